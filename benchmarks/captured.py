@@ -14,7 +14,6 @@ from benchmarks.setting import CONF, MIXED, Setting, described
 from netsplit.config import build
 from netsplit.data.reading.loader import batches
 from netsplit.partition import METHODS
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.workload import Workload
 from netsplit.program import GPipe
 from netsplit.program.schedules import Schedule
@@ -87,4 +86,4 @@ def _captured(model: str, cluster: str) -> tuple[Workload, Schedule]:
         training = Training(build(cfg.optimizer))
         step = session.step(build(cfg.model), build(cfg.loss), batch, training)
         problem = session.problem(step, schedule)
-        return step.workload(problem), simulated_by(problem).schedule
+        return step.workload(problem), problem.the_simulator.schedule

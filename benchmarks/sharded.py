@@ -33,8 +33,8 @@ from benchmarks._rounds import Contender, Rounds
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.graph import capture, initial_values
-from netsplit.partition.base import Placement, SolverReport, Stage
-from netsplit.planning.sharding import in_slices
+from netsplit.placement.placement import Placement, SolverReport, Stage
+from netsplit.placement.sharding import in_slices
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.program import GPipe, compile_program
 from netsplit.runtime.distributed import DistributedRuntime

@@ -17,10 +17,11 @@ from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.files import check_writable, write_json
 from netsplit.formats.placements import read_placement
 from netsplit.formats.read import read_workload
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.objectives import CONTIGUOUS
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan, infeasible_record
 from netsplit.planning.what_if import what_if, what_if_lines

@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from netsplit import experiment as experiments
+from netsplit import session as sessions
 from netsplit.errors import ConfigError, NetSplitError
 
 from ._case_overrides import cases_of, published_of
@@ -38,10 +38,10 @@ def job(cfg: DictConfig) -> float | None:
     published, requests = published_of(cfg, overrides), {}
     for name, case in cases_of(cfg, overrides).items():
         try:
-            requests[name] = experiments.Request(case, cfg, published.get(name))
+            requests[name] = sessions.Request(case, cfg, published.get(name))
         except (NetSplitError, OmegaConfBaseException) as error:
             raise ConfigError(f"case {name}: {sentence(error)}") from error
-    asked = list(requests.values()) or [experiments.Request(cfg)]
+    asked = list(requests.values()) or [sessions.Request(cfg)]
     for request in asked:
         request.tracker.check()  # what is wrong with it shows before the work, not after
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -84,7 +84,7 @@ def _title() -> str:
 
 def _name() -> str:
     choices = _choices()
-    chosen = " · ".join(str(choices[group]) for group in experiments.NAMED if group != "scheduler")
+    chosen = " · ".join(str(choices[group]) for group in sessions.NAMED if group != "scheduler")
     return chosen if experiment() is None else f"{experiment()}: {chosen}"
 
 
@@ -102,7 +102,7 @@ def _labels(case: str | None = None, own: Collection[str] = ()) -> dict[str, str
     """
     choices = _choices()
     labels: dict[str, Any] = {"experiment": experiment(), "case": case, "command": _command()}
-    for group in experiments.NAMED:
+    for group in sessions.NAMED:
         labels[group] = choices.get(f"{group}@cases.{case}.{group}" if group in own else group)
     return {group: str(option) for group, option in labels.items() if option is not None}
 

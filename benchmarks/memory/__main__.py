@@ -42,7 +42,6 @@ from netsplit.graph.ir import Graph
 from netsplit.partition import Auto
 from netsplit.partition.base import MemoryRule, Problem
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import simulated_by
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.predicted_bytes import transient_bytes
@@ -177,7 +176,7 @@ def _case(model: _Model, schedule: str, devices: int, session: Session, options:
     cluster = _linked(session.spec.devices)
     _, probe = model.problem(schedule, cluster, 2**50, "lifetimes")
     bounds = (
-        bound(probe.graph, simulated_by(probe).schedule, model.alpha, devices)
+        bound(probe.graph, probe.the_simulator.schedule, model.alpha, devices)
         for bound in (bound_of_any, bound_of_pipelines)
     )
     case = Case(model.name.split()[0], schedule, devices, *bounds)

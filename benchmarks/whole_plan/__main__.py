@@ -30,10 +30,10 @@ from benchmarks.whole_plan.subject import CLUSTERS, MODELS, Subject
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.files import write_json
 from netsplit.partition import METHODS
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.compile_all import compile_all
+from netsplit.placement.placement import Placement
 from netsplit.planning.fitting import fitted
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import SYNCHRONOUS, AutoSchedule
 from netsplit.planning.whole.judge import Judge, problem_under
 from netsplit.planning.whole.whole_plan import decide_whole
@@ -200,12 +200,12 @@ def _fitting_s(problem: Problem, placement: Placement | None, best_s: float) -> 
     """
     if placement is None:
         return None
-    evaluate = simulated_by(problem)
-    program = evaluate.whole_microbatches(placement)
-    seconds = simulate(program, evaluate.cluster, evaluate.costs, peaks=False).iteration_s
+    simulator = problem.the_simulator
+    program = simulator.whole_microbatches(placement)
+    seconds = simulate(program, simulator.cluster, simulator.costs, peaks=False).iteration_s
     if seconds >= best_s:
         return seconds
-    peaks = evaluate.peak_bytes(program)
+    peaks = simulator.peak_bytes(program)
     return seconds if all(peaks.get(d.name, 0) <= d.capacity_bytes for d in problem.cluster.devices) else None
 
 

@@ -11,9 +11,10 @@ from typing import Any, get_args
 from netsplit.errors import ConfigError, RewriteError
 from netsplit.files import parsed_json
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, Shard, ShardName, SolverReport, Stage
-from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.exchange import Exchange
+from netsplit.partition.base import Problem
+from netsplit.placement.exchange import Exchange
+from netsplit.placement.placement import Placement, Shard, ShardName, SolverReport, Stage
+from netsplit.placement.priority import topological_priority
 from netsplit.planning.explanation.parts import restated
 from netsplit.planning.verify import verify
 from netsplit.rewrite.algebra.record import Algebra

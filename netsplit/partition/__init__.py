@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from netsplit.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from netsplit.partition.base import Latency, Objective, Placement, Problem, SolverReport, Stage
+    from netsplit.partition.base import Latency, Objective, Problem
     from netsplit.partition.methods.all_methods import METHODS
     from netsplit.partition.methods.auto.auto import Auto
     from netsplit.partition.methods.baechi.m_etf import MEtf
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from netsplit.partition.objectives import MaxLoad, SimulatedIteration
     from netsplit.partition.partitioner import Choice, Partitioner
     from netsplit.partition.stage_time import StageTime
+    from netsplit.placement.placement import Placement, SolverReport, Stage
 
 __all__ = [
     "METHODS",

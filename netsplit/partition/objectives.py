@@ -9,8 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from netsplit.partition.base import Answer, Latency, Loads, Objective, Placement, Problem, Solvers
+from netsplit.partition.base import Answer, Latency, Loads, Objective, Problem, Solvers
 from netsplit.partition.common.instance import Floats, Instance
+from netsplit.placement.placement import Placement
 
 __all__ = ["CONTIGUOUS", "MaxLoad", "ObjectiveName", "Period", "SimulatedIteration", "objective_named"]
 

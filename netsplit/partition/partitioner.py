@@ -10,10 +10,11 @@ from typing import Any, final, get_args
 
 from netsplit import rewrite
 from netsplit.errors import ConfigError, brief
-from netsplit.partition.base import BOUND_FOR, Placement, Problem, SolverReport, Stage, Status
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import check_capacity
-from netsplit.partition.common.priority import topological_priority
-from netsplit.partition.exchange import Exchange
+from netsplit.placement.exchange import Exchange
+from netsplit.placement.placement import BOUND_FOR, Placement, SolverReport, Stage, Status
+from netsplit.placement.priority import topological_priority
 from netsplit.rewrite.records import Rewrite
 
 __all__ = ["Choice", "Partitioner"]

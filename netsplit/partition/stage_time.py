@@ -22,10 +22,11 @@ from typing import Literal
 import numpy as np
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Answer, Loads, Placement, Problem, Solvers, Stage
+from netsplit.partition.base import Answer, Loads, Problem, Solvers
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.common.layers import Layers
 from netsplit.partition.objectives import Period
+from netsplit.placement.placement import Placement, Stage
 
 __all__ = ["Cost", "Formula", "StageTime", "levels_of", "stage_time_s"]
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement
 from netsplit.pictures.drawing import colours_of, new_figure, save_figure, tint
 from netsplit.pictures.graph_groups import GroupGraph, NodeGroup, group_nodes
 from netsplit.pictures.graph_layout import LayeredLayout, layered_layout
+from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.node_parts import NodeParts, node_parts
 from netsplit.tables import nbytes

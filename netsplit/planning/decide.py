@@ -18,15 +18,16 @@ import numpy as np
 
 from netsplit.cycles import uncollected
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
-from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.partition.common.capacity import needed_bytes, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement
+from netsplit.placement.sharding import in_slices
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
-from netsplit.planning.sharding import in_slices
-from netsplit.planning.simulated import needed_bytes, simulated_by
 from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
 from netsplit.planning.verify_score import recomputed_s
 from netsplit.rewrite.algebra.checking import require_same_algebra
@@ -139,7 +140,7 @@ def verified(
     if (loads := problem.objective.loads(problem, placement)) is not None:
         objective_s = loads.period_s
     else:
-        compiler = simulated_by(problem)
+        compiler = problem.the_simulator
         if (shard := compiler.schedule.shard) != "none":
             placement = in_slices(problem.graph, placement, shard)
         scored = compiler.scored(placement, until)
@@ -178,9 +179,9 @@ def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: 
         limit_s: for linear programmes, at most.
 
     Raises:
-        TypeError: as `simulated_by`.
+        AssertionError: the problem is not simulated.
     """
-    schedule = simulated_by(problem).any_schedule(within)
+    schedule = AnySchedule.under(problem.the_simulator, within)
     return iteration_bound_s(problem, schedule if kept else replace(schedule, kept=0), limit_s)
 
 

@@ -24,13 +24,13 @@ from dataclasses import dataclass, field, replace
 
 from netsplit.errors import InfeasibleError, ModelSizeError, TimeLimitError
 from netsplit.partition import METHODS
-from netsplit.partition.base import BOUND_FOR, Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, read_bytes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import BOUND_FOR, Placement, SolverReport
+from netsplit.placement.priority import topological_priority
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed, recomputes
-from netsplit.planning.simulated import simulated_by
 from netsplit.program.schedules import OneFOneB, Schedule
 
 __all__ = ["fitted", "nearest_fill"]
@@ -50,7 +50,7 @@ def fitted(
     until: float = float("inf"),
     nearest: Callable[[Placement], object] | None = None,
 ) -> Placement:
-    """What the method decides, within the capacities by the peaks that `problem.evaluate` predicts.
+    """What the method decides, within the capacities by the peaks that `problem.simulator` predicts.
 
     Of a method that heeds none, what it decides, with recomputation where that makes it fit.
 
@@ -109,9 +109,9 @@ def _best_of_both(
 
 def _of_everything(fitting: _Fitting) -> Placement:
     """What the method answers where all is recomputed, of which then as little is as makes it fit."""
-    evaluate = simulated_by(fitting.problem)
-    anew = replace(evaluate, schedule=replace(evaluate.schedule, recompute=True))  # type: ignore[call-arg]
-    every = _Fitting(replace(fitting.problem, evaluate=anew), fitting.partitioner, last=fitting.last)
+    simulator = fitting.problem.the_simulator
+    anew = replace(simulator, schedule=simulator.schedule.recomputing(True))
+    every = _Fitting(replace(fitting.problem, simulator=anew), fitting.partitioner, last=fitting.last)
     placement = None
     try:
         placement = every.run()
@@ -231,10 +231,10 @@ class _Fitting:
         """The problem as a method that looks at peaks itself is to see it: they can be made lower."""
         if not self.anew:
             return self.problem
-        evaluate = simulated_by(self.problem)
-        devices = tuple(replace(each, capacity_bytes=_ROOM) for each in evaluate.cluster.devices)
-        free = replace(evaluate.cluster, devices=devices)
-        return replace(self.problem, evaluate=evaluate.moved_to(free, evaluate.costs))
+        simulator = self.problem.the_simulator
+        devices = tuple(replace(each, capacity_bytes=_ROOM) for each in simulator.cluster.devices)
+        free = replace(simulator.cluster, devices=devices)
+        return replace(self.problem, simulator=simulator.moved_to(free, simulator.costs))
 
     def _asked(self) -> Problem:
         """With the capacities that the method is told, and half of the time that is left, where they bind."""
@@ -353,8 +353,8 @@ class _Fitting:
         return placement, self._peaks(placement)
 
     def _peaks(self, placement: Placement) -> dict[str, int]:
-        assert self.problem.evaluate is not None, "lifetimes are those of a schedule"
-        return dict(self.problem.evaluate(placement).peak_bytes)
+        assert self.problem.simulator is not None, "lifetimes are those of a schedule"
+        return dict(self.problem.simulator(placement).peak_bytes)
 
     def _infeasible(self) -> InfeasibleError:
         """Named by the nearest plan that is known: what is missing in it, and what would do for it."""
@@ -380,16 +380,16 @@ class _Fitting:
     def _other_schedule(self) -> str:
         """The first change of schedule with the same gradients under which the nearest plan fits, if any."""
         assert self.least is not None
-        evaluate = simulated_by(self.problem)
-        schedule = evaluate.schedule
+        simulator = self.problem.the_simulator
+        schedule = simulator.schedule
         others: tuple[Schedule, ...] = (
             OneFOneB(schedule.microbatches),
-            replace(schedule, recompute=True),  # type: ignore[call-arg]
+            schedule.recomputing(True),
             OneFOneB(schedule.microbatches, recompute=True),
         )
         if schedule.microbatches > 1:
             for other in others:
-                if self._missing(replace(evaluate, schedule=other)(self.least[0]).peak_bytes) <= 0:
+                if self._missing(replace(simulator, schedule=other)(self.least[0]).peak_bytes) <= 0:
                     how = " with recompute" if other.recompute is True else ""
                     return f"; under schedule {other.name}{how} that packing fits"
         return ", or a schedule with fewer micro-batches in flight"

@@ -18,12 +18,14 @@ import numpy as np
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
-from netsplit.partition.base import Placement, Problem, Status
+from netsplit.partition.base import Problem
+from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.pictures.drawing import ShownFigure
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import memory_figure, timeline_figure
-from netsplit.planning.exchanges import exchange_line
+from netsplit.placement.placement import Placement, Status
+from netsplit.placement.sharding import shard_line
 from netsplit.planning.explanation.difference import PlanDiff
 from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
@@ -37,15 +39,15 @@ from netsplit.planning.explanation.parts import (
     steps_told,
 )
 from netsplit.planning.plan_diff import plan_diff
-from netsplit.planning.sharding import shard_line
-from netsplit.planning.simulated import Simulated, needed_bytes, simulated_by
 from netsplit.planning.summary import PlanSummary, recomputation_line, weight_lines
 from netsplit.program.instructions import Program
 from netsplit.program.newly_held import newly_held_bytes
 from netsplit.rewrite.node_parts import node_parts
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.simulate.device_times import memory_course
+from netsplit.simulate.exchanges import exchange_line
 from netsplit.simulate.memory import memory_profile
+from netsplit.simulate.simulator import Simulator
 from netsplit.simulate.timeline import Timeline
 from netsplit.simulate.trace import EventParts, parts_of_events
 from netsplit.tables import Column, Table, nbytes
@@ -125,9 +127,9 @@ class Plan:
         return _loads(self.problem, self.placement, self.timeline)
 
     @property
-    def compiler(self) -> Simulated:
+    def compiler(self) -> Simulator:
         """What made the program; of an objective that is simulated."""
-        return simulated_by(self.problem)
+        return self.problem.the_simulator
 
     @property
     def simulated(self) -> tuple[Program, Timeline]:
@@ -244,7 +246,7 @@ class Plan:
         if self.problem.costs.predicted:
             lines.append("operator times are predicted, not measured")
         if self.placement.exchanges:
-            lines.append(exchange_line(self.problem, self.placement))
+            lines.append(exchange_line(self.problem.graph, self.problem.cluster, self.placement))
         if predicted.host_bytes:
             told = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
             lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(told)}")

@@ -10,15 +10,16 @@ import numpy as np
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.errors import ConfigError
 from netsplit.graph.quotient import DisjointSets
-from netsplit.partition.base import Loads, Placement, Problem
+from netsplit.partition.base import Loads, Problem
+from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable
+from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.difference import DeviceChange, MovedGroup, Part, PlanDiff
 from netsplit.planning.explanation.notation import is_path, listed
 from netsplit.planning.explanation.parts import parts_change, restated
 from netsplit.planning.explanation.path import critical_path, overheads, predicted, totals
 from netsplit.planning.explanation.uses import CutEdge, cut_edges
-from netsplit.planning.simulated import needed_bytes
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
     from netsplit.program.instructions import Program
@@ -44,7 +45,7 @@ def plan_diff(
 
     Args:
         problem: of the graph with the rewrites of `after`.
-        before_timeline, after_timeline: predicted. None: `problem.evaluate` is asked, if there is one;
+        before_timeline, after_timeline: predicted. None: `problem.simulator` is asked, if there is one;
             `max_load` needs none.
         before_program, after_program: those that were simulated; see `critical_path`.
         before_problem: of the graph with the rewrites of `before`, where these are others. What devices had

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from netsplit.graph.operators import unchanging
-from netsplit.partition.base import Placement
-from netsplit.planning.simulated import Simulated
+from netsplit.placement.placement import Placement
 from netsplit.program.instructions import Forward, Program
 from netsplit.rewrite.records import reads_copies
+from netsplit.simulate.simulator import Simulator
 from netsplit.simulate.timeline import GRADIENT_OF, Timeline
 from netsplit.tables import Table, nbytes
 
@@ -67,7 +67,7 @@ def _most(sent: Counter[str]) -> str:
 
 
 def recomputation_line(
-    compiler: Simulated, placement: Placement, program: Program, predicted: Timeline
+    compiler: Simulator, placement: Placement, program: Program, predicted: Timeline
 ) -> str:
     """ "recomputes 5 of 12 parts on cpu:1 (310 MiB less), for 4.0 % more time"; "" where nothing is.
 

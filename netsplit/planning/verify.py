@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from netsplit.errors import NetSplitError
-from netsplit.partition.base import Placement, Problem, Stage
+from netsplit.partition.base import Problem
+from netsplit.placement.placement import Placement, Stage
 
 __all__ = [
     "Verdict",
@@ -311,8 +312,8 @@ def _turns(problem: Problem, s: int, stage: Stage) -> Iterator[str]:
         if not 0 <= place < count:
             yield f"Stage {s} has a turn of device number {place}, but numbers 0 to {count - 1} alone."
     batch, within = stage.turns, ""
-    if problem.objective.scheduled and problem.evaluate is not None:
-        microbatches = problem.evaluate.turns.microbatches
+    if problem.objective.scheduled and problem.simulator is not None:
+        microbatches = problem.simulator.turns.microbatches
         batch, within = batch[:microbatches], f" among {microbatches} micro-batches"
     for place, device in enumerate(stage.devices if stage.turns else ()):
         if place not in batch:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from netsplit.graph.ir import Node
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.common.layers import Layers
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
+from netsplit.placement.placement import Placement
 
 __all__ = ["recomputed_max_load_s", "recomputed_s", "recomputed_stage_time_s"]
 

@@ -11,12 +11,13 @@ import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
+from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide
 from netsplit.planning.explanation.notation import percent, seconds, wrapped
-from netsplit.planning.simulated import needed_bytes
 from netsplit.profile.costs import Costs
 from netsplit.tables import Column, Table
 

@@ -16,15 +16,16 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription, kind_name
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import MemoryRule, Placement, Problem
+from netsplit.partition.base import MemoryRule, Problem
 from netsplit.partition.objectives import MaxLoad, ObjectiveName, Period, objective_named
-from netsplit.planning.simulated import Simulated
+from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs
 from netsplit.profile.memory import memory_of
 from netsplit.profile.offload import offloaded
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import Schedule, SingleBatch
 from netsplit.settings import OffloadName
+from netsplit.simulate.simulator import Simulator
 
 __all__ = ["ACCELERATOR", "CPU", "Passes", "Workload"]
 
@@ -133,7 +134,7 @@ class Workload:
             cluster=spec,
             in_flight=in_flight,
             seed=seed,
-            evaluate=Simulated(work.graph, spec, costs, schedule, passes == "training"),
+            simulator=Simulator(work.graph, spec, costs, schedule, passes == "training"),
             objective=asked,
             time_limit_s=time_limit_s,
             backward_nodes=self.backward_nodes,

@@ -18,8 +18,8 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.operators import unchanging
-from netsplit.partition.base import Shard, device_in_turn
-from netsplit.partition.exchange import Exchange
+from netsplit.placement.exchange import Exchange
+from netsplit.placement.placement import Shard, device_in_turn
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import (

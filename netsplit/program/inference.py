@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node
-from netsplit.partition.common.priority import topological_priority
+from netsplit.placement.priority import topological_priority
 from netsplit.rewrite.algebra.matching import match_of
 from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.records import Rewrite, algebra_of, folded

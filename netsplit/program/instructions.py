@@ -13,8 +13,8 @@ from math import prod
 from typing import Literal, TypeAlias
 
 from netsplit.graph.ir import TRANSFER, Graph, Initializer, Region, Variable, dtype_bytes
-from netsplit.partition.base import device_in_turn
-from netsplit.partition.exchange import Exchange
+from netsplit.placement.exchange import Exchange
+from netsplit.placement.placement import device_in_turn
 from netsplit.program.slices import Bundle, Slice, slices_of
 from netsplit.reshard.hops import chunks_of
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
-from netsplit.partition.exchange import Exchange
+from netsplit.placement.exchange import Exchange
 from netsplit.program.schedules import Schedule
 
 __all__ = ["check_handed_on", "checked_copies", "checked_replicas", "checked_turns"]

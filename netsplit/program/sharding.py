@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Shard
+from netsplit.placement.placement import Shard
 from netsplit.program.instructions import BackwardPart, Segment
 from netsplit.program.schedules import Schedule
 from netsplit.program.slices import Bundle

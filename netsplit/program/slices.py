@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from netsplit.graph.ir import Initializer, Region
-from netsplit.partition.base import ShardName
+from netsplit.placement.placement import ShardName
 
 __all__ = ["Bundle", "Slice", "slices_of"]
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from netsplit.errors import ConfigError
 from netsplit.graph.arguments import renamed
 from netsplit.graph.ir import INITIALIZER, TRANSFER, Graph, Node, Variable, once_of
-from netsplit.partition.exchange import Exchange
+from netsplit.placement.exchange import Exchange
 from netsplit.rewrite.layouts import keep_runs
 
 __all__ = ["exchanges_that_hold", "insert_transfers", "readers_elsewhere"]

@@ -25,7 +25,6 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.measure.optimizer_parts import check_element_wise
@@ -36,6 +35,7 @@ from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.share import UpdateRule, check_clipping
 from netsplit.session.calibration import Calibration
 from netsplit.session.measured_parts import MeasuredParts
+from netsplit.simulate.simulator import Simulator
 from netsplit.training.captures import Captures, checked_capture
 from netsplit.training.options import Training
 from netsplit.training.programs import Programs, warn_of_overflow
@@ -191,10 +191,10 @@ class ModelStep:
         problem = Workload(self.name, graph, costs, cluster).problem(
             objective="simulated", schedule=schedule, seed=self.training.seed, memory=self.training.memory
         )
-        evaluate = Simulated(
+        simulator = Simulator(
             graph, cluster, costs, schedule, shared_norm=self.training.rule.shared_norm, tail=tail
         )
-        return with_known_parts(replace(problem, costs=costs, evaluate=evaluate, meter=meter))
+        return with_known_parts(replace(problem, costs=costs, simulator=simulator, meter=meter))
 
     def plan(self, problem: Problem, partitioner: Partitioner, stages: Stages | None = None) -> Plan:
         """What a method decides; told to `stages`. Over the capacities only if the method heeds none.
@@ -221,7 +221,7 @@ class ModelStep:
     def programs(self, plan: Plan) -> Programs:
         """Of batches of any shapes and sizes."""
         return Programs(
-            simulated_by(plan.asked), plan.placement, plan.simulated[0], self.captures, self.whole.key,
+            plan.asked.the_simulator, plan.placement, plan.simulated[0], self.captures, self.whole.key,
             self.known,
         )  # fmt: skip
 
@@ -231,7 +231,7 @@ def with_known_parts(problem: Problem) -> Problem:
     meter = problem.meter
     if not isinstance(meter, MeasuredParts) or meter.costs is problem.costs:
         return problem
-    assert problem.evaluate is not None
+    assert problem.simulator is not None
     return replace(
-        problem, costs=meter.costs, evaluate=problem.evaluate.moved_to(problem.cluster, meter.costs)
+        problem, costs=meter.costs, simulator=problem.simulator.moved_to(problem.cluster, meter.costs)
     )

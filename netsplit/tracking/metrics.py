@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from netsplit.partition.base import SolverReport
+    from netsplit.placement.placement import SolverReport
     from netsplit.simulate.timeline import Timeline
 
 __all__ = [

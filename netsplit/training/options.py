@@ -40,7 +40,7 @@ class Training:
         learning_rate: how it changes while training goes on.
         seed: of methods that draw at random, and of random operators.
         weights: where workers have the values from of a model on the meta device.
-        memory, variable_copies: as of `settings.Settings`.
+        memory: as of `settings.Settings`; `variable_copies` likewise.
 
     Raises:
         ConfigError: a value that cannot be used.

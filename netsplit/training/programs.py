@@ -20,10 +20,10 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem
-from netsplit.partition.common.priority import topological_priority
+from netsplit.partition.base import Problem
+from netsplit.placement.placement import Placement
+from netsplit.placement.priority import topological_priority
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import verify
 from netsplit.program.inference import inference_placement, like_priority, like_recomputed, like_rewritten
 from netsplit.program.instructions import Program
@@ -31,6 +31,7 @@ from netsplit.program.resize import require_same_operators
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import ReadWeights
 from netsplit.rewrite.rewriting import applied
+from netsplit.simulate.simulator import Simulator
 from netsplit.tables import nbytes
 from netsplit.training.captures import Captures
 
@@ -60,7 +61,7 @@ class Programs:
         known: see `Batch.of`.
     """
 
-    compiler: Simulated
+    compiler: Simulator
     placement: Placement
     program: Program
     captures: Captures
@@ -214,7 +215,7 @@ class Programs:
             self._predicting[key] = self._compiled(compiler, placement, microbatches)
         return self._predicting[key]
 
-    def _compiled(self, compiler: Simulated, placement: Placement, microbatches: int) -> Program:
+    def _compiled(self, compiler: Simulator, placement: Placement, microbatches: int) -> Program:
         """Verified; bytes over a capacity are said where a whole batch in training needs fewer."""
         compiler = compiler.rewritten(placement.rewrites)
         cluster = compiler.cluster

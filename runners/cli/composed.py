@@ -9,7 +9,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 
-from netsplit import experiment as experiments
+from netsplit import session as sessions
 from netsplit.errors import ConfigError
 
 from .._entry import CONF, sentence
@@ -32,7 +32,7 @@ def composed(overrides: list[str], folder: str | None) -> Any:
         raise ConfigError(sentence(error)) from error
 
 
-def requested(folder: str | None, overrides: Iterable[str], **options: str) -> experiments.Request:
+def requested(folder: str | None, overrides: Iterable[str], **options: str) -> sessions.Request:
     """What is asked for, of which only the parts are taken, not the model.
 
     Args:
@@ -42,4 +42,4 @@ def requested(folder: str | None, overrides: Iterable[str], **options: str) -> e
         ConfigError: no such option or key, or a value that cannot be used.
     """
     words = [f"{group}={option}" for group, option in options.items()]
-    return experiments.Request(composed([*words, "tracking=none", *overrides], folder))
+    return sessions.Request(composed([*words, "tracking=none", *overrides], folder))

@@ -75,7 +75,7 @@ def _host() -> list[str]:
 
 def _solvers() -> str:
     cp_model = import_module("ortools.sat.python.cp_model")
-    interruptible = import_module("netsplit.partition.common.interruptible")
+    interruptible = import_module("netsplit.interruptible")
 
     solver = interruptible.cp_sat_solver(5, 0, 1)
     model = cp_model.CpModel()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from netsplit import experiment as experiments
+from netsplit import session as sessions
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.nvml import Gpus, found_gpus
@@ -72,7 +72,7 @@ def probe(cluster: str, folder: str | None) -> None:
     console = console_of(_WIDTH)
     with (
         tempfile.TemporaryDirectory(prefix="netsplit-probe-") as logs,
-        experiments.Session(spec, Path(logs)) as session,
+        sessions.Session(spec, Path(logs)) as session,
     ):
         with console.status(f"Starting {len(spec.devices)} workers and probing their links"):
             links = session.cluster.links

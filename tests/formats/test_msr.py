@@ -10,8 +10,8 @@ import pytest
 
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.formats.msr import read_msr
-from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.common.instance import Instance
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.planning.workload import Workload
 
 

@@ -24,12 +24,12 @@ from netsplit.graph.checks.cutting import refuse_shared_writes
 from netsplit.graph.random_draws import node_draws
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.partition import Placement, SolverReport
-from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1
 from netsplit.runtime.local import LocalRuntime
 from netsplit.session.step import ModelStep
+from netsplit.simulate.simulator import Simulator
 from netsplit.training.captures import checked_capture
 from netsplit.training.options import Training
 from netsplit.training.programs import Programs
@@ -84,7 +84,7 @@ class Split:
         tail = checked_capture(loaded.model, loaded.loss, rest.own()) if rest.samples else None
         if size < whole.samples:
             refuse_shared_writes(self.graph, whole)
-        self.compiler = Simulated(
+        self.compiler = Simulator(
             self.graph, cpus(DEVICES), Costs({}, 1), schedule.for_batch(whole.samples), tail=tail
         )
         self.values = initial_values(loaded.model, self.graph, loaded.loss)

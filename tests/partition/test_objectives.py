@@ -16,8 +16,8 @@ from netsplit.partition import (
     SolverReport,
     StageTime,
 )
-from netsplit.partition.base import Stage
 from netsplit.partition.stage_time import stage_time_s
+from netsplit.placement.placement import Stage
 from tests.builders import chain, costs_of
 from tests.partition.stage_problems import chain_problem, devices
 
@@ -43,7 +43,7 @@ def pipeline() -> Problem:
 
 
 def test_a_placement_scores_by_the_objective_not_by_its_method() -> None:
-    problem = replace(pipeline(), evaluate=lambda placement: Predicted(7.0))  # type: ignore[arg-type]
+    problem = replace(pipeline(), simulator=lambda placement: Predicted(7.0))  # type: ignore[arg-type]
     alone = Single().partition(problem)
     apart = replace(alone, device_of={"n0": "d0", "n1": "d1"})
     scores = [[objective.score_s(problem, each) for each in (alone, apart)] for objective in EVERY]

@@ -1,7 +1,7 @@
 """PipeDream's time of the slowest stage, as the score of any placement."""
 
-from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.stage_time import stage_time_s
+from netsplit.placement.placement import Placement, SolverReport
 from tests.partition.stage_problems import chain_problem, devices
 
 

@@ -9,10 +9,10 @@ from torch import nn
 
 from netsplit.graph import Graph, capture
 from netsplit.partition import Placement, SolverReport
-from netsplit.partition.common.priority import topological_priority
 from netsplit.pictures.graph_figure import _CUT_COLOUR, graph_figure
 from netsplit.pictures.graph_groups import group_nodes
 from netsplit.pictures.graph_layout import layered_layout
+from netsplit.placement.priority import topological_priority
 from netsplit.rewrite import applied, columns_and_rows, splits_of
 from tests.tracking.samples import cells_graph, graph_of_operators, halves, uneven_costs
 

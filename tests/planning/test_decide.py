@@ -7,10 +7,10 @@ import pytest
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition import Choice, MaxLoad, Partitioner, Placement, Problem, SimulatedIteration, Single
 from netsplit.planning.decide import decide, proven_s, verified
-from netsplit.planning.simulated import Simulated
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.rewrite import Split, applied
 from netsplit.simulate import simulate
+from netsplit.simulate.simulator import Simulator
 from tests.partition.builders import with_capacities
 from tests.partition.meters import SlowParts
 from tests.partition.methods.auto.test_in_parts import problem_of
@@ -33,8 +33,8 @@ class Given(Partitioner):
 
 
 def simulated(problem: Problem, schedule: Schedule | None = None) -> Problem:
-    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, schedule or SingleBatch())
-    return replace(problem, evaluate=evaluate, objective=SimulatedIteration())
+    evaluate = Simulator(problem.graph, problem.cluster, problem.costs, schedule or SingleBatch())
+    return replace(problem, simulator=evaluate, objective=SimulatedIteration())
 
 
 def test_a_plan_is_compiled_simulated_and_scored_by_what_it_takes() -> None:

@@ -14,18 +14,18 @@ from benchmarks.scaling.drawn import drawn_problem
 from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.formats.placements import read_placement
 from netsplit.partition import Placement, Problem, SimulatedIteration
-from netsplit.partition.base import SolverReport
 from netsplit.partition.engines.search import Search
-from netsplit.partition.exchange import ExchangeName, chain
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
+from netsplit.placement.exchange import ExchangeName, chain
+from netsplit.placement.placement import SolverReport
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.exchanges import nic_bytes
-from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.schedules import EagerOneFOneB, GPipe, OneFOneB
 from netsplit.reshard import Layout, Mesh, Network, plan_reshard
+from netsplit.simulate.exchanges import nic_bytes
+from netsplit.simulate.simulator import Simulator
 from tests.builders import behind_nics, graph_fed, linked
 from tests.examples import tried
 from tests.partition.builders import problems
@@ -49,8 +49,8 @@ def fanned(exchange: ExchangeName, nic: bool = True) -> tuple[Problem, Placement
     cluster = three_hosts(nic)
     costs = Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 2.0)))}, 2)
     schedule = EagerOneFOneB(4, exchange=exchange)
-    evaluate = Simulated(graph, cluster, costs, schedule)
-    problem = Problem(graph, costs, cluster, evaluate=evaluate, objective=SimulatedIteration())
+    evaluate = Simulator(graph, cluster, costs, schedule)
+    problem = Problem(graph, costs, cluster, simulator=evaluate, objective=SimulatedIteration())
     device_of = {"u": "a0", **{f"v{name}": name for name in readers}, "w": "a1"}
     order = {name: n for n, name in enumerate(graph.nodes)}
     return problem, Placement("given", device_of, order, SolverReport("heuristic", 0.0))
@@ -62,7 +62,7 @@ def test_auto_hands_on_what_would_pass_a_nic_for_every_device() -> None:
     assert each.placement.exchanges == ()
     (exchange,) = auto.placement.exchanges
     assert exchange.variable == "k_u"
-    assert nic_bytes(auto.problem, auto.placement) == (2 * 16, 5 * 16)
+    assert nic_bytes(auto.problem.graph, auto.problem.cluster, auto.placement) == (2 * 16, 5 * 16)
     assert auto.objective_s < 0.75 * each.objective_s
     assert verified(*fanned("broadcast")).placement.exchanges == auto.placement.exchanges
     out = [e for e in auto.timeline.events if (e.kind, e.name, e.device) == ("send", "k_u", "a0")]
@@ -90,8 +90,8 @@ def test_a_chain_in_chunks_takes_what_reshard_plans(
     cluster = replace(cluster, nics=nics_of({name: (name,) for name in names}, cluster.links))
     seconds = dict.fromkeys(graph.nodes, NodeSeconds(1.0, 1.0)) | {f"v{names[-1]}": NodeSeconds(1.0, 1e4)}
     costs = Costs({"cpu": DeviceCosts(seconds)}, 2)
-    evaluate = Simulated(graph, cluster, costs, GPipe(1))
-    problem = Problem(graph, costs, cluster, evaluate=evaluate, objective=SimulatedIteration())
+    evaluate = Simulator(graph, cluster, costs, GPipe(1))
+    problem = Problem(graph, costs, cluster, simulator=evaluate, objective=SimulatedIteration())
     device_of = {"u": names[0], **{f"v{name}": name for name in readers}, "w": names[0]}
     exchange = replace(chain("k_u", names[0], readers), chunks=chunks)
     placement = Placement(
@@ -122,8 +122,8 @@ def test_drawn_plans_get_no_longer_and_hold(problem: Problem, seed: int, microba
     seconds = {}
     for exchange in ("send_receive", "auto", "broadcast"):
         schedule = OneFOneB(microbatches, exchange=exchange)
-        evaluate = Simulated(problem.graph, cluster, problem.costs, schedule)
-        own = replace(problem, cluster=cluster, evaluate=evaluate, objective=SimulatedIteration())
+        evaluate = Simulator(problem.graph, cluster, problem.costs, schedule)
+        own = replace(problem, cluster=cluster, simulator=evaluate, objective=SimulatedIteration())
         seconds[exchange] = verified(own, placement, room=False).objective_s
     assert seconds["auto"] <= seconds["send_receive"]
 

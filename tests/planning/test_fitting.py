@@ -15,11 +15,11 @@ from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, Single
 from netsplit.partition.base import MemoryRule
+from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import needed_bytes, simulated_by
 from netsplit.planning.what_if import Change, _Scorer
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import lifetimes_model
@@ -55,12 +55,12 @@ def problem_of(
 
 
 def under(problem: Problem, schedule: Schedule) -> Problem:
-    return replace(problem, evaluate=replace(simulated_by(problem), schedule=schedule))
+    return replace(problem, simulator=replace(problem.the_simulator, schedule=schedule))
 
 
 def peak(plan: Plan) -> int:
-    assert plan.problem.evaluate is not None
-    return max(plan.problem.evaluate(plan.placement).peak_bytes.values())
+    assert plan.problem.simulator is not None
+    return max(plan.problem.simulator(plan.placement).peak_bytes.values())
 
 
 @cache
@@ -206,8 +206,8 @@ def with_capacities(problem: Problem, *nbytes: int) -> Problem:
         for device, size in zip(problem.cluster.devices, nbytes, strict=True)
     )
     cluster = replace(problem.cluster, devices=devices)
-    assert problem.evaluate is not None
-    return replace(problem, cluster=cluster, evaluate=replace(problem.evaluate, cluster=cluster))  # type: ignore[type-var]
+    assert problem.simulator is not None
+    return replace(problem, cluster=cluster, simulator=replace(problem.simulator, cluster=cluster))  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("objective", ["simulated", "max_load"])
@@ -215,12 +215,12 @@ def with_capacities(problem: Problem, *nbytes: int) -> Problem:
 def test_all_that_speaks_of_bytes_counts_the_same(memory: MemoryRule, objective: str) -> None:
     problem = problem_of("chain", "gpipe", ROOM, memory=memory, objective=objective)
     instance, names = Instance.of(problem), [device.name for device in problem.cluster.devices]
-    assert problem.evaluate is not None
+    assert problem.simulator is not None
     plans = [verified(problem, placement) for placement in placements(problem)]
     for plan in plans:
         needed = needed_bytes(instance, plan.placement).tolist()
         if memory == "lifetimes":
-            peaks = problem.evaluate(plan.placement).peak_bytes
+            peaks = problem.simulator(plan.placement).peak_bytes
             assert needed == [peaks.get(name, 0) for name in names]
         else:
             assert needed == instance.used_bytes(instance.encode(plan.placement.device_of)).tolist()

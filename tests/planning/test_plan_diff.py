@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport
 from netsplit.planning.plan_diff import plan_diff
-from netsplit.planning.simulated import Simulated
 from netsplit.program import SingleBatch
+from netsplit.simulate.simulator import Simulator
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.partition.builders import problems
 from tests.planning.explanation.test_explain import trained
@@ -26,8 +26,8 @@ def placed(problem: Problem, devices: str) -> Placement:
 
 def simulated(problem: Problem) -> Problem:
     """Of one batch at a time."""
-    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, SingleBatch())
-    return replace(problem, evaluate=evaluate)
+    evaluate = Simulator(problem.graph, problem.cluster, problem.costs, SingleBatch())
+    return replace(problem, simulator=evaluate)
 
 
 def line(count: int = 4, devices: int = 2, **modules: str) -> Problem:

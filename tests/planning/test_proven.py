@@ -15,12 +15,13 @@ from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Placement, Problem, SimulatedIteration, SolverReport, Stage
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
+from netsplit.placement.priority import topological_priority
 from netsplit.planning.decide import proven_s
-from netsplit.planning.simulated import Simulated, needed_bytes
 from netsplit.program import Schedule
 from netsplit.program.schedules import SCHEDULES, SingleBatch
+from netsplit.simulate.simulator import Simulator
 from tests.builders import behind_nics, chain, cluster_of, costs_of, cpus, graph_fed
 from tests.examples import tried
 from tests.partition.builders import disturbed, problems, trained, with_capacities
@@ -29,9 +30,9 @@ NEVER = 1 + 1e-9
 
 
 def simulated(problem: Problem, schedule: Schedule, training: bool = True) -> Problem:
-    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, schedule, training)
+    evaluate = Simulator(problem.graph, problem.cluster, problem.costs, schedule, training)
     in_flight = schedule.in_flight(len(problem.cluster.devices))
-    return replace(problem, evaluate=evaluate, objective=SimulatedIteration(), in_flight=in_flight)
+    return replace(problem, simulator=evaluate, objective=SimulatedIteration(), in_flight=in_flight)
 
 
 def line(nodes: int) -> Graph:
@@ -95,10 +96,10 @@ def test_no_plan_is_below_what_is_proven(problem: Problem, seed: int) -> None:
     draw = random.Random(seed)
     problem = drawn(problem, draw)
     instance = Instance.of(problem)
-    assert problem.evaluate is not None
+    assert problem.simulator is not None
     for placement in placements(problem, draw):
         try:
-            timeline = problem.evaluate(placement)  # type: ignore[arg-type]
+            timeline = problem.simulator(placement)  # type: ignore[arg-type]
         except NetSplitError:  # replicas under 2BW
             continue
         most = timeline.iteration_s * NEVER + 1e-12

@@ -19,15 +19,16 @@ from netsplit.partition import (
     SolverReport,
     StageTime,
 )
-from netsplit.partition.base import Loads, Stage
+from netsplit.partition.base import Loads
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.objectives import SimulatedIteration
+from netsplit.placement.placement import Stage
 from netsplit.planning.decide import verified
-from netsplit.planning.simulated import Simulated
 from netsplit.planning.verify import recompute_used_bytes, verify
 from netsplit.planning.verify_score import recomputed_max_load_s, recomputed_s
 from netsplit.profile.memory import static_bytes
 from netsplit.program.schedules import GPipe
+from netsplit.simulate.simulator import Simulator
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
 from tests.partition.builders import problems, with_capacities
@@ -144,8 +145,8 @@ def test_stages_that_contradict_the_placement_are_named():
 )
 def test_turns_that_leave_a_replica_out_or_are_nobody_s_are_named(turns, words):
     problem = replace(four(), objective=SimulatedIteration())
-    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, GPipe(4))
-    problem = replace(problem, evaluate=evaluate)
+    evaluate = Simulator(problem.graph, problem.cluster, problem.costs, GPipe(4))
+    problem = replace(problem, simulator=evaluate)
     stages = (Stage(("n0", "n1"), ("d0", "d2"), turns=turns), Stage(("n2", "n3"), ("d1",)))
     assert tells(broken(problem, answer(problem, "0011", stages)), *words)
     right = (replace(stages[0], turns=(1, 0, 1)), stages[1])

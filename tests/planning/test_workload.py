@@ -10,8 +10,8 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.formats import read_pipedream
 from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
-from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.stage_time import StageTime
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.planning.workload import Workload
 from netsplit.program import GPipe, SingleBatch
 
@@ -89,11 +89,11 @@ def test_seconds_follow_speeds_and_fractions_follow_the_need() -> None:
 
 def test_evaluate_simulates_forward_transfer_and_backward_by_hand() -> None:
     problem = work().problem(uniform_cluster(2, 1e6, "100%", latency=0.0))
-    assert problem.evaluate is not None
+    assert problem.simulator is not None
     # 1 forward, 1 ms for 1000 bytes, 0.5 + 0.5, 1 ms for the gradient, 2 backward
-    assert problem.evaluate(on(work(), "d0", "d0", "d1")).iteration_s == pytest.approx(0.006)
+    assert problem.simulator(on(work(), "d0", "d0", "d1")).iteration_s == pytest.approx(0.006)
     # nothing comes back to the input; 10 bytes take 0.01 ms
-    assert problem.evaluate(on(work(), "d0", "d1", "d1")).iteration_s == pytest.approx(0.00401)
+    assert problem.simulator(on(work(), "d0", "d1", "d1")).iteration_s == pytest.approx(0.00401)
 
 
 def test_micro_batches_in_flight_count_where_the_schedule_is_asked_for() -> None:
@@ -144,7 +144,7 @@ def test_transfers_stop_computing_where_they_do_not_overlap(
     graph = read_pipedream(BRANCHES, "w.txt", "w")
     cluster = uniform_cluster(2, 1e9, "100%", latency=latency, overlap=overlap)
     problem = graph.problem(cluster, "simulated", schedule=SingleBatch(), passes="forward")
-    assert problem.evaluate is not None
+    assert problem.simulator is not None
     where = {"y": "d0", "z": "d1", "x": "d0", "l": "d0"}
-    timeline = problem.evaluate(on(graph, *(where[name] for name in graph.graph.nodes)))
+    timeline = problem.simulator(on(graph, *(where[name] for name in graph.graph.nodes)))
     assert 1e3 * timeline.iteration_s == pytest.approx(milliseconds)

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from netsplit.errors import ConfigError, InfeasibleError
-from netsplit.partition.base import SolverReport
+from netsplit.placement.placement import SolverReport
 from netsplit.report import check_output, choose, read_report, write_report
 from netsplit.report.choose import read_runs
 from netsplit.report.read import row_from

@@ -15,11 +15,11 @@ from netsplit.cluster.described import uniform_cluster
 from netsplit.graph import Graph, capture
 from netsplit.partition import Placement, SolverReport
 from netsplit.partition.common.homes import devices_of_nodes
-from netsplit.partition.common.priority import topological_priority
-from netsplit.planning.simulated import Simulated
+from netsplit.placement.priority import topological_priority
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import SingleBatch
 from netsplit.rewrite import OperatorTasks, TaskCut, lowered
+from netsplit.simulate.simulator import Simulator
 
 WIDTH, ROWS, BLOCKS = 1024, 4096, 4
 MODEL = "V100-SXM2-16GB"
@@ -70,7 +70,7 @@ def simulated_s(cluster: Cluster, tasks: list[OperatorTasks]) -> tuple[float, fl
     order, report = topological_priority(graph, graph.position), SolverReport("heuristic", 0.0)
     device_of = devices_of_nodes(graph, cluster.names)
     placement = Placement("blocks", device_of, order, report, rewrites=graph.rewrites)
-    iteration_s = Simulated(graph, cluster, costs, SingleBatch())(placement).iteration_s
+    iteration_s = Simulator(graph, cluster, costs, SingleBatch())(placement).iteration_s
     computing = [node.name for node in graph if node.part is not None and not node.part.moves]
     work_s = sum(costs.total_s(name, kind) for name in computing) / len(cluster.devices)
     devices = [device.name for device in cluster.devices]

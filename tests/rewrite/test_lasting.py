@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.graph.operators import unchanging
-from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
-from netsplit.planning.simulated import Simulated
+from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, OneFOneB, Program, Schedule, Send
@@ -22,6 +23,7 @@ from netsplit.program.schedules import ZBH1, AsyncOneFOneB
 from netsplit.rewrite import ReadWeights, applied
 from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate import predicted_peak_bytes, simulate
+from netsplit.simulate.simulator import Simulator
 from tests.builders import cpus
 from tests.examples import tried
 from tests.nets import CASES, SGD
@@ -109,14 +111,14 @@ def assert_foreseen(graph: Graph, placed: Placed, program: Program, schedule: Sc
     adding = DeviceCosts(seconds, step_s_per_byte=1e-6, instruction_s=1e-5, accumulate_s_per_byte=1e-6)
     cluster = cpus(3)
     costs = Costs({device.kind: adding for device in cluster.devices}, alpha=3)
-    evaluate = Simulated(graph, cluster, costs, schedule)
-    problem = Problem(graph, costs, cluster, evaluate=evaluate)
+    evaluate = Simulator(graph, cluster, costs, schedule)
+    problem = Problem(graph, costs, cluster, simulator=evaluate)
     report = SolverReport("drawn", "feasible")
     placement = Placement("drawn", *placed, report)
     timeline = simulate(program, cluster, costs)
     assert wrong_in(problem, placement, program, timeline) == []
     if schedule.update_every is None:
-        bound_s = iteration_bound_s(problem, evaluate.any_schedule(False))
+        bound_s = iteration_bound_s(problem, AnySchedule.under(evaluate, False))
         assert bound_s <= timeline.iteration_s * (1 + 1e-9)
 
 

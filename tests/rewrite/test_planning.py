@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from netsplit.experiment.records import write_plan
 
 from netsplit.cluster.catalogue import accelerator
 from netsplit.errors import NetSplitError, RewriteError
 from netsplit.partition import Heft, Placement, SolverReport
 from netsplit.partition.base import Problem
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.priority import topological_priority
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
@@ -30,6 +29,7 @@ from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
 from netsplit.rewrite import ParallelGraph, Rewrite, Split, along_samples, applied, replicate
 from netsplit.rewrite.seconds import rewritten_costs
+from netsplit.tracking.records import write_plan
 from tests.builders import costs_of, cpus
 from tests.examples import tried
 from tests.rewrite.models import STEPS

@@ -14,9 +14,9 @@ from netsplit.config import build
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import MaxLoad, Problem, SimulatedIteration
 from netsplit.planning.decide import decide
-from netsplit.planning.simulated import Simulated
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1
+from netsplit.simulate.simulator import Simulator
 from tests.cover import covering
 from tests.partition.builders import large_problem, required_bytes, trained, with_capacities
 
@@ -38,8 +38,8 @@ def method(*overrides: str) -> Any:
 
 
 def simulated(problem: Problem, schedule: Schedule, objective: Any) -> Problem:
-    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, schedule)
-    return replace(problem, evaluate=evaluate, objective=objective)
+    evaluate = Simulator(problem.graph, problem.cluster, problem.costs, schedule)
+    return replace(problem, simulator=evaluate, objective=objective)
 
 
 @covering(schedule=[GPipe(3), ZBH1(3)], objective=[SimulatedIteration(), MaxLoad()])

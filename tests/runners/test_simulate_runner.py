@@ -12,7 +12,7 @@ import pytest
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.formats.own import save_workload
-from netsplit.partition.base import Placement, SolverReport
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.planning.workload import Workload
 from runners._entry import entry
 from runners.simulate import job

@@ -85,9 +85,9 @@ def test_an_ablated_method_does_not_see_what_it_is_judged_by(experiment: Experim
         def choose(self, problem):  # type: ignore[no-untyped-def]
             costs, cluster = problem.costs, problem.cluster
             seen.append(sum(s.backward_s for each in costs.devices.values() for s in each.nodes.values()))
-            seen.append(problem.evaluate(Single().partition(problem)).iteration_s)
-            assert problem.evaluate.costs is costs
-            assert problem.evaluate.cluster is cluster
+            seen.append(problem.simulator(Single().partition(problem)).iteration_s)
+            assert problem.simulator.costs is costs
+            assert problem.simulator.cluster is cluster
             return super().choose(problem)
 
     whole = shared.plan(Single()).objective_s

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.objectives import SimulatedIteration
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import compile_program
 from netsplit.program.instructions import Program

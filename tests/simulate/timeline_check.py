@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from netsplit.graph.operators import unchanging
-from netsplit.partition.base import Placement, Problem, device_in_turn
+from netsplit.partition.base import Problem
+from netsplit.placement.placement import Placement, device_in_turn
 from netsplit.program.instructions import Program, Step
 from netsplit.simulate.timeline import GRADIENT_OF, Event, Timeline
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
-from netsplit.partition.base import Placement, SolverReport
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.simulate.timeline import Event, Timeline
 from netsplit.tracking.table import ComparisonRow

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.partition.base import Problem
-from netsplit.partition.exchange import ExchangeName
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.exchange import ExchangeName
 from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1, EagerOneFOneB, OneFOneB

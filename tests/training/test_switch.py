@@ -15,7 +15,6 @@ from netsplit.partition import Ddp, MTopo, Random, Single
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.judge import problem_under
 from netsplit.program import GPipe, OneFOneB
 from netsplit.program.schedules import AsyncOneFOneB
@@ -156,5 +155,5 @@ def test_what_would_train_something_else_is_refused_and_training_goes_on(session
     again, problem = _captured_anew(step, first, CHAIN)
     order = OneFOneB(first.compiler.schedule.microbatches)
     model.switch(again.plan(problem_under(problem, order), Single()))
-    assert simulated_by(model.plan.problem).schedule.name == "1f1b"
+    assert model.plan.problem.the_simulator.schedule.name == "1f1b"
     assert model.train_batch(*CHAIN.batch()) > 0

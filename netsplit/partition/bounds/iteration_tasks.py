@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.profile.costs import DeviceCosts
+from netsplit.program.schedules import GPipe, SingleBatch
+from netsplit.simulate.simulator import Simulator
 
 __all__ = ["AnySchedule", "IterationTasks"]
 
@@ -72,6 +74,22 @@ class AnySchedule:
     """What it saved in so many micro-batches' forwards, at most all of its own, a device has at one time."""
     alone: frozenset[str] = frozenset()  # nodes that have no replicas
     within: bool = True  # plans are within the capacities
+
+    @classmethod
+    def under(cls, simulator: Simulator, within: bool) -> AnySchedule:
+        """What a bound may take for granted of every iteration under the simulated schedule."""
+        schedule, m = simulator.schedule, simulator.schedule.microbatches
+        kept = 1  # forward, or all of them, come first; of a smaller one less is kept
+        if isinstance(schedule, GPipe | SingleBatch):
+            kept = max(m - (simulator.tail is not None), 1)
+        return cls(
+            microbatches=m,
+            training=simulator.training,
+            whole=not schedule.delay_weights,
+            once=schedule.update_every is None,
+            kept=0 if schedule.recompute or simulator.costs.offload.activations else kept,
+            within=within,
+        )
 
     @property
     def of_one(self) -> AnySchedule:

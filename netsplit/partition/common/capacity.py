@@ -7,15 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import InfeasibleError
 from netsplit.graph.quotient import atoms_of
-from netsplit.partition.base import Placement, Predicted, Problem
-from netsplit.partition.common.instance import Instance
+from netsplit.partition.base import Problem
+from netsplit.partition.common.instance import Instance, Ints
+from netsplit.placement.placement import Placement
 from netsplit.profile.memory import Load
+from netsplit.simulate.timeline import Timeline
 from netsplit.tables import nbytes
 
-__all__ = ["atom_needs", "check_capacity", "fill_in_order", "infeasible", "missing_bytes", "read_bytes"]
+__all__ = [
+    "atom_needs",
+    "check_capacity",
+    "fill_in_order",
+    "infeasible",
+    "missing_bytes",
+    "needed_bytes",
+    "read_bytes",
+]
 
 
 def fill_in_order(
@@ -73,12 +85,12 @@ def check_capacity(problem: Problem, method: str) -> None:
             )
 
 
-def missing_bytes(problem: Problem, placement: Placement, predicted: Predicted, cluster: Cluster) -> int:
+def missing_bytes(problem: Problem, placement: Placement, predicted: Timeline, cluster: Cluster) -> int:
     """What the device that lacks most lacks: by the count of (5-18), or at the peaks that were predicted.
 
     Args:
         problem: of the graph after the placement's rewrites.
-        cluster: with the capacities that there are, where a method is told others (`Evaluate.cluster`).
+        cluster: with the capacities that there are, where a method is told others (`Simulator.cluster`).
     """
     if problem.memory == "lifetimes":
         over = [predicted.peak_bytes.get(each.name, 0) - each.capacity_bytes for each in cluster.devices]
@@ -146,3 +158,18 @@ def atom_needs(atom: Sequence[str]) -> str:
     more = f" and {len(atom) - 3} more" if len(atom) > 3 else ""
     one = f"the node {shown} needs"
     return one if len(atom) == 1 else f"the nodes {shown}{more} that must share a device need"
+
+
+def needed_bytes(instance: Instance, placement: Placement, predicted: Timeline | None = None) -> Ints:
+    """[D] bytes by `Problem.memory`: under (5-18), or the simulated peaks; each replica holds its stage.
+
+    Args:
+        predicted: of the placement; None: `Problem.simulator` is asked where peaks are needed.
+    """
+    problem = instance.problem
+    if problem.memory == "static":
+        return instance.totals(placement.all_stages).nbytes
+    if predicted is None:
+        assert problem.simulator is not None, "lifetimes are those of a schedule"
+        predicted = problem.simulator(placement)
+    return np.array([predicted.peak_bytes.get(name, 0) for name in instance.devices], np.int64)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from netsplit import graph as graphs
 from netsplit.graph.quotient import Sets, atoms_of, units_of
 from netsplit.graph.storage import hands_on
-from netsplit.partition.base import Problem, Stage
+from netsplit.partition.base import Problem
+from netsplit.placement.placement import Stage
 from netsplit.profile.costs import DeviceCosts
 
 __all__ = ["Csr", "DeviceTotals", "Floats", "Instance", "Ints", "Packed"]

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from netsplit.errors import ModelSizeError, NetSplitError, TimeLimitError
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement
 
 __all__ = ["Candidate", "candidates", "order_of"]
 

@@ -22,10 +22,11 @@ from typing import Any
 from netsplit import rewrite
 from netsplit.errors import ConfigError, RewriteError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.homes import devices_of_nodes
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.search import SLIGHT
+from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.operator_keys import operator_key, unmeasured
 from netsplit.rewrite.records import Rewrite, Split, proportioned
@@ -68,7 +69,7 @@ class Explorer:
     """Chooses what is measured, of the cuts that it is told.
 
     Args:
-        problem: of whole operators, with an `evaluate`; it has what is known of parts.
+        problem: of whole operators, with a `simulator`; it has what is known of parts.
         than_s: what is not faster does not gain.
         limit_s: for measuring, by what is to be expected of it: so another session, which has kept some of
             it, takes the same.
@@ -124,16 +125,16 @@ class Explorer:
         given = self.problem
         try:
             own = given.rewritten(rewrites)
-            evaluate = own.evaluate
-            assert evaluate is not None
+            simulator = own.simulator
+            assert simulator is not None
             device_of = devices_of_nodes(own.graph, own.cluster.names, self.whole)
             order = topological_priority(own.graph, own.graph.position)
             report = SolverReport("feasible", 0.0)
             placement = Placement("auto", device_of, order, report, rewrites=own.graph.rewrites)
             free, measuring_s = _free(given.graph, own)
-            if evaluate(placement).iteration_s < (1 - SLIGHT) * self.than_s:
+            if simulator(placement).iteration_s < (1 - SLIGHT) * self.than_s:
                 return None
-            least_s = evaluate.moved_to(evaluate.cluster, free)(placement).iteration_s
+            least_s = simulator.moved_to(simulator.cluster, free)(placement).iteration_s
         except (ConfigError, RewriteError) as refusal:
             log.debug("no %s: %s", origin, refusal)
             return None

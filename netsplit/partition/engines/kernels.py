@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from netsplit.partition.base import ONE_BATCH, Turns
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.compiled import compiled, inner
 from netsplit.partition.engines.step.arrays import KINDS, Arrays, DeviceSeconds, Nics, moving_s
 from netsplit.partition.engines.step.lists import lay_out
 from netsplit.partition.engines.step.run import seconds_of
+from netsplit.simulate.simulator import ONE_BATCH, Turns
 
 __all__ = ["Arrays", "CompiledStep", "list_schedule", "makespan", "upward_rank"]
 

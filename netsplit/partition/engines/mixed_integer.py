@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Status
-from netsplit.partition.common.interruptible import interruptible
+from netsplit.interruptible import interruptible
 from netsplit.partition.engines.rows import Floats, LinearModel, Outcome
+from netsplit.placement.placement import Status
 
 if TYPE_CHECKING:
     import highspy

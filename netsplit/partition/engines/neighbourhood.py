@@ -10,7 +10,7 @@ import numpy as np
 
 from netsplit.graph.ir import Graph
 from netsplit.partition.common.instance import Csr, Instance, Ints
-from netsplit.partition.common.priority import topological_priority
+from netsplit.placement.priority import topological_priority
 
 __all__ = ["SLIGHT", "Neighbourhood"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 from dataclasses import field
 from typing import Any
 
-from netsplit.partition.base import Status
+from netsplit.placement.placement import Status
 
 __all__ = ["LinearModel", "Outcome", "Rows", "Term"]
 

@@ -16,17 +16,19 @@ import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.graph.ir import Graph, Node, Variable
-from netsplit.partition.base import ONE_BATCH, Placement, Problem, SolverReport, Stage, Turns
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealed, Annealer
 from netsplit.partition.engines.candidates import Candidate, candidates, order_of
 from netsplit.partition.engines.insertion import StepTasks, schedule_within_memory
 from netsplit.partition.engines.neighbourhood import SLIGHT, Neighbourhood
-from netsplit.partition.exchange import Exchange
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.exchange import Exchange
+from netsplit.placement.placement import Placement, SolverReport, Stage
+from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.simulate.simulator import ONE_BATCH, Turns
 
 __all__ = ["SLIGHT", "Proof", "Scheduled", "Search", "load_kernels"]
 
@@ -107,8 +109,8 @@ class Search:
     Args:
         methods: whose answers are starts, beside contiguous fills.
         name: of the method that searches, for the log.
-        simulated: what `Problem.evaluate` says is minimised, where there is one; else the step.
-        turns: of the compiled step that is minimised, where `evaluate` is to say nothing.
+        simulated: what `Problem.simulator` says is minimised, where there is one; else the step.
+        turns: of the compiled step that is minimised, where `simulator` is to say nothing.
     """
 
     def __init__(
@@ -126,16 +128,16 @@ class Search:
         self.searched = deadline  # or earlier: the rest is for `score`
         self._told = self.started
         self.instance = Instance.of(problem)
-        self.simulated = simulated and problem.evaluate is not None
-        self.metered = turns is None and problem.evaluate is not None and problem.memory == "lifetimes"
+        self.simulated = simulated and problem.simulator is not None
+        self.metered = turns is None and problem.simulator is not None and problem.memory == "lifetimes"
         """Peaks say what fits."""
-        if turns is None and self.simulated and problem.evaluate is not None:
-            turns = problem.evaluate.turns
+        if turns is None and self.simulated and problem.simulator is not None:
+            turns = problem.simulator.turns
         self.turns = turns or ONE_BATCH
         self.annealer = Annealer(self.instance, self.turns)
         self.comparable = self.turns.exact  # what is annealed is what is minimised
         compiled = not self.simulated or (self.comparable and not self.metered)
-        self.hands_on = compiled and problem.evaluate is not None and problem.evaluate.hands_on
+        self.hands_on = compiled and problem.simulator is not None and problem.simulator.hands_on
         """What is scored may take less than the compiled step."""
         self.results: list[Annealed] = []  # of annealing, the best first
         self.move_s = 0.0  # of annealing, as measured last
@@ -434,15 +436,15 @@ class Search:
         return self._scored(placement)[0]
 
     def _scored(self, placement: Placement) -> tuple[float, tuple[Exchange, ...]]:
-        evaluate = self.problem.evaluate
-        assert evaluate is not None
+        simulator = self.problem.simulator
+        assert simulator is not None
         began = time.perf_counter()
-        scored = evaluate.scored(placement)
+        scored = simulator.scored(placement)
         predicted = scored.timeline
         took_s = time.perf_counter() - began
         self.simulation_s = min(self.simulation_s or took_s, took_s)
         over = self.metered and any(
             predicted.peak_bytes.get(device.name, 0) > device.capacity_bytes
-            for device in evaluate.cluster.devices
+            for device in simulator.cluster.devices
         )
         return float("inf") if over else predicted.iteration_s, scored.placement.exchanges

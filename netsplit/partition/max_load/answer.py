@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from netsplit.partition.base import Status
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.partitioner import Choice
+from netsplit.placement.placement import Status
 
 __all__ = ["MaxLoadAnswer", "answer_of"]
 

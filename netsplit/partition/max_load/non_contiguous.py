@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from netsplit.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
 from netsplit.partition.max_load.model import Hypergraph

@@ -10,11 +10,12 @@ import numpy as np
 
 from netsplit.errors import ConfigError
 from netsplit.graph.quotient import atoms_of
-from netsplit.partition.base import Problem, Stage
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baechi.m_topo import footprints
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.placement import Stage
 
 __all__ = ["Ddp", "Layerwise", "Random", "RoundRobin", "Single"]
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
+from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.notation import arriving_lines, counted, listed, seconds, short
 from netsplit.planning.explanation.parts import (
     PartsChange,

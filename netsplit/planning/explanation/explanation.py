@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from netsplit.partition.base import Loads, Objective, Placement, Problem, Stage
+from netsplit.partition.base import Loads, Objective, Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.exchange import Exchange
+from netsplit.placement.exchange import Exchange
+from netsplit.placement.placement import Placement, Stage
 from netsplit.planning.explanation.notation import node_run, percent, seconds, short, wrapped
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
@@ -348,7 +349,7 @@ def explain(
     """Explain a placement.
 
     Args:
-        timeline: predicted, of the placement. None: `problem.evaluate` is asked; `max_load` needs none.
+        timeline: predicted, of the placement. None: `problem.simulator` is asked; `max_load` needs none.
         program: the program that was simulated; without it segments on the critical path have no names.
 
     Raises:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node
-from netsplit.partition.base import Placement
+from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.notation import counted, is_path, listed, percent, seconds, short
 from netsplit.rewrite.algebra.record import Algebra
 from netsplit.rewrite.lowering import lowered_from

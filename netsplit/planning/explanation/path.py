@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
+from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
@@ -59,7 +60,7 @@ class PathSpan:
 
 def predicted(problem: Problem, placement: Placement) -> Timeline | None:
     """What the problem predicts of a placement; None where it has nothing to predict with."""
-    return None if problem.evaluate is None else cast("Timeline", problem.evaluate(placement))
+    return None if problem.simulator is None else problem.simulator(placement)
 
 
 def critical_path(

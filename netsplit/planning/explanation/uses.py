@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from netsplit.partition.base import Loads, MemoryRule, Placement
+from netsplit.partition.base import Loads, MemoryRule
+from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance, Ints
+from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.notation import is_path
-from netsplit.planning.simulated import needed_bytes
 
 if TYPE_CHECKING:  # explaining a plan of a file loads neither room
     from netsplit.simulate.timeline import Timeline

@@ -21,12 +21,13 @@ import numpy as np
 
 from netsplit.errors import InfeasibleError
 from netsplit.graph.storage import storage_bytes
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
+from netsplit.placement.placement import Placement
 from netsplit.planning.recomputation.knapsack import Frontier, SegmentOptions
-from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.program.instructions import Backward, Forward, Program, Segment
 from netsplit.program.recomputation import SegmentBytes, pieces_in_order
+from netsplit.simulate.simulator import Simulator
 
 __all__ = ["nearest_recomputed", "recomputed_within", "recomputes"]
 
@@ -38,10 +39,10 @@ _PLACES = 48  # of a device's segments together, but three of each
 
 def recomputes(problem: Problem) -> bool:
     """Whether it is left to planning what is recomputed."""
-    evaluate = problem.evaluate
-    if not isinstance(evaluate, Simulated) or not evaluate.training or problem.memory != "lifetimes":
+    simulator = problem.simulator
+    if not isinstance(simulator, Simulator) or not simulator.training or problem.memory != "lifetimes":
         return False
-    return evaluate.schedule.recompute == "auto"
+    return simulator.schedule.recompute == "auto"
 
 
 def recomputed_within(problem: Problem, placement: Placement) -> Placement:
@@ -72,7 +73,7 @@ def nearest_recomputed(
     Args:
         until: on ``time.perf_counter``; what is cheapest of all that fits is looked for no longer.
     """
-    compiler = simulated_by(problem)
+    compiler = problem.the_simulator
     capacity = {each.name: each.capacity_bytes for each in problem.cluster.devices}
     program = compiler.whole_microbatches(placement)
     peaks = compiler.peak_bytes(program)
@@ -144,7 +145,7 @@ class _Short:
 
 @dataclass(eq=False)
 class _LeastRecomputation:
-    compiler: Simulated
+    compiler: Simulator
     capacity: Mapping[str, int]
     placement: Placement
     program: Program  # without recomputation

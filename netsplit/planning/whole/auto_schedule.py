@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeGuard
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import ShardName
-from netsplit.partition.exchange import ExchangeName
+from netsplit.placement.exchange import ExchangeName
+from netsplit.placement.placement import ShardName
 from netsplit.planning.explanation.notation import counted
 from netsplit.program.schedules import SCHEDULES, Schedule, SingleBatch
 from netsplit.program.schedules.base import check_exchange, check_shard

@@ -15,7 +15,6 @@ from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.bounds.least_bytes import least_bytes_of_atoms, reached_nodes
 from netsplit.partition.common.capacity import atom_needs, read_bytes
 from netsplit.partition.common.instance import Instance
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 
 __all__ = ["of_every_plan_s", "why_none_fits", "without_replicas_s"]
@@ -55,7 +54,7 @@ def of_every_plan_s(
 
 def without_replicas_s(problem: Problem, limit_s: float = LIMIT_S) -> float:
     """Of plans whose operators are each on one device, with the problem's own number of micro-batches."""
-    m = simulated_by(problem).schedule.microbatches
+    m = problem.the_simulator.schedule.microbatches
     return iteration_bound_s(problem, _any(problem, m, recompute=True, replicas=False), limit_s)
 
 
@@ -113,7 +112,7 @@ def _trained_bytes(graph: Graph, names: Iterable[str]) -> list[int]:
 def _any(problem: Problem, microbatches: int, recompute: bool, replicas: bool) -> AnySchedule:
     return AnySchedule(
         microbatches,
-        simulated_by(problem).training,
+        problem.the_simulator.training,
         kept=0 if recompute or problem.costs.offload.activations else 1,
         alone=unreplicable_nodes(problem.graph) if replicas else frozenset(problem.graph.nodes),
     )

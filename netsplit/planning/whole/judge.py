@@ -10,10 +10,10 @@ from typing import Literal
 
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import successors
-from netsplit.partition.base import Placement, Problem, device_in_turn
+from netsplit.partition.base import Problem
+from netsplit.placement.placement import Placement, device_in_turn
+from netsplit.placement.sharding import sharded_levels
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
-from netsplit.planning.sharding import sharded_levels
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.pace import SimulationPace
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.simulate import simulate
@@ -129,7 +129,7 @@ def problem_under(problem: Problem, schedule: Schedule) -> Problem:
     return replace(
         problem,
         in_flight=schedule.in_flight(len(problem.cluster.devices)),
-        evaluate=replace(simulated_by(problem), schedule=schedule),
+        simulator=replace(problem.the_simulator, schedule=schedule),
     )
 
 
@@ -307,14 +307,14 @@ class Judge:
     def _predicted(
         self, problem: Problem, origin: str, schedule: Schedule, placement: Placement
     ) -> Tried | None:
-        evaluate, kind = replace(simulated_by(problem), schedule=schedule), _kind_of(problem, placement)
-        program = evaluate.whole_microbatches(placement)
-        timeline = simulate(program, evaluate.cluster, evaluate.costs, peaks=False)
+        simulator, kind = replace(problem.the_simulator, schedule=schedule), _kind_of(problem, placement)
+        program = simulator.whole_microbatches(placement)
+        timeline = simulate(program, simulator.cluster, simulator.costs, peaks=False)
         self._meet(origin, schedule.microbatches, _kept(placement), timeline.iteration_s)
         known = self.best.get(kind)
         if known is not None and known.fits and timeline.iteration_s > BEHIND * known.iteration_s:
             return None
-        timeline = replace(timeline, peak_bytes=evaluate.peak_bytes(program))
+        timeline = replace(timeline, peak_bytes=simulator.peak_bytes(program))
         capacity = {each.name: each.capacity_bytes for each in problem.cluster.devices}
         over = {name: peak - capacity[name] for name, peak in timeline.peak_bytes.items()}
         on = max(over, key=lambda name: over[name])

@@ -11,8 +11,8 @@ from netsplit.graph.checks.replicated import replicated_statistics, unreplicable
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import over_the_batch
 from netsplit.graph.recording.whole import ModuleCall
-from netsplit.partition.base import Placement, Problem
-from netsplit.planning.simulated import simulated_by
+from netsplit.partition.base import Problem
+from netsplit.placement.placement import Placement
 
 __all__ = ["notes_of", "statistics_notes"]
 
@@ -23,7 +23,7 @@ def notes_of(problem: Problem, placement: Placement) -> tuple[str, ...]:
     """Of statistics of batches, over which samples they are and whose the running ones; of other buffers; of
     workers whose effect on one another could not be told."""
     graph = problem.graph
-    notes = [*statistics_notes(graph)] if simulated_by(problem).schedule.microbatches > 1 else []
+    notes = [*statistics_notes(graph)] if problem.the_simulator.schedule.microbatches > 1 else []
     if replicated_statistics(graph, placement.replicated):
         notes.append(
             "BatchNorm's running statistics come from the first replica's micro-batches, as in "

@@ -6,7 +6,6 @@ from netsplit.graph.checks.replicated import require_replicable
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.frontier import frontier_of
 from netsplit.planning.whole.judge import Judge
 from netsplit.planning.whole.notes import notes_of
@@ -31,7 +30,7 @@ def plan_under(
     plan = decide(problem, method)
     require_replicable(problem.graph, plan.placement.replicated)
     judge = Judge(lambda microbatches: plan.problem, recompute=False)
-    chosen = judge.judge(plan.placement.method, simulated_by(problem).schedule, plan.placement)
+    chosen = judge.judge(plan.placement.method, problem.the_simulator.schedule, plan.placement)
     assert chosen is not None, "the first of its kind"
     rows, notes = frontier_of(judge, chosen, batch_size), (*told, *notes_of(problem, plan.placement))
     bound_s, parts = plan.bound_s or 0.0, bool(plan.placement.rewrites)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 
 from netsplit.errors import NetSplitError
-from netsplit.partition.base import Placement
+from netsplit.placement.placement import Placement
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, Judge, Met, Tried, identity
 from netsplit.program.schedules import Schedule, Searched

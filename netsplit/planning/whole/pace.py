@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
+from netsplit.placement.placement import Placement
 from netsplit.program.schedules import Schedule, Searched
 
 __all__ = ["SimulationPace"]

@@ -11,9 +11,10 @@ from html import escape
 from typing import Any
 
 from netsplit.errors import NetSplitError
-from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.planning.decide import verified
 from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.plan import Plan
@@ -280,7 +281,7 @@ def _best_verified(search: WholeSearch, proving_s: float, until: float) -> tuple
 
 def _verified(judge: Judge, winner: Tried, seconds: float, proving_s: float, until: float) -> Plan:
     """A plan that was tried, as one that can be carried out."""
-    order = replace(winner.schedule, recompute="auto") if winner.recomputes else winner.schedule  # type: ignore[call-arg]
+    order = winner.schedule.recomputing("auto") if winner.recomputes else winner.schedule
     problem = problem_under(judge.problem_of(order.microbatches), order)
     notes = {"origin": winner.origin, "substitutions": winner.placement.report.notes.get("substitutions", [])}
     report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes=notes)

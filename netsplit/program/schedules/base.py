@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import ClassVar, Literal, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from netsplit.errors import ConfigError
 from netsplit.graph.order import longest_before
-from netsplit.partition.base import ShardName, device_in_turn
-from netsplit.partition.exchange import ExchangeName
+from netsplit.placement.exchange import ExchangeName
+from netsplit.placement.placement import ShardName, device_in_turn
 from netsplit.settings import check_numbers, check_switches
 
 __all__ = [
@@ -130,7 +130,7 @@ class Schedule(_Exchanging, ABC):
     """An order of computation; `microbatches` is the number of parts a batch is cut into.
 
     `exchange` says how a variable gets to several devices: from its home to each (send_receive), handed on
-    from host to host (broadcast), or, by default, as planning finds it shorter (`planning.exchanges`).
+    from host to host (broadcast), or, by default, as planning finds it shorter (`simulate.exchanges`).
 
     `shard` says which states of replicas are in slices, one on each: the optimiser's (optimizer), gradients
     too, or parameters too; "none" keeps them whole on each.
@@ -182,7 +182,14 @@ class Schedule(_Exchanging, ABC):
 
     def with_microbatches(self, microbatches: int) -> Self:
         """The same schedule on another number of micro-batches, as the last batch of an epoch may need."""
-        return self if microbatches == self.microbatches else replace(self, microbatches=microbatches)  # type: ignore[call-arg]
+        return self if microbatches == self.microbatches else self._with(microbatches=microbatches)
+
+    def recomputing(self, recompute: Recompute) -> Self:
+        """The same schedule with another answer to what is computed again."""
+        return self._with(recompute=recompute)
+
+    def _with(self, **values: Any) -> Self:
+        return replace(self, **values)
 
     def microbatch_size(self, batch_size: int) -> int:
         """Samples in a micro-batch, as `torch.chunk` cuts: the last may be smaller, or there may be fewer."""

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field, replace
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.partition import Auto, Dpos
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement
 from netsplit.planning.decide import verified
 from netsplit.planning.explanation.change import placement_change
 from netsplit.planning.fitting import fitted

@@ -8,7 +8,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.checks.replicated import replicated_statistics, why_unreplicable
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.whole import GradientHook, ModuleCall
-from netsplit.partition.base import Placement
+from netsplit.placement.placement import Placement
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import Schedule

@@ -14,7 +14,6 @@ from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule, IterationTasks
 from netsplit.partition.bounds.pipeline_ends import PipelineEnds
 from netsplit.partition.common.instance import Instance
-from netsplit.planning.simulated import simulated_by
 from tests.builders import chain, cluster_of, costs_of
 from tests.examples import tried
 from tests.partition.builders import problems
@@ -27,14 +26,14 @@ def test_nor_is_one_with_replicas_of_other_nodes(problem: Problem, seed: int) ->
     draw = random.Random(seed)
     problem = drawn(problem, draw)
     alone = frozenset(draw.sample(list(problem.graph.nodes), draw.randint(1, len(problem.graph.nodes))))
-    schedule = replace(simulated_by(problem).any_schedule(within=False), alone=alone)
+    schedule = replace(AnySchedule.under(problem.the_simulator, within=False), alone=alone)
     bound_s = iteration_bound_s(problem, schedule)
-    assert problem.evaluate is not None
+    assert problem.simulator is not None
     for placement in placements(problem, draw):
         if any(len(stage.devices) > 1 and alone & set(stage.nodes) for stage in placement.stages):
             continue
         try:
-            timeline = problem.evaluate(placement)  # type: ignore[arg-type]
+            timeline = problem.simulator(placement)  # type: ignore[arg-type]
         except NetSplitError:  # replicas under 2BW
             continue
         assert bound_s <= timeline.iteration_s * NEVER + 1e-12  # type: ignore[attr-defined]

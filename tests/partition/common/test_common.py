@@ -14,8 +14,8 @@ from netsplit.partition import Dpos, Problem
 from netsplit.partition.common.homes import MUCH, devices_of_nodes, linked_groups
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.interchangeable import interchangeable
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.dpos import fifo_starts
+from netsplit.placement.priority import topological_priority
 from netsplit.planning.verify import verify
 from netsplit.planning.whole.lines.stages import turns_for
 from netsplit.rewrite import applied, replicate

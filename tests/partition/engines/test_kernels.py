@@ -15,16 +15,16 @@ from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import unchanging
 from netsplit.partition import Problem
-from netsplit.partition.base import Placement, SolverReport
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.planning.simulated import Simulated
+from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import EagerOneFOneB, OneFOneB
 from netsplit.rewrite import ReadWeights, applied
+from netsplit.simulate.simulator import Simulator
 from tests.builders import behind_nics, linked
 from tests.cover import few
 from tests.examples import tried
@@ -40,11 +40,11 @@ Known = Callable[[int], Schedule]  # of so many micro-batches
 KNOWN = (of_one, GPipe, OneFOneB, EagerOneFOneB)
 
 
-def simulated(problem: Problem, schedule: Schedule) -> Simulated:
-    return Simulated(problem.graph, problem.cluster, problem.costs, schedule)
+def simulated(problem: Problem, schedule: Schedule) -> Simulator:
+    return Simulator(problem.graph, problem.cluster, problem.costs, schedule)
 
 
-def seconds(evaluate: Simulated, device_of: Mapping[str, str], priority: Mapping[str, int]) -> float:
+def seconds(evaluate: Simulator, device_of: Mapping[str, str], priority: Mapping[str, int]) -> float:
     placement = Placement("drawn", dict(device_of), dict(priority), SolverReport("feasible", 0.0))
     return evaluate(placement).iteration_s
 

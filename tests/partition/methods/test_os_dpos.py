@@ -16,17 +16,18 @@ from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
 from netsplit.partition import Choice, OsDpos, Placement, Problem, SolverReport
 from netsplit.partition.base import MemoryRule
+from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.os_dpos.sequenced import sums_s
+from netsplit.placement.priority import topological_priority
 from netsplit.planning.fitting import fitted
-from netsplit.planning.simulated import Simulated, needed_bytes
 from netsplit.planning.verify import verify
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.rewrite import CopyWeights, Rewrite, along_samples, applied, replicate, rewritten_costs
+from netsplit.simulate.simulator import Simulator
 from tests.builders import cluster_of, costs_of
 from tests.cover import covering
 from tests.examples import tried
@@ -149,8 +150,8 @@ def test_what_is_foreseen_to_take_longer_is_not_answered() -> None:
     problem = long_layer(1.0, devices=3, pace=0.002)
     alone = OsDpos().partition(problem)
     assert alone.rewrites
-    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, SingleBatch())
-    answered = OsDpos().partition(replace(problem, evaluate=evaluate))
+    evaluate = Simulator(problem.graph, problem.cluster, problem.costs, SingleBatch())
+    answered = OsDpos().partition(replace(problem, simulator=evaluate))
     seconds = answered.report.notes["foreseen_s"]
     assert evaluate(answered).iteration_s == pytest.approx(min(seconds))
 
@@ -207,7 +208,7 @@ class Unhindered(OsDpos):
 
     def choose(self, problem: Problem) -> Choice:
         links = dict.fromkeys(problem.cluster.links, Link(0.0, 1e-15))
-        return super().choose(replace(problem, evaluate=None, cluster=problem.cluster.with_links(links)))
+        return super().choose(replace(problem, simulator=None, cluster=problem.cluster.with_links(links)))
 
 
 @pytest.mark.usefixtures("unmeasured")

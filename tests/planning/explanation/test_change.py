@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.partition import Placement, Problem, Random
-from netsplit.partition.base import Stage
+from netsplit.placement.placement import Stage
 from netsplit.planning.explanation.change import placement_change
 from netsplit.rewrite import CopyWeights, applied
 from tests.builders import cluster_of

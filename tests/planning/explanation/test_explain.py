@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport, StageTime
-from netsplit.partition.base import Stage
 from netsplit.partition.common.instance import Instance
+from netsplit.placement.placement import Stage
 from netsplit.planning.explanation.explanation import Explanation, explain, longest_chain
 from netsplit.planning.explanation.path import critical_path, totals
 from netsplit.profile.memory import static_bytes
@@ -46,7 +46,7 @@ def run(problem: Problem, placement: Placement, schedule: Schedule | None = None
 
 
 def simulated(problem: Problem) -> Problem:
-    return replace(problem, evaluate=lambda placement: run(problem, placement)[1])
+    return replace(problem, simulator=lambda placement: run(problem, placement)[1])
 
 
 def pair() -> tuple[Problem, Placement]:

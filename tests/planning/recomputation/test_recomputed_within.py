@@ -15,11 +15,11 @@ from netsplit.partition import METHODS, Placement, Problem, Single, SolverReport
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.planning.decide import decide
 from netsplit.planning.recomputation.recomputed_within import recomputed_within
-from netsplit.planning.simulated import Simulated, simulated_by
 from netsplit.planning.verify import verify
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.schedules import ZBH1, GPipe, Interleaved, OneFOneB, Schedule, SingleBatch
+from netsplit.simulate.simulator import Simulator
 from tests.builders import cpus
 from tests.cover import covering
 from tests.nets import CASES, placements
@@ -44,9 +44,9 @@ def problem_of(
     seconds = {name: NodeSeconds(rng.random(), 2 * rng.random(), 0.1 * rng.random()) for name in graph.nodes}
     costs = Costs({"cpu": DeviceCosts(seconds, 0.0, overhead_s)}, 2)
     cluster = cpus(devices)
-    evaluate = Simulated(graph, cluster, costs, schedule)
+    evaluate = Simulator(graph, cluster, costs, schedule)
     return Problem(
-        graph, costs, cluster, objective=SimulatedIteration(), evaluate=evaluate, memory="lifetimes"
+        graph, costs, cluster, objective=SimulatedIteration(), simulator=evaluate, memory="lifetimes"
     )
 
 
@@ -61,9 +61,9 @@ def placed(device_of: dict[str, str], priority: dict[str, int]) -> Placement:
 
 def ends(problem: Problem, placement: Placement) -> tuple[int, int, float]:
     """Largest peaks with everything kept and with everything recomputed; and the seconds of the latter."""
-    evaluate = simulated_by(problem)
-    kept = evaluate(placement)
-    anew = evaluate(replace(placement, recomputed=frozenset(problem.graph.nodes)))
+    simulator = problem.the_simulator
+    kept = simulator(placement)
+    anew = simulator(replace(placement, recomputed=frozenset(problem.graph.nodes)))
     return max(kept.peak_bytes.values()), max(anew.peak_bytes.values()), anew.iteration_s
 
 
@@ -81,7 +81,7 @@ def test_what_is_answered_fits_and_is_not_slower_than_everything(
     part = data.draw(st.floats(0, 1))
     tight = within(problem, int(least + part * max(most - least, 0)))
     answer = recomputed_within(tight, placement)
-    predicted = simulated_by(problem)(answer)
+    predicted = problem.the_simulator(answer)
     assert max(predicted.peak_bytes.values()) <= tight.cluster.devices[0].capacity_bytes
     assert predicted.iteration_s <= everything_s * (1 + 1e-9)
     assert "recomputed" not in verify(tight, answer, capacity=False).summary()
@@ -111,11 +111,11 @@ def test_a_chains_answer_is_near_the_best_of_all_sets(seed: int) -> None:
     placement = placed(device_of, graph.position)
     most, least, _ = ends(problem, placement)
     capacity = int(least + rng.random() * max(most - least, 0))
-    evaluate = simulated_by(problem)
+    simulator = problem.the_simulator
     sets = [frozenset(names) for size in range(count + 1) for names in combinations(graph.nodes, size)]
-    timelines = [evaluate(replace(placement, recomputed=names)) for names in sets]
+    timelines = [simulator(replace(placement, recomputed=names)) for names in sets]
     best_s = min(each.iteration_s for each in timelines if max(each.peak_bytes.values()) <= capacity)
-    answer = evaluate(recomputed_within(within(problem, capacity), placement))
+    answer = simulator(recomputed_within(within(problem, capacity), placement))
     assert max(answer.peak_bytes.values()) <= capacity
     assert answer.iteration_s <= 1.15 * best_s
 
@@ -142,12 +142,12 @@ def test_methods_may_answer_what_fits_only_with_recomputation() -> None:
             plan = decide(asked("u_shape", capacity, schedule), partitioner)
         except InfeasibleError:
             return float("inf")
-        peaks = simulated_by(plan.problem)(plan.placement).peak_bytes
+        peaks = plan.problem.the_simulator(plan.placement).peak_bytes
         assert max(peaks.values()) <= capacity
         return plan.objective_s
 
     room = decide(asked("u_shape", 2**40, GPipe(4)), Single())
-    peak = max(simulated_by(room.problem)(room.placement).peak_bytes.values())
+    peak = max(room.problem.the_simulator(room.placement).peak_bytes.values())
     capacities = [int(part * peak) for part in (0.9, 0.6, 0.45, 0.35)]
     kept, auto = (
         [iteration_s(capacity, schedule) for capacity in capacities]

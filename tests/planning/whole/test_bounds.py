@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from netsplit.graph.checks.replicated import unreplicable_nodes, why_unreplicable
 from netsplit.partition import Problem
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s, why_none_fits
 from tests.examples import tried
@@ -25,7 +24,7 @@ def with_sparse(problem: Problem, names: list[str]) -> Problem:
         for v in names
     }
     graph = replace(problem.graph, nodes={**problem.graph.nodes, **sparse})
-    return replace(problem, graph=graph, evaluate=replace(simulated_by(problem), graph=graph))
+    return replace(problem, graph=graph, simulator=replace(problem.the_simulator, graph=graph))
 
 
 @settings(max_examples=tried(45), deadline=None, suppress_health_check=list(HealthCheck))
@@ -33,19 +32,19 @@ def with_sparse(problem: Problem, names: list[str]) -> Problem:
 def test_no_plan_is_below_the_bound_of_all(problem: Problem, seed: int) -> None:
     draw = random.Random(seed)
     problem = drawn(problem, draw)
-    schedule = simulated_by(problem).schedule
+    schedule = problem.the_simulator.schedule
     weighted = [node.name for node in problem.graph if node.initializers]
     assume(schedule.update_every is None and weighted)
     names = draw.sample(weighted, draw.randint(1, len(weighted)))
     roomy = with_capacities(problem, [ROOM] * len(problem.cluster.devices))
-    problem = with_sparse(replace(roomy, evaluate=problem.evaluate), names)
+    problem = with_sparse(replace(roomy, simulator=problem.simulator), names)
     assert unreplicable_nodes(problem.graph) == set(names)
     bound_s = of_every_plan_s(lambda m: problem, (schedule.microbatches,), AutoSchedule())
     tried_some = False
     for placement in placements(problem, draw):
         if why_unreplicable(problem.graph, placement.replicated) is None:
             tried_some = True
-            assert bound_s <= simulated_by(problem)(placement).iteration_s * NEVER + 1e-12
+            assert bound_s <= problem.the_simulator(placement).iteration_s * NEVER + 1e-12
     assert tried_some
 
 
@@ -55,13 +54,13 @@ def test_where_it_is_proven_that_nothing_fits_no_plan_does(problem: Problem, see
     """With the most bytes for which it is proven, by bisection."""
     draw = random.Random(seed)
     problem = drawn(problem, draw)
-    schedule = simulated_by(problem).schedule
+    schedule = problem.the_simulator.schedule
     assume(schedule.update_every is None and problem.graph.nodes)
     open_ = AutoSchedule(recompute=draw.random() < 0.5)
 
     def proven(capacity: int) -> bool:
         tight = with_capacities(problem, [capacity] * len(problem.cluster.devices))
-        tight = replace(tight, evaluate=problem.evaluate, memory="lifetimes")
+        tight = replace(tight, simulator=problem.simulator, memory="lifetimes")
         return why_none_fits(lambda m: tight, (schedule.microbatches,), open_) is not None
 
     assume(proven(0))
@@ -71,4 +70,4 @@ def test_where_it_is_proven_that_nothing_fits_no_plan_does(problem: Problem, see
         low, high = (middle, high) if proven(middle) else (low, middle)
     for placement in placements(problem, draw):
         if open_.recompute or not placement.recomputed:
-            assert max(simulated_by(problem)(placement).peak_bytes.values()) > low
+            assert max(problem.the_simulator(placement).peak_bytes.values()) > low

@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from netsplit.partition.base import Placement, SolverReport
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.planning.whole.frontier import FrontierRow, frontier_of, frontier_table
 from netsplit.planning.whole.judge import Judge, Tried
 from netsplit.program.schedules import SCHEDULES, GPipe, OneFOneB, Schedule, SingleBatch

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.partition.base import Placement, Problem, SolverReport
-from netsplit.planning.simulated import simulated_by
+from netsplit.partition.base import Problem
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import Judge, under_any_schedule_s
 from netsplit.planning.whole.orders import BEYOND, CLOSE
@@ -54,7 +54,7 @@ def test_no_schedule_makes_an_iteration_shorter_than_its_least(
     problem = problem.moved_to(unlike, replace(problem.costs, devices=each))
     placement = staged(problem, groups, microbatches)
     schedule = data.draw(st.sampled_from(AutoSchedule().orders(microbatches)))
-    seconds = replace(simulated_by(problem), schedule=schedule)(placement).iteration_s
+    seconds = replace(problem.the_simulator, schedule=schedule)(placement).iteration_s
     assert seconds >= under_any_schedule_s(problem, microbatches, placement) * (1 - 1e-9)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
+from netsplit.placement.placement import Placement
 from netsplit.planning.decide import verified
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole import kinds, whole_plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, identity, problem_under
@@ -63,7 +63,7 @@ def test_stages_with_replicas_that_tied_weights_come_back_to_train_as_plain_pyto
     assert placement.replicas
     plan = verified(problem, placement)
     case = CASES["tied"]
-    trained = local(simulated_by(problem).program(plan.placement), case, batches_of(case))
+    trained = local(problem.the_simulator.program(plan.placement), case, batches_of(case))
     assert_same(trained, plain("tied", 2), TOLERANCE)
 
 
@@ -74,7 +74,7 @@ def test_a_plan_that_verification_refuses_is_told_and_the_next_is_taken(
 
     def first_refused(problem: Problem, placement: Placement, *args: Any, **keys: Any) -> Any:
         if len(refused) < 2:
-            refused.append((simulated_by(problem).schedule, identity(placement)))
+            refused.append((problem.the_simulator.schedule, identity(placement)))
             raise NetSplitError("the placement is wrong: of a test.")
         return verified(problem, placement, *args, **keys)
 
@@ -112,7 +112,7 @@ def only_heeding(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_methods_that_heed_capacities_are_asked_where_nothing_else_fits() -> None:
     free = decided(lambda m: problem_of("chain", m, 2), (1, 4), replicas=False)
     assert free.frontier[0].placement in ("auto", "netsplit")
-    one = simulated_by(problem_of("chain", 4, 1))
+    one = problem_of("chain", 4, 1).the_simulator
     alone = Placement(
         "hand", dict.fromkeys(one.graph.nodes, "cpu:0"), one.graph.position, free.placement.report
     )

@@ -14,7 +14,6 @@ from netsplit.cluster.described import ClusterDescription, DescribedDevice, Link
 from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe
@@ -168,7 +167,7 @@ def test_the_chosen_is_the_best_of_its_table_and_simulated_as_it_is_said() -> No
     assert all(row.why_not for row in rows[1:])
     assert all(row.samples_per_s <= rows[0].samples_per_s + 1e-9 for row in rows if row.samples_per_s)
     plan: Plan = whole.plan
-    simulated = simulated_by(plan.problem)
+    simulated = plan.problem.the_simulator
     timeline = simulate(simulated.program(plan.placement), plan.problem.cluster, plan.problem.costs)
     assert timeline.iteration_s == whole.iteration_s
     assert simulated.schedule == whole.schedule

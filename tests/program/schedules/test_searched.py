@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
-from netsplit.planning.simulated import Simulated
 from netsplit.program.schedules import (
     SCHEDULES,
     ZBH1,
@@ -26,6 +25,7 @@ from netsplit.program.schedules.base import Phase, TaskTimes
 from netsplit.program.schedules.lists import begin_all, by_device
 from netsplit.program.schedules.search import least_makespan
 from netsplit.program.schedules.searched import most_pairs
+from netsplit.simulate.simulator import Simulator
 from tests.program.schedules.test_schedules import chain, pipelines
 from tests.simulate.drawn import Drawn, programs
 
@@ -100,7 +100,7 @@ def test_as_simulated_it_is_never_slower_than_the_named_ones(drawn: Drawn, recom
     graph, cluster, costs = drawn.problem.graph, drawn.cluster, drawn.costs
 
     def seconds(schedule: Schedule) -> float:
-        return Simulated(graph, cluster, costs, schedule)(drawn.placement).iteration_s
+        return Simulator(graph, cluster, costs, schedule)(drawn.placement).iteration_s
 
     searched = seconds(Searched(4, kept=None, recompute=recompute))
     for kind in (GPipe, OneFOneB, ZBH1, ZBV):

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from netsplit.errors import ConfigError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, SolverReport, Stage
-from netsplit.partition.exchange import Exchange, chain
-from netsplit.planning.simulated import Simulated
+from netsplit.partition.base import Problem
+from netsplit.placement.exchange import Exchange, chain
+from netsplit.placement.placement import Placement, SolverReport, Stage
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import Program, Schedule
@@ -28,6 +28,7 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
 from netsplit.simulate import predicted_peak_bytes
 from netsplit.simulate.simulate import simulate
+from netsplit.simulate.simulator import Simulator
 from tests.builders import cpus
 from tests.cover import covering
 from tests.examples import tried
@@ -87,7 +88,7 @@ def require_same_order(
     """The simulator's timeline is checked by code that knows exchanges from its messages alone."""
     nodes = {node.name: NodeSeconds(1.0, 2.0, float(bool(node.initializers))) for node in graph}
     costs, cluster = Costs({"cpu": DeviceCosts(nodes)}, 2), cpus(len(program.devices))
-    problem = Problem(graph, costs, cluster, evaluate=Simulated(graph, cluster, costs, schedule))
+    problem = Problem(graph, costs, cluster, simulator=Simulator(graph, cluster, costs, schedule))
     stages = tuple(
         Stage(tuple(name for name, device in device_of.items() if device == first), each)
         for first, each in program.replicas.items()

@@ -15,8 +15,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Shard, SolverReport, Stage
-from netsplit.planning.sharding import in_slices
+from netsplit.placement.placement import Placement, Shard, SolverReport, Stage
+from netsplit.placement.sharding import in_slices
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, Program, SingleBatch
 from netsplit.program.instructions import Gather, Scatter

@@ -14,15 +14,15 @@ from benchmarks.two_hosts.hosts import FourHosts
 from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.graph import capture, initial_values
 from netsplit.partition import Placement, Problem, SimulatedIteration
-from netsplit.partition.base import SolverReport
-from netsplit.partition.exchange import Exchange, chain
+from netsplit.placement.exchange import Exchange, chain
+from netsplit.placement.placement import SolverReport
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import SingleBatch
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.simulate.simulator import Simulator
 from tests.builders import linked
 from tests.nets import SGD
 from tests.runtime.equivalence.running import assert_same
@@ -59,8 +59,8 @@ def plans_at(bytes_per_s: float) -> dict[str, Plan]:
     device_of = dict.fromkeys(graph.nodes, "cpu:3")
     device_of |= {"linear": "cpu:0", "tanh": "cpu:0", "linear_1": "cpu:1", "linear_2": "cpu:2"}
     costs = Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(5e-4, 1e-3)))}, 3)
-    evaluate = Simulated(graph, cluster_at(bytes_per_s), costs, SingleBatch())
-    problem = Problem(graph, costs, evaluate.cluster, evaluate=evaluate, objective=SimulatedIteration())
+    evaluate = Simulator(graph, cluster_at(bytes_per_s), costs, SingleBatch())
+    problem = Problem(graph, costs, evaluate.cluster, simulator=evaluate, objective=SimulatedIteration())
     given = Placement("given", device_of, graph.position, SolverReport("heuristic", 0.0))
     whole = replace(given, exchanges=(chain("tanh", NAMES[0], NAMES[1:]),))
     return {name: verified(problem, each) for name, each in {"whole": whole, "chosen": given}.items()}

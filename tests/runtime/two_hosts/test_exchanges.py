@@ -15,14 +15,14 @@ from benchmarks.two_hosts.hosts import TwoHosts
 from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.graph import capture, initial_values
 from netsplit.partition import Placement, Problem, SimulatedIteration
-from netsplit.partition.base import SolverReport
+from netsplit.placement.placement import SolverReport
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
-from netsplit.planning.simulated import Simulated
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.simulate.simulator import Simulator
 from tests.builders import linked
 from tests.nets import SGD
 from tests.runtime.equivalence.running import assert_same
@@ -87,8 +87,8 @@ def plans_at(bytes_per_s: float) -> dict[str, Plan]:
     placement = Placement("given", device_of, graph.position, SolverReport("heuristic", 0.0))
     plans = {}
     for exchange in ("send_receive", "auto"):
-        evaluate = Simulated(graph, cluster, costs, GPipe(MICROBATCHES, exchange=exchange))
-        problem = Problem(graph, costs, cluster, evaluate=evaluate, objective=SimulatedIteration())
+        evaluate = Simulator(graph, cluster, costs, GPipe(MICROBATCHES, exchange=exchange))
+        problem = Problem(graph, costs, cluster, simulator=evaluate, objective=SimulatedIteration())
         plans[exchange] = verified(problem, placement)
     return plans
 

@@ -142,7 +142,7 @@ class Auto(Partitioner):
             self.require(name, isinstance(getattr(self, name), bool), "true or false")
 
     def cuts_operators(self, problem: Problem) -> bool:
-        several = problem.evaluate is not None and len(problem.cluster.devices) > 1
+        several = problem.simulator is not None and len(problem.cluster.devices) > 1
         return self.splits and several and not isinstance(problem.objective, Period)
 
     def portfolio(self, problem: Problem) -> Sequence[Partitioner]:

@@ -18,10 +18,9 @@ from math import inf
 
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.search import SLIGHT, Search
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.balanced import Balanced
@@ -31,6 +30,8 @@ from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.unity.unity import Unity
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.priority import topological_priority
 from netsplit.rewrite.records import Rewrite
 
 __all__ = ["InParts", "best_in_parts", "whole_or_in_parts"]
@@ -134,7 +135,7 @@ def whole_or_in_parts(
     """What takes less: the answer for whole operators, or one in parts; what fits, where only one does.
 
     Args:
-        problem: with an `evaluate`.
+        problem: with a `simulator`.
         deadline: on ``time.perf_counter``.
         of_whole: the answer for a problem, by then.
         algebra: operators may be replaced by others.
@@ -182,7 +183,7 @@ def best_in_parts(
     """The best found that fits; until `deadline` on ``time.perf_counter``, later by what measuring takes.
 
     Args:
-        problem: of whole operators, with an `evaluate`; what is known may be of operators in parts.
+        problem: of whole operators, with a `simulator`; what is known may be of operators in parts.
         than_s: what takes longer is of no use: its parts are not measured.
         algebra: operators may be replaced by others.
     """
@@ -242,14 +243,14 @@ def _placed(graph: Graph, choice: Choice) -> Placement:
 
 def _judged(origin: str, problem: Problem, placement: Placement) -> InParts | None:
     """None of what the schedule cannot have."""
-    evaluate = problem.evaluate
-    assert evaluate is not None
+    simulator = problem.simulator
+    assert simulator is not None
     try:
-        predicted = evaluate(placement)
+        predicted = simulator(placement)
     except ConfigError as refusal:  # copies of weights, under some
         log.debug("auto: no %s: %s", origin, refusal)
         return None
-    missing = missing_bytes(problem, placement, predicted, evaluate.cluster)
+    missing = missing_bytes(problem, placement, predicted, simulator.cluster)
     return InParts(origin, problem, placement, predicted.iteration_s, missing)
 
 

@@ -20,10 +20,9 @@ import numpy as np
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import strong_components, successors
-from netsplit.partition.base import ONE_BATCH, Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.search import Search
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.baechi.m_topo import MTopo
@@ -32,7 +31,10 @@ from netsplit.partition.methods.baselines import Layerwise, RoundRobin, Single
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
+from netsplit.simulate.simulator import ONE_BATCH
 
 __all__ = ["FAST_METHODS", "LARGE", "CoarseProblem", "intervals", "large_answer", "most_instructions"]
 
@@ -185,7 +187,7 @@ class CoarseProblem:
             },
         )
         graph = _grouped(problem.graph, groups, group_of)
-        return cls(whole, replace(problem, graph=graph, costs=costs, evaluate=None, known=None), group_of)
+        return cls(whole, replace(problem, graph=graph, costs=costs, simulator=None, known=None), group_of)
 
     def refined(self, where: Ints) -> Ints:
         """[n] devices, of [G]."""
@@ -287,12 +289,12 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
 
     Args:
         deadline: on ``time.perf_counter``.
-        simulated: the iteration of `Problem.evaluate` is minimised, else a step of one batch.
+        simulated: the iteration of `Problem.simulator` is minimised, else a step of one batch.
 
     Raises:
         InfeasibleError: nothing that fits was found.
     """
-    turns = problem.evaluate.turns if simulated and problem.evaluate is not None else None
+    turns = problem.simulator.turns if simulated and problem.simulator is not None else None
     search = Search(problem, starts, deadline, FAST_METHODS, "auto", turns=turns or ONE_BATCH)
     search.compile()
     began, limit_s = search.started, search.deadline - search.started

@@ -10,14 +10,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from netsplit.partition.base import Latency, Placement, Problem, Status
+from netsplit.interruptible import cp_sat_solver, interruptible
+from netsplit.partition.base import Latency, Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable_devices
-from netsplit.partition.common.interruptible import cp_sat_solver, interruptible
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.candidates import candidates, order_of
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load import solve_max_load
@@ -30,6 +29,8 @@ from netsplit.partition.methods.exact.enumeration import enumerated
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.placement import Placement, Status
+from netsplit.placement.priority import topological_priority
 
 __all__ = ["ExactAnswer", "NetSplitExact", "as_simulated", "solve_latency"]
 

@@ -74,7 +74,7 @@ class OsDpos(Partitioner):
 
     Its answer is what DPOS foresees, which lets no message wait for another. As FastT goes back to the
     strategy before where a step turns out to take longer, what is foreseen to take least of answer,
-    beginnings, whole graph and replicas, and to fit, is answered, where the problem has an `evaluate` that
+    beginnings, whole graph and replicas, and to fit, is answered, where the problem has a `simulator` that
     foresees it. Where it has a `meter`, too, parts of the longest operators, and data parallelism, that are
     estimated not to gain are measured first if they might (`engines.exploring`), and what would be answered
     is measured before it is: what then takes longer than another is not.
@@ -159,11 +159,11 @@ def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
 
 def _explored(whole: Sequenced, start: Start, limit_s: float, deadline: float) -> tuple[Sequenced, Explored]:
     """The same, knowing what some cuts take that may gain although they are estimated not to."""
-    problem, evaluate, parts = whole.given, whole.given.evaluate, len(whole.given.cluster.devices)
-    if problem.meter is None or evaluate is None or parts < 2:
+    problem, simulator, parts = whole.given, whole.given.simulator, len(whole.given.cluster.devices)
+    if problem.meter is None or simulator is None or parts < 2:
         return whole, Explored()
     placement, graph = whole.placement(), problem.graph
-    explorer = Explorer(problem, evaluate(placement).iteration_s, limit_s, placement.device_of)
+    explorer = Explorer(problem, simulator(placement).iteration_s, limit_s, placement.device_of)
     making_s = PART_S * len(graph) * parts
     for family in (rewrite.replicate, rewrite.along_samples) if start == "data_parallel" else ():
         if time.perf_counter() + making_s < deadline:
@@ -199,7 +199,7 @@ def _replicas(problem: Problem, deadline: float) -> Iterator[Sequenced]:
     """One on each device, on copies of the weights; and on those of a server alone, whose sums no slow link
     carries. None where no device has room for these, there are fewer samples than devices, or making the
     parts would take too long."""
-    graph, cluster = problem.graph, (problem.evaluate or problem).cluster
+    graph, cluster = problem.graph, (problem.simulator or problem).cluster
     weights = sum(each.nbytes for each in graph.initializers.values())
     if weights > max(each.capacity_bytes for each in cluster.devices):
         return
@@ -213,7 +213,7 @@ def _replicas(problem: Problem, deadline: float) -> Iterator[Sequenced]:
                 made = rewrite.applied(graph, (*graph.rewrites, *rewrites))
                 replicas = Sequenced.side_by_side(problem, problem_rewritten(problem, made), devices)
                 plain = replace(replicas, as_it_stands=True)  # which may hold less at once
-                yield plain if problem.evaluate and not replicas.fits and plain.fits else replicas
+                yield plain if problem.simulator and not replicas.fits and plain.fits else replicas
 
 
 def _in_parts_that_fit(problem: Problem, deadline: float) -> Sequenced | None:
@@ -307,11 +307,11 @@ def longest_operators(now: Sequenced) -> list[int]:
 def _least(problem: Problem, made: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
     """The one that is foreseen to fit and to take least, or else to lack least, where the problem has what
     foresees; else the first. Where the problem has a `meter`, by what its parts were measured to take."""
-    if problem.evaluate is None:
+    if problem.simulator is None:
         return made[0], {}
     can_be = {each: each for each in made if each.foreseen[1] < math.inf}  # and as it is known now
     if not can_be:
-        problem.evaluate(made[0].placement())
+        problem.simulator(made[0].placement())
     notes = {"foreseen_s": [each.foreseen[1] for each in made]}
     while True:
         answer = min(can_be, key=lambda each: can_be[each].rank)

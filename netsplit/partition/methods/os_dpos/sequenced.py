@@ -13,13 +13,14 @@ from functools import cached_property
 from netsplit import rewrite
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_placed
 from netsplit.partition.methods.dpos import Order, max_ranks, order_key, sequenced
+from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.priority import topological_priority
 from netsplit.rewrite.records import Rewrite, Split
 
 __all__ = ["OS_DPOS", "Sequenced", "problem_rewritten", "sums_s"]
@@ -108,14 +109,14 @@ class Sequenced:
     def foreseen(self) -> tuple[int, float]:
         """Bytes that are missing on the device that lacks most, and seconds, as the problem has what foresees
         them; infinite seconds under a schedule that has no copies of weights."""
-        evaluate = self.given.evaluate
-        assert evaluate is not None
+        simulator = self.given.simulator
+        assert simulator is not None
         placement = self.placement()
         try:
-            predicted = evaluate(placement)
+            predicted = simulator(placement)
         except ConfigError:
             return 0, math.inf
-        missing = missing_bytes(self.problem, placement, predicted, evaluate.cluster)
+        missing = missing_bytes(self.problem, placement, predicted, simulator.cluster)
         return missing, predicted.iteration_s
 
     @property
@@ -127,7 +128,7 @@ class Sequenced:
     @property
     def fits(self) -> bool:
         """As it is foreseen, else by the count of bytes that methods go by."""
-        if self.given.evaluate is None:
+        if self.given.simulator is None:
             return self.made.instance.fits(self.made.where[self.made.instance.atom_of])
         missing, seconds = self.foreseen
         return not missing and seconds < math.inf
@@ -159,5 +160,5 @@ def problem_rewritten(given: Problem, graph: Graph) -> Problem:
     """The problem of a graph that was made of the given one."""
     costs = rewrite.rewritten_costs(given.costs, given.graph, graph)
     return replace(
-        given, graph=graph, costs=costs, evaluate=None, improved=None, known=None, time_limit_s=None
+        given, graph=graph, costs=costs, simulator=None, improved=None, known=None, time_limit_s=None
     )

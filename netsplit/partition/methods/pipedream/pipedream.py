@@ -18,7 +18,7 @@ import numpy as np
 from netsplit.errors import InfeasibleError
 from netsplit.graph.order import chosen_order
 from netsplit.graph.quotient import successors
-from netsplit.partition.base import Problem, Stage, Status
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats
 from netsplit.partition.common.layers import Layers
@@ -36,6 +36,7 @@ from netsplit.partition.methods.pipedream.stage_plans import (
 )
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.partition.stage_time import Cost, Formula, levels_of
+from netsplit.placement.placement import Stage, Status
 
 __all__ = ["PipeDream", "best_stages", "lower_bound_s"]
 

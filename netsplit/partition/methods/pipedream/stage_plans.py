@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from netsplit.partition.base import Problem, Stage
+from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.layers import Bools
 from netsplit.partition.methods.pipedream.antichains import States
 from netsplit.partition.stage_time import Formula
+from netsplit.placement.placement import Stage
 
 __all__ = [
     "StageSpan",

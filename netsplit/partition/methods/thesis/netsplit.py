@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from netsplit.cluster.cluster import Link
-from netsplit.partition.base import Latency, Problem, Status
+from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.rows import Outcome
@@ -20,6 +20,7 @@ from netsplit.partition.engines.search import Scheduled, Search
 from netsplit.partition.methods.thesis.formulation import thesis_times
 from netsplit.partition.methods.thesis.grouped import Grouped, Groups
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.placement import Status
 
 __all__ = ["Ablated", "NetSplit"]
 
@@ -35,7 +36,7 @@ def shortest_step(
     Status "optimal": all were tried.
     """
     graph = replace(problem.graph, colocated=tuple(group for group in groups if len(group) > 1))
-    grouped = replace(problem, graph=graph, objective=Latency(), evaluate=None)
+    grouped = replace(problem, graph=graph, objective=Latency(), simulator=None)
     search = Search(grouped, STARTS, deadline, methods=(), name="netsplit")
     search.compile()
     if not search.instance.enumerable:

@@ -84,7 +84,7 @@ def stages_of_hosts(problem: Problem, hosts: Sequence[int]) -> dict[str, Devices
     links = {pair: cluster.links[pair] for pair in product(of, of) if pair in cluster.links}
     nics = tuple(replace(nic, devices=tuple(d for d in nic.devices if d in of)) for nic in cluster.nics)
     own = replace(cluster, devices=devices, links=links, levels=(), nics=nics)
-    asked = replace(problem, cluster=own, evaluate=None, improved=None, known=None, meter=None)
+    asked = replace(problem, cluster=own, simulator=None, improved=None, known=None, meter=None)
     with suppress(InfeasibleError, ModelSizeError, TimeLimitError):
         first_of = STAGES.partition(asked).device_of
         if len({*first_of.values()}) > 1:

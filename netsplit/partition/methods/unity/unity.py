@@ -23,10 +23,9 @@ from netsplit import rewrite
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import TOLD, Placement, Problem, SolverReport
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
 from netsplit.partition.common.homes import linked_groups
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines, TaskKind
 from netsplit.partition.methods.unity.costed import Costed, Devices, Known
@@ -40,6 +39,8 @@ from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
 from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
 from netsplit.partition.methods.unity.substitutions import Substituted, Tasks, best_graph, rules_of
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.placement.placement import TOLD, Placement, SolverReport
+from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.records import Rewrite
 
@@ -192,7 +193,7 @@ class UnitySearch:
 
     def __post_init__(self) -> None:
         problem = self.problem
-        cluster = (problem.evaluate or problem).cluster
+        cluster = (problem.simulator or problem).cluster
         self.plain = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster)), Known()
         self.searched: Substituted
         self.mapped: Mapped
@@ -304,7 +305,7 @@ class UnitySearch:
 
     def _costed(self, graph: Graph, tasks: Tasks | None) -> Costed:
         problem = self.problem
-        turns = 1 if problem.evaluate is None else problem.evaluate.turns.microbatches
+        turns = 1 if problem.simulator is None else problem.simulator.turns.microbatches
         return Costed(
             graph, self._costs(graph), self.machines, tuple(self.method.dimensions), turns, self.spread_s,
             self.price, refused=frozenset(self.refused), tasks=tasks, known=self.known, stages=self.stages,
@@ -313,7 +314,7 @@ class UnitySearch:
     def others(self) -> Iterator[_Judged]:
         """Data parallelism, columns and rows, each device alone, and `os_dpos` on small graphs."""
         problem, graph = self.problem, self.problem.graph
-        if problem.evaluate is None:
+        if problem.simulator is None:
             return
         for device in _one_of_each(self.machines):
             yield self._judged(f"one device ({device})", graph, dict.fromkeys(graph.nodes, device), None)
@@ -356,20 +357,22 @@ class UnitySearch:
         return self._simulated(origin, placement, mapped)
 
     def _simulated(self, origin: str, placement: Placement, mapped: Mapped | None) -> _Judged:
-        problem, evaluate = self.problem, self.problem.evaluate
+        problem, simulator = self.problem, self.problem.simulator
         own = problem.rewritten(placement.rewrites)
-        if evaluate is None:
+        if simulator is None:
             used, devices = own.memory_model.by_device(placement.device_of), problem.cluster.devices
             over = {each.name: used.get(each.name, 0) - each.capacity_bytes for each in devices}
             return _Judged(origin, placement, inf, max(0, *over.values()), over, mapped)
         try:
-            predicted = evaluate(placement)
+            predicted = simulator(placement)
         except ConfigError as refusal:
             log.debug("unity: no %s: %s", origin, refusal)
             return _Judged(origin, placement, inf, 2**62, {}, mapped)
         peaks = predicted.peak_bytes
-        over = {each.name: peaks.get(each.name, 0) - each.capacity_bytes for each in evaluate.cluster.devices}
-        missing = missing_bytes(own, placement, predicted, evaluate.cluster)
+        over = {
+            each.name: peaks.get(each.name, 0) - each.capacity_bytes for each in simulator.cluster.devices
+        }
+        missing = missing_bytes(own, placement, predicted, simulator.cluster)
         return _Judged(origin, placement, predicted.iteration_s, missing, over, mapped)
 
 

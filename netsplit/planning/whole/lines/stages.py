@@ -19,10 +19,11 @@ from math import ceil, lcm
 
 import numpy as np
 
-from netsplit.partition.base import Placement, Problem, SolverReport, Stage
+from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats
 from netsplit.partition.common.layers import Bools
-from netsplit.partition.common.priority import topological_priority
+from netsplit.placement.placement import Placement, SolverReport, Stage
+from netsplit.placement.priority import topological_priority
 from netsplit.planning.whole.lines.line import NodeLine, Runs
 
 __all__ = [

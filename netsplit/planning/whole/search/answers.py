@@ -12,10 +12,10 @@ from itertools import product, takewhile
 from netsplit.errors import InfeasibleError, NetSplitError, TimeLimitError
 from netsplit.graph.checks.replicated import why_unreplicable
 from netsplit.partition import METHODS
-from netsplit.partition.base import Placement, Problem
+from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement
 from netsplit.planning.fitting import fitted
-from netsplit.planning.simulated import simulated_by
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import Judge, problem_under
 from netsplit.planning.whole.kinds import roomy
@@ -165,7 +165,7 @@ class MethodAnswers:
             left_s = last - time.perf_counter()
             if self.judge.winner is not None or left_s <= 0:
                 return
-            order = replace(schedule, recompute="auto") if self.open.recompute else schedule  # type: ignore[call-arg]
+            order = schedule.recomputing("auto") if self.open.recompute else schedule
             problem = problem_under(self.judge.problem_of(schedule.microbatches), order)
             problem = replace(problem, time_limit_s=PRESSED * left_s)
             placement = self.answer(problem, schedule, method)
@@ -200,7 +200,7 @@ class MethodAnswers:
 
 
 def _fits(problem: Problem, placement: Placement) -> bool:
-    peaks = simulated_by(problem)(placement).peak_bytes
+    peaks = problem.the_simulator(placement).peak_bytes
     return all(peaks.get(each.name, 0) <= each.capacity_bytes for each in problem.cluster.devices)
 
 

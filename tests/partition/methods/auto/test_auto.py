@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from netsplit.errors import InfeasibleError
 from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, SimulatedIteration
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.priority import topological_priority
 from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.engines.neighbourhood import Neighbourhood
-from netsplit.planning.simulated import Simulated
+from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, OneFOneB
+from netsplit.simulate.simulator import Simulator
 from tests.builders import cluster_of, graph_of
 from tests.examples import tried
 from tests.partition.builders import large_problem, problems, trained, with_capacities
@@ -30,13 +30,13 @@ HEURISTICS = ("m_topo", "heft", "dpos", "balanced", "layerwise", "m_etf", "m_sct
 
 
 def simulated(problem: Problem, schedule: Schedule) -> Problem:
-    evaluate = Simulated(problem.graph, problem.cluster, problem.costs, schedule)
-    return replace(problem, evaluate=evaluate, in_flight=schedule.in_flight(2))
+    evaluate = Simulator(problem.graph, problem.cluster, problem.costs, schedule)
+    return replace(problem, simulator=evaluate, in_flight=schedule.in_flight(2))
 
 
 def seconds(problem: Problem, placement: Placement) -> float:
-    assert problem.evaluate is not None
-    return float(problem.evaluate(placement).iteration_s)
+    assert problem.simulator is not None
+    return float(problem.simulator(placement).iteration_s)
 
 
 @settings(quiet, max_examples=10)

@@ -126,8 +126,8 @@ def test_stages_between_servers_are_in_parts_within() -> None:
     seconds: dict[str, float] = {}
     for origin, placement in Unity(algebra=False).quick(problem, lambda: inf):
         own = problem.rewritten(placement.rewrites)
-        assert own.evaluate is not None
-        seconds[origin] = min(own.evaluate(placement).iteration_s, seconds.get(origin, inf))
+        assert own.simulator is not None
+        seconds[origin] = min(own.simulator(placement).iteration_s, seconds.get(origin, inf))
         if origin.endswith("stages"):
             assert servers_of(placement.device_of) == {0, 1}
             assert 0 < crossing(own.graph, placement.device_of) <= 4 * problem.graph.batch_size * 512

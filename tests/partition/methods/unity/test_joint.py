@@ -142,12 +142,12 @@ def test_tasks_changed_one_by_one_take_no_less(name: str) -> None:
 def test_algebra_is_chosen_anew_where_bytes_have_a_price() -> None:
     """Another rule is applied than without a price, and nothing else fits."""
     problem = problem_of("two products", (1.0, 1.0))
-    assert problem.evaluate is not None
-    peaks = problem.evaluate(next(UnitySearch(Unity(), problem).programmes()).placement).peak_bytes
+    assert problem.simulator is not None
+    peaks = problem.simulator(next(UnitySearch(Unity(), problem).programmes()).placement).peak_bytes
     room = int(0.9 * max(peaks.values()))
     small = tuple(replace(each, capacity_bytes=room) for each in problem.cluster.devices)
     cluster = replace(problem.cluster, devices=small)
-    tight = replace(problem, cluster=cluster, evaluate=replace(problem.evaluate, cluster=cluster))
+    tight = replace(problem, cluster=cluster, simulator=replace(problem.simulator, cluster=cluster))
     fits = [each.origin for each in UnitySearch(Unity(), tight).programmes() if not each.missing]
     assert fits == ["the programme with algebra for less memory"]
 

@@ -5,35 +5,44 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
-
-import numpy as np
+from typing import Literal, get_args
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Predicted, Problem, ScheduleName, Turns
-from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.common.instance import Instance, Ints
-from netsplit.planning.exchanges import exchanges_to_try
-from netsplit.planning.sharding import in_slices
+from netsplit.placement.placement import Placement
+from netsplit.placement.sharding import in_slices
 from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
 from netsplit.program.resize import require_same_operators, with_tail
-from netsplit.program.schedules import GPipe, Schedule, SingleBatch
+from netsplit.program.schedules import Schedule
 from netsplit.program.slices import Bundle
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import Rewrite, reads_copies
 from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.seconds import rewritten_costs
+from netsplit.simulate.exchanges import exchanges_to_try
 from netsplit.simulate.memory import predicted_peak_bytes
 from netsplit.simulate.simulate import simulate, with_peaks
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["ScoredPlan", "Simulated", "needed_bytes", "simulated_by"]
+__all__ = ["ONE_BATCH", "ScheduleName", "ScoredPlan", "Simulator", "Turns"]
 
 _SHORTER = 1 - 1e-9
+ScheduleName = Literal["single_batch", "gpipe", "1f1b", "eager_1f1b"]
 _TURNS: tuple[ScheduleName, ...] = get_args(ScheduleName)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The order of micro-batches, as compiled steps know it."""
+
+    schedule: ScheduleName = "single_batch"
+    microbatches: int = 1
+    exact: bool = True  # False: of a schedule that is like it
+
+
+ONE_BATCH = Turns()
 
 
 @dataclass(frozen=True)
@@ -54,8 +63,8 @@ class ScoredPlan:
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """`Problem.evaluate`: the program of a placement under one schedule, and its predicted timeline.
+class Simulator:
+    """The program of a placement under one schedule, and its predicted timeline.
 
     The graph is as it was captured, or rewritten already as the placements that it is asked for.
     """
@@ -124,7 +133,7 @@ class Simulated:
         asked = self.schedule.exchange
         return asked == "broadcast" or (asked == "auto" and bool(self.cluster.nics))
 
-    def rewritten(self, rewrites: Sequence[Rewrite]) -> Simulated:
+    def rewritten(self, rewrites: Sequence[Rewrite]) -> Simulator:
         """Of the graph after these rewrites, and of the last micro-batch's.
 
         Raises:
@@ -217,47 +226,6 @@ class Simulated:
         kinds = {device.kind for device in self.cluster.devices if device.name in used}
         return all(self.graph.nodes.keys() <= self.costs.of(kind).nodes.keys() for kind in kinds)
 
-    def any_schedule(self, within: bool) -> AnySchedule:
-        """What a bound may take for granted of every iteration under the schedule."""
-        schedule, m = self.schedule, self.schedule.microbatches
-        kept = 1  # forward, or all of them, come first; of a smaller one less is kept
-        if isinstance(schedule, GPipe | SingleBatch):
-            kept = max(m - (self.tail is not None), 1)
-        return AnySchedule(
-            microbatches=m,
-            training=self.training,
-            whole=not schedule.delay_weights,
-            once=schedule.update_every is None,
-            kept=0 if schedule.recompute or self.costs.offload.activations else kept,
-            within=within,
-        )
-
-    def moved_to(self, cluster: Cluster, costs: Costs) -> Simulated:
+    def moved_to(self, cluster: Cluster, costs: Costs) -> Simulator:
         """The same on another cluster with other costs."""
         return replace(self, cluster=cluster, costs=costs)
-
-
-def simulated_by(problem: Problem) -> Simulated:
-    """What predicts a problem that is simulated.
-
-    Raises:
-        TypeError: the problem has no `evaluate`, or one that has no programs.
-    """
-    if not isinstance(problem.evaluate, Simulated):
-        raise TypeError(f"the problem is not simulated: its `evaluate` is {problem.evaluate!r}")
-    return problem.evaluate
-
-
-def needed_bytes(instance: Instance, placement: Placement, predicted: Predicted | None = None) -> Ints:
-    """[D] bytes by `Problem.memory`: under (5-18), or the simulated peaks; each replica holds its stage.
-
-    Args:
-        predicted: of the placement; None: `Problem.evaluate` is asked where peaks are needed.
-    """
-    problem = instance.problem
-    if problem.memory == "static":
-        return instance.totals(placement.all_stages).nbytes
-    if predicted is None:
-        assert problem.evaluate is not None, "lifetimes are those of a schedule"
-        predicted = problem.evaluate(placement)
-    return np.array([predicted.peak_bytes.get(name, 0) for name in instance.devices], np.int64)

@@ -1,4 +1,4 @@
-"""How variables that several devices read may travel; `Simulated.scored` takes the shortest way.
+"""How variables that several devices read may travel; `Simulator.scored` takes the shortest way.
 
     hosts        A: p            B: q0 q1 q2         C: r0 r1
     to each      p ═► q0, p ═► q1, p ═► q2, p ═► r0, p ═► r1           the NIC of A passes it five times
@@ -18,8 +18,8 @@ from math import prod
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph, Variable
 from netsplit.graph.operators import unchanging
-from netsplit.partition.base import Placement, Problem
-from netsplit.partition.exchange import Exchange, ExchangeName
+from netsplit.placement.exchange import Exchange, ExchangeName
+from netsplit.placement.placement import Placement
 from netsplit.program.instructions import sizes_of
 from netsplit.program.transfers import readers_elsewhere
 from netsplit.reshard.network import Network, network_of
@@ -67,10 +67,10 @@ def broadcast_over(cluster: Cluster, variable: str, home: str, readers: Sequence
     return Exchange(variable, tuple(hops))
 
 
-def nic_bytes(problem: Problem, placement: Placement) -> tuple[int, int]:
+def nic_bytes(graph: Graph, cluster: Cluster, placement: Placement) -> tuple[int, int]:
     """Bytes that values pass NICs with in a micro-batch, each counted where it leaves: of what is exchanged,
     as it is, and as if its home sent it to each."""
-    cluster, graph, passed = problem.cluster, problem.graph, [0, 0]
+    passed = [0, 0]
     for each in placement.exchanges:
         home, readers = readers_elsewhere(graph, placement.device_of, each.variable)
         for place, hops in enumerate((each.hops, [(home, name) for name in readers])):
@@ -80,10 +80,10 @@ def nic_bytes(problem: Problem, placement: Placement) -> tuple[int, int]:
     return passed[0], passed[1]
 
 
-def exchange_line(problem: Problem, placement: Placement) -> str:
+def exchange_line(graph: Graph, cluster: Cluster, placement: Placement) -> str:
     """In words: how many variables, and how much less leaves hosts."""
     count = len(placement.exchanges)
-    own, each = nic_bytes(problem, placement)
+    own, each = nic_bytes(graph, cluster, placement)
     what = "1 variable is" if count == 1 else f"{count} variables are"
     if not each:
         return f"{what} forwarded from device to device"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import get_args
 
 from netsplit.graph.ir import Graph
-from netsplit.partition.base import Placement, Shard, ShardName
+from netsplit.placement.placement import Placement, Shard, ShardName
 
 __all__ = ["in_slices", "shard_line", "sharded_levels"]
 
