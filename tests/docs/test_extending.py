@@ -101,11 +101,9 @@ def test_a_schedule_of_one_s_own_trains_what_plain_pytorch_trains(folder: Path) 
 @pytest.mark.slow
 def test_clusters_of_one_s_own_are_planned_for(folder: Path) -> None:
     follow(PAGE["A cluster"], folder)
-    lab = (folder / "clusters" / "0" / "comparison.md").read_text()
-    ring = (folder / "clusters" / "1" / "comparison.md").read_text()
-    assert {"new0", "new1", "old"} == devices_in(lab)
+    ring = (folder / "clusters" / "comparison.md").read_text()
     assert {"ring0", "ring1", "ring2", "ring3"} == devices_in(ring)
-    links = read_workload(folder / "clusters" / "1" / "graph.json").cluster
+    links = read_workload(folder / "clusters" / "graph.json").cluster
     assert links is not None
     assert links.links["ring0", "ring3"].bandwidth == pytest.approx(40e9)
     assert links.links["ring0", "ring2"].bandwidth == pytest.approx(10e9)
