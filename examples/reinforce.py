@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.base import ONE_BATCH, Problem, Turns
+from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.anneal import Annealer
@@ -27,6 +27,7 @@ from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
+from netsplit.simulate.simulator import ONE_BATCH, Turns
 
 __all__ = ["PlacementPolicy", "Reinforce", "SampledPlaces"]
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from netsplit.placement.placement import BOUND_FOR, Placement, SolverReport, Sta
 from netsplit.profile.costs import Costs
 from netsplit.profile.memory import MemoryModel, lifetimes_model, static_model
 from netsplit.rewrite.records import Rewrite
-from netsplit.simulate.simulator import Simulator
+
+if TYPE_CHECKING:  # the simulator loads torch
+    from netsplit.simulate.simulator import Simulator
 
 __all__ = [
     "Latency",
