@@ -217,8 +217,8 @@ class _Trial:
 
     def __init__(self, instance: Instance, seconds: Seconds) -> None:
         self.instance, self.seconds = instance, seconds
-        evaluate = instance.problem.evaluate
-        microbatches = 1 if evaluate is None else evaluate.turns.microbatches
+        simulator = instance.problem.simulator
+        microbatches = 1 if simulator is None else simulator.turns.microbatches
         self.serial_s = max(microbatches * instance.serial_s, 1e-300)
         self.bytes = max(instance.problem.memory_model.total_bytes, 1)
         self.known: dict[bytes, float] = {}
@@ -257,14 +257,14 @@ class _SecondsOf:
         return self._compiled(ONE_BATCH)
 
     def iteration(self) -> Seconds:
-        evaluate = self.instance.problem.evaluate
-        turns = ONE_BATCH if evaluate is None else evaluate.turns
+        simulator = self.instance.problem.simulator
+        turns = ONE_BATCH if simulator is None else simulator.turns
         compiled = self._compiled(turns)
         return compiled if turns.exact else lambda where: self._simulated(where, compiled(where)[1])
 
     def max_load(self, contiguous: bool) -> Seconds:
         score = self.instance.problem.objective.scorer(self.instance.problem)
-        assert score is not None, "a period needs no `evaluate`"
+        assert score is not None, "a period needs no `simulator`"
         return lambda where: (score(self._placement(where)), None)
 
     def stage_time(self, contiguous: bool) -> Seconds:
@@ -276,9 +276,9 @@ class _SecondsOf:
         return annealer.evaluate
 
     def _simulated(self, where: Ints, order: Ints | None) -> tuple[float, Ints | None]:
-        evaluate = self.instance.problem.evaluate
-        assert evaluate is not None
-        return evaluate(self._placement(where, order)).iteration_s, order
+        simulator = self.instance.problem.simulator
+        assert simulator is not None
+        return simulator(self._placement(where, order)).iteration_s, order
 
     def _placement(self, where: Ints, order: Ints | None = None) -> Placement:
         graph, names = self.instance.problem.graph, self.instance.names
