@@ -10,6 +10,7 @@ A substitution replaces operators, or, where that is asked for, changes the task
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,8 @@ from netsplit.rewrite.algebra.foreign import read_rules
 from netsplit.rewrite.algebra.rule import Rule
 
 __all__ = ["Substituted", "Tasks", "best_graph", "rules_of"]
+
+log = logging.getLogger(__name__)
 
 Tasks: TypeAlias = Mapping[str, TaskKind]
 """Of operators that are not whole."""
@@ -50,7 +53,7 @@ class Substituted:
 
 
 def rules_of(name: str) -> Sequence[Rule]:
-    """Built in, generated, or those of a file of FlexFlow's that were proven.
+    """Built in, generated, or those of a file of FlexFlow's that were proven; of others the reason is logged.
 
     Raises:
         RewriteError: the file has no rules.
@@ -61,7 +64,12 @@ def rules_of(name: str) -> Sequence[Rule]:
         return rules_builtin()
     if name == "generated":
         return [own for rule in generated_rules() for own in (rule, rule.reversed) if _is_bound(own)]
-    return [rule for rule in read_rules(name) if rule.proof == "proven"]
+    rules = read_rules(name)
+    rejected = [f"{rule.name} ({rule.reason})" for rule in rules if rule.proof != "proven"]
+    if rejected:
+        few = "; ".join(rejected[:3]) + "; ..." * (len(rejected) > 3)
+        log.warning("%s: %d of %d rules are not used: %s", name, len(rejected), len(rules), few)
+    return [rule for rule in rules if rule.proof == "proven"]
 
 
 def _is_bound(rule: Rule) -> bool:
