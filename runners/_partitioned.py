@@ -86,7 +86,7 @@ def run(
     if settings.explain:
         record["explanation"] = explain_plan(console, plan, partitioner, settings.time_limit)
     if before is not None:
-        record["compared_with"] = show_moves(console, plan, before, work, settings.time_limit)
+        record["compared_with"] = show_moves(console, plan, before, settings.time_limit)
     if settings.explain or before is not None:
         write_json(result, record)
     console.print(f"Written to {result}.", highlight=False, soft_wrap=True)
@@ -175,7 +175,7 @@ def explain_plan(
     _lines(console, explanation.lines())
     limit = 2 * time_limit_s if time_limit_s is not None else 120.0
     with Waiting(console, f"{partitioner.name} for what would help", limit), _without_the_search_s_lines():
-        changes = what_if(plan.problem, partitioner, time_limit_s=limit, placement=plan.placement)
+        changes = what_if(plan.problem, partitioner, plan.placement, limit)
     _lines(console, what_if_lines(changes))
     return explanation.to_dict() | {"what_if": [change.to_dict() for change in changes]}
 
@@ -193,11 +193,7 @@ def _without_the_search_s_lines() -> Iterator[None]:
 
 
 def show_moves(
-    console: Console,
-    plan: Plan,
-    other: Partitioner | Placement,
-    work: Workload,
-    limit_s: float | None,
+    console: Console, plan: Plan, other: Partitioner | Placement, limit_s: float | None
 ) -> dict[str, Any]:
     """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
     if isinstance(other, Placement):
@@ -206,12 +202,6 @@ def show_moves(
         with Waiting(console, other.name, limit_s):
             before = decide(plan.problem, other, room=False, contiguity=False)
     moves = plan.moved_from(before)
-    unit, unit_s = _shown_unit(work)
-    console.print(
-        f"[bold]from {before.placement.method} ({_number(before.objective_s / unit_s)} {unit}) to "
-        f"{plan.placement.method} ({_number(plan.objective_s / unit_s)} {unit})",
-        highlight=False,
-    )
     _lines(console, moves.lines())
     return moves.to_dict()
 

@@ -26,7 +26,7 @@ from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import memory_figure, timeline_figure
 from netsplit.placement.placement import Placement, Status
 from netsplit.placement.sharding import shard_line
-from netsplit.planning.explanation.difference import PlanDiff
+from netsplit.planning.explanation.change import placement_change
 from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.explanation.parts import (
@@ -38,7 +38,7 @@ from netsplit.planning.explanation.parts import (
     placed_sums,
     steps_told,
 )
-from netsplit.planning.plan_diff import plan_diff
+from netsplit.planning.plan_diff import PlanDiff, played_devices, with_devices
 from netsplit.planning.summary import PlanSummary, recomputation_line, weight_lines
 from netsplit.program.instructions import Program
 from netsplit.program.newly_held import newly_held_bytes
@@ -190,27 +190,32 @@ class Plan:
         return [*algebra, *([cut] if cut else []), *steps, *weight_lines(*self.simulated)]
 
     def explain(self) -> Explanation:
-        """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
-        explained = explain(self.problem, self.placement, self.timeline, self.program)
-        return replace(explained, splits=self.splits)
+        """What binds it, what its cut edges cost, and its critical path."""
+        return explain(self.problem, self.placement, None if self.program is None else self.simulated)
 
     def moved_from(self, before: Plan) -> PlanDiff:
-        """What moved from another plan of the same problem, with the objectives that the plans have.
+        """What moved from another plan of the same problem, and what that brings.
 
-        Their rewrites may differ: an operator counts as moved from where its parts, or what they are of,
-        were; all else is of each plan as it is.
+        Devices that are alike in every way may play one another's part. Where the plans' rewrites differ, an
+        operator counts as moved from where its parts, or what they are of, were.
 
         Raises:
             ConfigError: the other plan is for other devices.
         """
-        old, new = before.placement, self.placement
-        timelines = before.timeline, self.timeline
-        diff = plan_diff(self.problem, old, new, *timelines, before_problem=before.problem)
-        split, recut = map(self._along_samples, (diff.split, diff.recut))
-        arriving = {}
+        problem, old = self.problem, before.placement
+        played = played_devices(problem, old, self.placement)
+        new, arriving = with_devices(self.placement, played), {}
         if before.program is not None and self.program is not None:
-            arriving = newly_held_bytes(before.simulated[0], self.simulated[0], diff.renamed)
-        return replace(diff.without_rounding(), split=split, recut=recut, arriving=arriving)
+            arriving = newly_held_bytes(before.program, self.program, played)
+        change = placement_change(problem, old, new, arriving, node_parts(problem.graph).moving)
+        was, now = before.explain(), self.explain()
+        after = {
+            " -> ".join(played.get(end, end) for end in where.split(" -> ")): seconds
+            for where, seconds in now.made_of.items()
+        }
+        return PlanDiff(
+            old.method, new.method, was.objective_s, now.objective_s, was.made_of, after, played, change
+        )
 
     @cached_property
     def event_parts(self) -> Mapping[str, EventParts]:

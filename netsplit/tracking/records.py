@@ -219,7 +219,7 @@ def write_whole(whole: WholePlan, folder: Path) -> None:
 
 def write_plan(plan: Plan, folder: Path) -> list[str]:
     """Placement, program and summary as files, and the placed graph's picture; of a rewritten graph the
-    explanation and the parallel computation graph. Answers the names of the files."""
+    parallel computation graph. Answers the names of the files."""
     problem, placement = plan.problem, plan.placement
     program, _ = plan.simulated
     texts = {
@@ -227,8 +227,6 @@ def write_plan(plan: Plan, folder: Path) -> list[str]:
         "program.txt": program.show(),
         "summary.txt": str(plan.summary()),
     }
-    if placement.rewrites:
-        texts["explanation.txt"] = f"{plan.explain()}\n"
     if plan.parallel_graph is not None:
         (operators, parallel), devices = plan.parallel_graph, placed_views(placement, problem.graph)
         texts["parallel_graph.json"] = json.dumps(parallel.to_dict() | {"devices": devices}, indent=1)

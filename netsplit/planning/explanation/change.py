@@ -23,6 +23,7 @@ __all__ = ["PlacementChange", "placement_change"]
 
 _ROUTES = 4
 _NAMED = 4
+_ORDER = "the order of operators alone"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def placement_change(
         sum(map(len, routes.values())),
         len(split),
         len(joined),
-        tuple(lines) or ("the order of operators alone",),
+        tuple(lines) or (_ORDER if before.priority != after.priority else "nothing moved",),
     )
 
 

@@ -24,7 +24,6 @@ __all__ = [
     "copied_nodes",
     "parallel_graph",
     "parts_change",
-    "parts_lines",
     "parts_summary",
     "placed_splits",
     "placed_sums",
@@ -76,11 +75,6 @@ class PlacedSplit:
             fractions = ", ".join(percent(p.fraction, 1.0) for p in self.parts)
             return f"all {len(self.parts)} parts on {self.parts[0].devices[0]} ({fractions})"
         return ", ".join(f"{percent(p.fraction, 1.0)} on {listed(p.devices) or '-'}" for p in self.parts)
-
-    def renamed(self, names: Mapping[str, str]) -> PlacedSplit:
-        """With devices under these names, where they have others."""
-        parts = (replace(p, devices=tuple(names.get(q, q) for q in p.devices)) for p in self.parts)
-        return replace(self, parts=tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -154,13 +148,6 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
     left = sum(map(len, groups[most:]))
     rest = f"; and {left} more" if left else ""
     return f"{counted(len(splits), 'operator')} in parts: {told}{rest}"
-
-
-def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
-    """One text for each group; `wrapped` makes lines of it."""
-    for each in _groups(splits):
-        of_each, first = "each " if len(each) > 1 else "", each[0]
-        yield f"{_named(each, 8)} {of_each}in {len(first.parts)} parts along {first.along}: {first.told}"
 
 
 def algebra_told(placement: Placement) -> tuple[str, ...]:

@@ -13,18 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.partition.base import Problem
-from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs
+from netsplit.program.instructions import Program
+from netsplit.simulate.timeline import Event, Timeline
 
-if TYPE_CHECKING:  # explaining a plan of a file loads neither room
-    from netsplit.program.instructions import Program
-    from netsplit.simulate.timeline import Event, Timeline
-
-__all__ = ["PathSpan", "critical_path", "merged", "overheads", "predicted", "totals"]
+__all__ = ["PathSpan", "critical_path", "merged", "overheads", "totals"]
 
 TOLERANCE = 1e-9  # of the iteration: two clocks that differ by less are one
 
@@ -48,7 +44,7 @@ class PathSpan:
     start_s: float
     end_s: float
     name: str = ""  # of the segment, or of the variable that moves
-    nodes: tuple[str, ...] = ()  # those computed, in order of execution; empty where the program is not given
+    nodes: tuple[str, ...] = ()  # those computed, in order of execution
     microbatch: int = -1
     after: str = "start"
     """What it waited for: "start", "device", "transfer", "link", "nic", "sender", "receiver"."""
@@ -58,14 +54,9 @@ class PathSpan:
         return self.end_s - self.start_s
 
 
-def predicted(problem: Problem, placement: Placement) -> Timeline | None:
-    """What the problem predicts of a placement; None where it has nothing to predict with."""
-    return None if problem.simulator is None else problem.simulator(placement)
-
-
 def critical_path(
     timeline: Timeline,
-    program: Program | None = None,
+    program: Program,
     instruction_s: Mapping[str, float] | None = None,
     message_s: Mapping[str, float] | None = None,
     cluster: Cluster | None = None,
@@ -74,9 +65,8 @@ def critical_path(
 
     Args:
         timeline: of one iteration, as the simulator predicts it, or as it was measured: there a transfer that
-            was issued before its receiver came to it begins when the receiver does (given the program).
-        program: names the nodes of segments, and tells when each end of a transfer came to it. Without
-            it the device whose computation ended last before the transfer is taken.
+            was issued before its receiver came to it begins when the receiver does.
+        program: names the nodes of segments, and tells when each end of a transfer came to it.
         instruction_s: device -> overhead of an instruction, as in `DeviceCosts` of its kind.
         message_s: device -> overhead of a Send or a Recv; missing: `instruction_s`.
         cluster: whose NICs may have made a predicted transfer wait; None: there are none.
@@ -127,7 +117,7 @@ class _PathWalk:
     def __init__(
         self,
         timeline: Timeline,
-        program: Program | None,
+        program: Program,
         instruction_s: Mapping[str, float],
         message_s: Mapping[str, float],
         cluster: Cluster | None = None,
@@ -159,8 +149,7 @@ class _PathWalk:
         self.passed: set[object] = set()
         self.posts: dict[_Key, _Post] = {}
         self.last: dict[str, float] = {p: max(e.end_s for e in lane) for p, lane in self.lanes.items()}
-        if program is not None:
-            self._replay(program, instruction_s, message_s)
+        self._replay(program, instruction_s, message_s)
         self.walked: list[PathSpan] = []
 
     def spans(self) -> tuple[PathSpan, ...]:
@@ -202,7 +191,7 @@ class _PathWalk:
             event = events[i]
             self.passed.add((link, i))
             start = min(t, event.start_s)
-            posts = [self._post(p, q, event, start) for p, q in (link, link[::-1])]
+            posts = [self._post(p, q, event) for p, q in (link, link[::-1])]
             came = max(post.clock for post in posts)
             if start + TOLERANCE * self.end_s < came < t:
                 start = came  # measured: sent before the receiver was there
@@ -246,7 +235,7 @@ class _PathWalk:
         events = {p: each[number] for p, each in self.sums[name].items() if number < len(each)}
         start = min(t, max(event.start_s for event in events.values()))
         self._add("reduce", ", ".join(events), start, t, next(iter(events.values())))
-        posts = {p: self._post(p, "", event, start, number) for p, event in events.items()}
+        posts = {p: self._post(p, "", event, number) for p, event in events.items()}
         last = max(posts, key=lambda p: posts[p].clock)
         if posts[last].clock < start:
             for link in self._ring(name).items():
@@ -258,15 +247,9 @@ class _PathWalk:
                 return self._over(*at_nic, start)
         return (last, posts[last].at), start
 
-    def _post(self, device: str, peer: str, event: Event, t: float, number: int | None = None) -> _Post:
-        known = self.posts.get((device, peer, event.name, event.microbatch if number is None else number))
-        if known is not None:
-            return known
-        # Without the program: the last of the device's events that was over when the transfer began.
-        # An event that ends with the transfer's start but takes no time cannot be told from later ones.
-        lane = self.lanes.get(device, [])
-        at = sum(e.end_s <= t and e.start_s < t for e in lane)
-        return _Post(lane[at - 1].end_s if at else 0.0, at)
+    def _post(self, device: str, peer: str, event: Event, number: int | None = None) -> _Post:
+        """When the device came to the transfer, or to the sum of that number."""
+        return self.posts[device, peer, event.name, event.microbatch if number is None else number]
 
     def _ring(self, name: str) -> dict[str, str]:
         """Of a sum "... over d0, d1": each device's next."""
@@ -314,7 +297,7 @@ class _PathWalk:
     def _add(self, what: SpanKind, where: str, start: float, end: float, event: Event | None = None) -> None:
         nodes: tuple[str, ...] = ()
         name = event.name if event is not None else "instructions"
-        if event is not None and self.program is not None and name.startswith("segment "):
+        if event is not None and name.startswith("segment "):
             nodes = tuple(self.program.segments[int(name.split()[1])].nodes)
             nodes = nodes[::-1] if what in ("backward", "weight") else nodes
         i = event.microbatch if event is not None else -1
