@@ -1,4 +1,4 @@
-"""What `runners.compare` does: one comparison, or one a case and the table of all, shown as they end."""
+"""What `runners.compare` does: a comparison of methods, shown as it ends."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from netsplit.errors import NetSplitError
 from netsplit.session.request import Request
 from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of
-from netsplit.tracking.cases import Cases, agreement_table
 from netsplit.tracking.database import server_of
 from netsplit.tracking.records import Comparison
 from netsplit.tracking.values import masked
 from netsplit.tracking.verdict import ONE_DEVICE
 
-from ._carry_out import comparison_of, comparisons_of
+from ._carry_out import comparison_of
 from ._progress import ConsoleProgress
 from .cli.planned import show_whole
 
-__all__ = ["each_case", "one"]
+__all__ = ["one"]
 
 TABLE_WIDTH = 104  # what the table takes; a narrower terminal gets the outline
 PORT = 5000  # where it does
@@ -68,38 +66,6 @@ def next_step(comparison: Comparison, request: Request, command: Callable[[str, 
     where = f"The trained parameters are in {comparison.folder / winner / 'checkpoint.pt'}. " if kept else ""
     method, other = ("auto", "auto") if winner == ONE_DEVICE else (winner, "one device")
     return f"{where}To compare it with {other}: {command('compare', f'[{method},{ONE_DEVICE}]')}"
-
-
-def each_case(
-    requests: Mapping[str, Request],
-    title: str,
-    labels: Mapping[str, Mapping[str, str]],
-    folder: Path,
-    console: Console,
-) -> None:
-    """A comparison for each, and the table of all; one that fails stops no other.
-
-    Raises:
-        NetSplitError: a case failed, or methods of it; after the table.
-    """
-
-    def compare_case(case: str, request: Request, published: Mapping[str, str]) -> Comparison:
-        return one(request, f"{title}: {case}", {**labels[case], **published}, folder / case, console)
-
-    cases = comparisons_of(requests, compare_case)
-    if cases.comparisons:
-        show(cases, title, folder, console)
-    for case, reason in cases.reasons.items():
-        counted = f"{len(cases.reasons)} of {len(requests)} cases failed ({', '.join(cases.reasons)})"
-        raise NetSplitError(f"{counted}; {case}: {reason}")
-
-
-def show(cases: Cases, title: str, folder: Path, console: Console) -> None:
-    cases.write(folder)
-    console.print(cases.table(title))
-    if cases.agreement:
-        console.print(agreement_table(cases.agreement).terminal())
-    console.print(f"Written to {folder}: cases.md, cases.csv, cases.png.", soft_wrap=True)
 
 
 def written(folder: Path, tracker: Tracker, charts: str = "") -> str:

@@ -103,13 +103,11 @@ def choose_runs(every: Sequence[Recorded], runs: Runs) -> list[Recorded]:
 
 
 def grouped(chosen: Sequence[Recorded]) -> list[list[Recorded]]:
-    """The cases of an experiment, the jobs of a sweep, in the order in which they began; others alone."""
+    """The jobs of a sweep, in the order in which they began; others alone."""
     groups: dict[tuple[str, ...], list[Recorded]] = {}
     for run in chosen:
-        source = run.get("tags.experiment", "") if "tags.case" in run else ""
-        together = source or _command(run)
-        key = run["experiment_id"], _command(run), source, "" if together else run["run_id"]
-        groups.setdefault(key, []).append(run)
+        command = _command(run)
+        groups.setdefault((run["experiment_id"], command or run["run_id"]), []).append(run)
     return [sorted(each, key=lambda run: run["start_time"]) for each in groups.values()]
 
 
@@ -118,7 +116,7 @@ def name_of(run: Recorded) -> str:
 
 
 def _newest_of_each(ended: Sequence[Recorded], shown: Sequence[Recorded]) -> list[Recorded]:
-    """Of each study, comparison and experiment with cases: what its newest command recorded."""
+    """Of each study and comparison: what its newest command recorded."""
     chosen = []
     for source in dict.fromkeys(map(_source, ended)):
         known = [run for run in ended if _source(run) == source]
@@ -135,10 +133,8 @@ def _newest_of_each(ended: Sequence[Recorded], shown: Sequence[Recorded]) -> lis
 
 
 def _source(run: Recorded) -> tuple[str, ...]:
-    """What a run is a recording of: cases of the experiment that they are of, others of their name."""
-    case = "tags.case" in run
-    name = run.get("tags.experiment", name_of(run)) if case else name_of(run)
-    return run["experiment_id"], run["tags.role"], "case" * case, name
+    """What a run is a recording of."""
+    return run["experiment_id"], run["tags.role"], name_of(run)
 
 
 def _command(run: Recorded) -> str:

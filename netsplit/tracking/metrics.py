@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from netsplit.simulate.timeline import Timeline
 
 __all__ = [
-    "COMMAND", "COMPARISON", "DECISION", "PUBLISHED", "TEST", "epoch_metrics", "iteration_metrics",
+    "COMMAND", "COMPARISON", "DECISION", "TEST", "epoch_metrics", "iteration_metrics",
     "learning_rate_metrics", "overflow_bytes", "overfull", "prediction_error", "solver_metrics",
     "solver_tags", "timeline_metrics", "timeline_tags",
 ]  # fmt: skip
@@ -115,11 +115,9 @@ def solver_tags(report: SolverReport) -> dict[str, Any]:
     }
 
 
-PUBLISHED = "published."
-"""``published.<method>``: the samples per second that others report of it."""
 COMPARISON = "comparison"
 """Of a method's run, the id of the run of its comparison."""
 COMMAND = "command"
-"""The same of all that one command recorded, its cases or the jobs of a sweep."""
+"""The same of all that one command recorded, as the jobs of a sweep."""
 DECISION = "adaptive.decision."
 """``adaptive.decision.<n>``: of a method's run, what was decided about its plan in training, as JSON."""
