@@ -50,7 +50,7 @@ class Device:
     host: str | None = None
     """The machine that it is part of: CPU devices of one share its memory. None: it shares nothing."""
     processors: float | None = None
-    """Of its host, which the CPU devices there share, one for each that computes; None: enough for all."""
+    """Processors of its host, which the CPU devices there share; None: one for each that computes."""
 
     @property
     def memory_host(self) -> str | None:
@@ -83,7 +83,7 @@ class Cluster:
     """(members, bytes per second) of every level of a regular tree of machines, innermost first. The devices
     are their product, in depth-first order; empty where the links follow no such tree."""
     nics: tuple[Nic, ...] = ()
-    """Of hosts, by host; a device in none of them shares nothing on its way to others."""
+    """One for each host; a device in none of them shares nothing on its way to others."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -104,7 +104,7 @@ class Cluster:
 
     @property
     def names(self) -> list[str]:
-        """Of the devices, in rank order."""
+        """Names of the devices, in rank order."""
         return [device.name for device in self.devices]
 
     def device(self, name: str) -> Device:

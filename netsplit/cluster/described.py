@@ -49,7 +49,7 @@ class DescribedDevice:
     """Bytes, "16GB", or a fraction of what the whole graph needs; None: the memory of the model less the CUDA
     context, or without a model 100%."""
     model: str | None = None
-    """Of `cluster.catalogue`, such as "TITAN RTX", or a file of fitted rates; None: costs are measured."""
+    """A name in `cluster.catalogue`, as "TITAN RTX", or a file of fitted rates; None: costs are measured."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,6 @@ def uniform_cluster(
 def _nics_of_machines(
     names: Sequence[str], count: int, links: Mapping[tuple[str, str], Link], nic: float | str
 ) -> tuple[Nic, ...]:
-    """Of machines of so many devices."""
     hosts = {f"host{i // count}": names[i : i + count] for i in range(0, len(names), count)}
     if nic == "auto":
         return nics_of(hosts, links)
@@ -338,7 +337,7 @@ def described_gpus(name: str, capacity: int | float | str | None = None) -> Clus
 
 
 def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -> dict[str, Accelerator]:
-    """Of all devices, or none."""
+    """The accelerators of all devices by name; empty where no device names a model."""
     named = {device.name: _accelerator(device, keys[device.name]) for device in devices}
     known = {name: each for name, each in named.items() if each is not None}
     if known and len(known) < len(named):

@@ -38,7 +38,7 @@ _BITS = 40
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 Region: TypeAlias = tuple[Runs, ...]
-"""Of every dimension runs, in order; a tensor of it has them one behind another."""
+"""Runs along every dimension, in order; a tensor of the region has them one behind another."""
 
 
 class Misfit(Exception):

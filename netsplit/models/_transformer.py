@@ -77,7 +77,7 @@ class TransformerBlock(nn.Module):
 
 @dataclass(frozen=True)
 class Size:
-    """Of a transformer: blocks, heads of each, features of a token."""
+    """The size of a transformer: blocks, heads of each, features of a token."""
 
     layers: int
     heads: int

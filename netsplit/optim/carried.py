@@ -23,7 +23,7 @@ __all__ = [
 
 
 def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
-    """Of one that has stepped, what of its parameters' state would be lost or doubled, in words."""
+    """What of the state of an optimiser that has stepped would be lost or doubled, in words."""
     for state in optimizer.state.values():
         seen: dict[int, str] = {}
         for place, value in _flat(state):

@@ -250,7 +250,7 @@ def _settings_over_steps(
 
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Of those that a function may draw from; leaves them where they stand."""
+    """Leaves the generators that a function may draw from where they stand."""
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     with torch.random.fork_rng(devices=[]):
         try:

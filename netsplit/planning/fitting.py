@@ -77,7 +77,7 @@ def fitted(
 
 
 def nearest_fill(problem: Problem) -> Placement:
-    """Of fills in order of one, two, four, ... devices, with peaks evened out, the nearest to fit."""
+    """The nearest to fit of fills in order of one, two, four, ... devices, with peaks evened out."""
     return _Fitting(problem, METHODS["single"]())._nearest_fill()[0]
 
 
@@ -258,7 +258,7 @@ class _Fitting:
         )
 
     def _half_s(self) -> float | None:
-        """Of the seconds that are left; and a little where all is spent and nothing fits yet."""
+        """Half of the seconds that are left; a little where all is spent and nothing fits yet."""
         if self.limit_s is None or self.until is None:
             return None
         return max(_LITTLE * self.limit_s, self.until - time.perf_counter()) / 2
@@ -304,7 +304,7 @@ class _Fitting:
         return True
 
     def _nearest_fill(self) -> tuple[Placement, dict[str, int]]:
-        """Of fills in order of one, two, four, ... devices, with peaks evened out, the nearest to fit."""
+        """The nearest to fit of fills in order of one, two, four, ... devices, with peaks evened out."""
         devices = self.problem.cluster.devices
         counts = {min(2**i, len(devices)) for i in range(len(devices).bit_length() + 1)}
         for count in sorted(counts):

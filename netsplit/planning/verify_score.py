@@ -72,7 +72,7 @@ def recomputed_stage_time_s(problem: Problem, placement: Placement) -> float:
 
 @dataclass(frozen=True)
 class _PlannersView:
-    """Of the nodes that PipeDream's planner sees."""
+    """The problem as PipeDream's planner sees it."""
 
     problem: Problem
     levels: tuple[tuple[int, float], ...]  # (units, bytes per second), innermost first

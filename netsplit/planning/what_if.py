@@ -59,7 +59,7 @@ class WhatIf:
 
     @property
     def gain(self) -> float:
-        """Of the objective without the change."""
+        """The gain as a fraction of the objective without the change."""
         return self.gain_s / self.base_s if self.base_s else 0.0
 
     @property

@@ -118,7 +118,7 @@ class MemoryModel:
 
     @property
     def total_bytes(self) -> int:
-        """Of everything on one device."""
+        """Bytes of everything, on one device."""
         return sum(self.state_bytes.values()) + sum(self.variable_bytes.values())
 
     def by_device(self, device_of: Mapping[str, str]) -> dict[str, int]:

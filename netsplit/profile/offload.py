@@ -60,7 +60,7 @@ def _with_copies(costs: DeviceCosts, graph: Graph, asked: Offload, alpha: int) -
 
 
 def saved_bytes(graph: Graph) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Of every node, the bytes that leave in its forward, and those that come back in its backward."""
+    """Bytes that leave in every node's forward, and those that come back in its backward."""
     own = storage_bytes(graph)
     made = {storage_of(graph, k) for node in graph for k in node.outputs if k}
     made -= {storage_of(graph, k) for k in graph.input_variables}

@@ -151,6 +151,6 @@ def _single(graph: Graph, call: SplitCall, ways: Mapping[Axis, Way]) -> CutProdu
 
 
 def _cut_bytes(graph: Graph, cut: FollowedCut) -> int:
-    """Of matrices among the weights that are cut."""
+    """Bytes of the matrices among the weights that are cut."""
     weights = [graph.initializers[k] for (tag, k), _ in cut.reads() if tag == "init"]
     return sum(each.nbytes for each in weights if each.is_parameter and len(each.shape) > 1)

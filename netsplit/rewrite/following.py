@@ -98,7 +98,7 @@ def cut_fitting(
 
 @once_of
 def ways_of_graph(graph: Graph) -> tuple[dict[str, SplitCall], Ways]:
-    """Of all operators."""
+    """The calls of all operators, and the ways to cut each."""
     require_operators(graph)
     layouts = layouts_of(graph)
     calls = {node.name: SplitCall(node, layouts, graph.initializers) for node in graph}

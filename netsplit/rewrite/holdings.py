@@ -93,7 +93,7 @@ class _BoxSource:
 
 
 class Holdings:
-    """Of a graph while it is lowered; makes nodes that move."""
+    """Which pieces lie where while a graph is lowered; makes nodes that move them."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
@@ -130,7 +130,7 @@ class Holdings:
         return min(same, key=lambda each: -_nearness(each.place, place)).reference if same else None
 
     def _cover(self, tensor: Tensor, region: Region, place: Path, relay: bool = False) -> list[_BoxSource]:
-        """Of pieces that are there, the nearest first."""
+        """The boxes of a region from pieces that are there, the nearest first."""
         left, sources = elements(region), list[_BoxSource]()
         order = [each for each in tensor.pieces if _serves(each, place) and not (relay and each.relayed)]
         order.sort(key=lambda each: (-_nearness(each.place, place), each.made))

@@ -44,7 +44,7 @@ Arg = tuple[Reference, Region]
 """What is read: of which tensor, which region."""
 
 CutsBefore = dict[tuple[str, Path], tuple[Way, tuple[int, ...]]]
-"""Of an operator, or of a part of it: how it was cut at another size, and by which sizes."""
+"""How an operator, or a part of it, was cut at another size, and by which sizes."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _UncutPart:
 
 @dataclass(eq=False)
 class LeafPlanner:
-    """Of one graph.
+    """Plans how the operators of one graph are cut into leaves.
 
     Args:
         layouts: of its variables.
@@ -326,13 +326,13 @@ def chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> tuple[Axis, Way]:
 
 
 def sizes_do_not_add_up(call: SplitCall, axis: Axis, parts: int | Sequence[int], block: int) -> RewriteError:
-    """Of these parts, or such a number of them."""
+    """The refusal of these parts, or of such a number of them."""
     shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {brief(list(parts))}"
     return call.error(axis, f"{shown} of {block}: give two parts or more, none of them empty, that add up")
 
 
 def block_size(call: SplitCall, axis: Axis, size: int, blocks: int) -> int:
-    """Of each of so many equal blocks; raises as `split_operator`."""
+    """The size of each of so many equal blocks; raises as `split_operator`."""
     block, rest = divmod(size, max(blocks, 1))
     if blocks < 1 or rest:
         raise call.error(axis, f"its {size} are no {blocks} equal blocks")

@@ -234,7 +234,7 @@ class _Lowering:
         return same and own.root not in self.emitter.written
 
     def _tensor(self, k: str) -> Tensor:
-        """Of a variable; one that no tasks made is there whole."""
+        """The pieces of a variable; one that no tasks made is there whole."""
         tensor = self.tensors.get(k)
         if tensor is None:
             full = self.planner.full(("var", k))
@@ -359,7 +359,7 @@ class _Lowering:
         tensor.add(TensorPiece(("var", k), tensor.full))
 
     def _sum_up(self, k: str) -> None:
-        """Of partial sums, what is wanted of them."""
+        """Adds up of partial sums what is wanted of them."""
         if k in self.terms:
             terms, tasks = self.terms.pop(k)
             self._adder(self.tensors[k], k, tasks).add_up(terms)
@@ -370,7 +370,7 @@ class _Lowering:
 
 
 def _output(name: str, j: int, node: Node) -> str:
-    """Of a task: as it was captured, where the node is called so."""
+    """The name of a task's output: as it was captured, where the node is called so."""
     if name == node.name:
         return node.outputs[j]
     return f"{name}.{j}" if len(node.outputs) > 1 else name

@@ -125,7 +125,7 @@ class ParallelGraph:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ParallelGraph:
-        """Of what `to_dict` gave, after JSON.
+        """Reads what `to_dict` gave, after JSON.
 
         Raises:
             RewriteError: it is something else.
@@ -180,7 +180,7 @@ def _by_edge(operators: Sequence[ParallelOperator]) -> dict[str, list[ParallelOp
 
 
 def parallel_operators(graph: Graph, tasks: Sequence[OperatorTasks]) -> list[ParallelOperator]:
-    """Of all edges, in the order of the readers and their arguments; operators without tasks are whole.
+    """Parallel operators of all edges, by reader and argument; operators without tasks are whole.
 
     Raises:
         RewriteError: as `task_layouts`.

@@ -166,7 +166,7 @@ def proportioned(count: int, parts: Sequence[float]) -> tuple[int, ...]:
 
 
 def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
-    """Of what `to_dict` gave, after JSON.
+    """Reads what `to_dict` gave, after JSON.
 
     Raises:
         RewriteError: it is no rewrite.

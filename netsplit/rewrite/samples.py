@@ -81,7 +81,7 @@ def _replicate(graph: Graph, parts: tuple[float, ...]) -> tuple[Rewrite, ...]:
 
 @once_of
 def samples_axes(graph: Graph) -> dict[str, Axis]:
-    """Of the nodes that can be cut along the samples, the axis that these are."""
+    """The axis of the samples in the nodes that can be cut along them."""
     return {cut.call.node.name: cut.axis for cut in _cuts(graph, ())}
 
 
@@ -112,7 +112,7 @@ def reads_weights(graph: Graph, name: str) -> bool:
 
 
 def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:
-    """Of all nodes but these; and the first that could not be cut after all, "" for none."""
+    """Splits of all nodes but these; and the first that could not be cut after all, "" for none."""
     splits = tuple(
         Split(cut.call.node.name, cut.axis, tuple(int(cut.scale) * size for size in sizes))
         for cut in _cuts(graph, whole)
@@ -179,7 +179,7 @@ def _made_for(
 
 
 def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, AxisIn]) -> dict[str, AxisIn]:
-    """Of an operator that stays whole: where samples lay before, in what has as much there."""
+    """Where samples lie in what a whole operator makes: as in its inputs, where the size is the same."""
     made: dict[str, AxisIn] = {}
     for k in filter(None, call.node.outputs):
         shape = graph.variables[k].shape

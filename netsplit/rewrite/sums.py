@@ -30,7 +30,7 @@ Term = tuple[Path, TensorPiece]
 
 @dataclass(frozen=True)
 class Adder:
-    """Of one tensor, whose wants are known.
+    """Adds up the terms of one tensor, whose wants are known.
 
     Args:
         name: what its nodes' names begin with.
@@ -125,7 +125,7 @@ class Adder:
         return TensorPiece(total, region, place)
 
     def _joined(self, pieces: Sequence[TensorPiece], box: Region) -> TensorPiece:
-        """Of slices that others do not have alike."""
+        """One piece from slices."""
         if len(pieces) == 1:
             return pieces[0]
         whole = Tensor(box, self.tensor.like, self.tensor.role)

@@ -105,7 +105,7 @@ class OperatorTasks:
 
     @property
     def paths(self) -> list[Path]:
-        """Of all its parts, in order."""
+        """The paths of all its parts, in order."""
         paths: list[Path] = [()]
         for cut in self.cuts:
             inner = range(len(cut.sizes))
@@ -154,7 +154,7 @@ class OperatorTasks:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> OperatorTasks:
-        """Of what `to_dict` gave, after JSON.
+        """Reads what `to_dict` gave, after JSON.
 
         Raises:
             RewriteError: it is something else.

@@ -39,7 +39,7 @@ class WeightReader:
 
 
 class WeightsRead:
-    """Of all tasks of a graph that is being lowered.
+    """The weights that the tasks of a graph read while it is lowered.
 
     Args:
         readers: of every initializer that tasks read.
@@ -168,7 +168,7 @@ class WeightsRead:
         return k not in self.gathered and reader.region in self._is[k, self._copy(k, reader)]
 
     def _tensor(self, k: str, copy: int, like: Node) -> Tensor:
-        """Of its initializers; in parts, those that several read are variables."""
+        """The initializers of a parameter as a tensor; in parts, those that several read are variables."""
         tensor = self._tensors.get((k, copy))
         if tensor is None:
             full = whole_region(self.emitter.captured.initializers[k].shape)

@@ -258,7 +258,7 @@ class Share:
 
     @property
     def learning_rates(self) -> list[float]:
-        """Of every group."""
+        """Learning rates of the optimiser's groups."""
         return [] if self.optimizer is None else [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def set_learning_rates(self, rates: Sequence[float]) -> None:
@@ -392,5 +392,5 @@ def _stepped(tensors: Mapping[str, Tensor], sliced: SlicedParameters | None) -> 
 
 
 def _held(gradient: Tensor) -> Tensor:
-    """Of a sparse one what it holds: its elements that are not 0."""
+    """The values that a sparse gradient holds; a dense one itself."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient

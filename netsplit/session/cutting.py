@@ -42,7 +42,7 @@ class BatchCuts:
     _failed: str = ""  # why a few samples were not compared
 
     def allowed(self, graph: Graph, counts: Sequence[int]) -> list[int]:
-        """Of these numbers of micro-batches those to look at, by a few samples.
+        """The numbers of micro-batches to look at, as a few samples tell.
 
         Args:
             graph: of the model at any size.
@@ -84,7 +84,7 @@ class BatchCuts:
         self.differs = f"the losses of {name}'s micro-batches were not compared with its batch's: {why}"
 
     def at_size(self, graph: Graph, counts: Sequence[int]) -> list[int]:
-        """Of these numbers those to look at, by the batch in micro-batches of the graph's size.
+        """The numbers to look at, as the batch in micro-batches of the graph's size tells.
 
         Raises:
             CaptureError: it is to be kept whole, and that is none of these numbers.

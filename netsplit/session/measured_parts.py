@@ -60,7 +60,7 @@ class MeasuredParts:
 
     @property
     def costs(self) -> Costs:
-        """Of the step's operators, with all that was measured of parts; the same object until more is."""
+        """Costs of the step's operators and of all parts measured so far; the same object until more is."""
         if not self._measured:
             return self.whole
         if self._made is None:

@@ -112,7 +112,7 @@ class Request:
         check_backend(self.settings.compile_backend, names, self.settings.autocast)
 
     def _check_open(self) -> None:
-        """Of a schedule that is decided with the placement.
+        """Check what `schedule=auto` is asked with.
 
         Raises:
             ConfigError: something else that is asked for does not go with that.

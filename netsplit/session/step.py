@@ -100,7 +100,7 @@ class ModelStep:
         return self.whole.rows(0, samples).own()
 
     def graph(self, example: Batch, check: bool = False, told: int = logging.DEBUG) -> Graph:
-        """Of one micro-batch.
+        """Capture the graph of one micro-batch.
 
         Raises:
             CaptureError: it cannot be captured, or would train something else, where that is checked.
@@ -112,7 +112,7 @@ class ModelStep:
         return graph
 
     def values(self, graph: Graph) -> dict[str, Tensor]:
-        """Of the graph's initializers: the model's own tensors."""
+        """Values of the graph's initializers: the model's own tensors."""
         return initial_values(self.model, graph, self.loss)
 
     def tensors(self, graph: Graph) -> dict[str, Tensor]:
@@ -219,7 +219,7 @@ class ModelStep:
         return plan
 
     def programs(self, plan: Plan) -> Programs:
-        """Of batches of any shapes and sizes."""
+        """Makes the programs of batches of any shapes and sizes."""
         return Programs(
             plan.asked.the_simulator, plan.placement, plan.simulated[0], self.captures, self.whole.key,
             self.known,

@@ -100,7 +100,7 @@ class Cases:
 
     @property
     def agreement(self) -> dict[str, Agreement]:
-        """Of every case of which others published two methods or more."""
+        """The agreement in every case of which others published two methods or more."""
         reached: dict[str, dict[str, float]] = {case: {} for case in self.comparisons}
         for cell in self:
             if cell.throughput is not None:
@@ -250,7 +250,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of two methods or more. Throughputs in samples per second, spreads as greatest / least - 1.
+    """How our figures agree with published ones of two methods or more; samples per second.
 
     Args:
         tau: rank correlation of the methods, 1 for the same order and -1 for the opposite; None where one
@@ -268,7 +268,7 @@ class Agreement:
 
     @classmethod
     def of(cls, ours: Mapping[str, float], published: Mapping[str, float]) -> Agreement | None:
-        """Of the methods that both have; None where these are fewer than two."""
+        """Compares the methods that both have; None where these are fewer than two."""
         methods = [method for method in ours if method in published]
         if len(methods) < 2:
             return None

@@ -292,8 +292,8 @@ class _EpochLoop:
             return self.model.train_batch(inputs, targets, fraction=fraction, step=True)
 
     def _make_last_program(self) -> None:
-        """Of an epoch's last batch, where that is smaller: what refuses it does so before the first step. Not
-        of a stream, which may not be read to its end twice."""
+        """Make the program of an epoch's smaller last batch, so that a refusal comes before the first step.
+        Not of a stream, which may not be read to its end twice."""
         rest = self._samples % self.model.batch_size
         done = self.position.epoch >= self.epochs
         if not rest or done or isinstance(self.data.train, Stream):

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Of one placed model.
+    """Reads and writes the training state of one placed model.
 
     Args:
         graph: of the training step.

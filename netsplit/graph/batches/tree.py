@@ -216,7 +216,7 @@ def _leaves(item: _Item) -> Iterator[_TensorLeaf | _Static]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Of the instance, its slots among them."""
+    """The instance's attributes, its slots among them."""
     slots = [name for cls in type(value).__mro__ for name in _names(cls.__dict__.get("__slots__", ()))]
     slotted = {name: getattr(value, name) for name in slots if _is_set(value, name)}
     return slotted | dict(getattr(value, "__dict__", {}))

@@ -370,7 +370,7 @@ def _state_in_python(changed: str) -> str:
 
 
 def _refuse_hashes(name: str, graph: Graph) -> None:
-    """Of texts: every Python process has others, so code on workers must not go by them."""
+    """Refuses code that stays whole and hashes: every Python process has other hashes of texts."""
     for call in graph.calls.values():
         for module in call.module.modules() if isinstance(call, ModuleCall) else ():
             code = getattr(type(module).forward, "__code__", None)

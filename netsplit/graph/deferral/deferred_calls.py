@@ -163,7 +163,7 @@ def _rows(tensor: Tensor) -> Tensor:
 
 
 def _mm_left(grad: Tensor, right: Tensor, layout: _Layout) -> Tensor:
-    """Of anything times a matrix; a matrix kept column by column gets its gradient so."""
+    """The gradient of the left side of `x @ right`, column by column where `x` is kept so."""
     shape, stride = layout
     if len(shape) == 2 and _columns_first(shape, stride):
         return right.mm(grad.t()).t()

@@ -44,7 +44,7 @@ class OnnxFile:
     """A file's nodes and values, of which parts are made."""
 
     def __init__(self, model: Any, path: str, frozen: tuple[str, ...] = ()) -> None:
-        """Of a ModelProto; raises NetSplitError where it is too old, or `frozen` names what it has not."""
+        """Reads a ModelProto; raises NetSplitError where it is too old, or `frozen` names what it has not."""
         to_array = onnx_package().numpy_helper.to_array
         self.path, self.opset, self.notes = path, opsets_of(model).get("", 0), metadata_of(model)
         if self.opset < OLDEST:
@@ -349,7 +349,7 @@ def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | N
 
 
 def _last_readers(part: OnnxPart) -> tuple[tuple[str, ...], ...]:
-    """Of every node the values that no later one reads."""
+    """The values, for every node, that no later one reads."""
     last: dict[str, int] = {}
     for i, node in enumerate(part.nodes):
         last |= dict.fromkeys((*node.inputs, *node.outputs), i)

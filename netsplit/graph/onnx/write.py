@@ -208,7 +208,7 @@ def _type(dtype: str, name: str) -> int:
 
 
 def _opsets(onnx: Any, graph: Graph) -> list[Any]:
-    """Of ONNX's own operators the set that the graph was read in; of others one of their own."""
+    """The operator set that the graph was read in for ONNX's own operators, and one for each other domain."""
     versions = {"": _OPSET}
     for node in graph:
         domain, _, version = _parts(node)

@@ -93,7 +93,7 @@ def _node(recorder: Recorder, call: RecordedCall, own: Set[int]) -> Node:
 
 
 def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
-    """Of a checkpoint the backward keeps alive what comes into it; the rest is computed again."""
+    """Nodes where a checkpoint keeps alive only what comes into it: the rest is computed again."""
     groups: dict[str, list[Node]] = {}
     for node in nodes.values():
         if node.checkpoint:
@@ -136,7 +136,7 @@ def _written_initializers(recorder: Recorder) -> set[str]:
 
 
 def _refuse_writes(recorder: Recorder) -> None:
-    """Of what the order of micro-batches, or a recomputation, would make something else."""
+    """Refuses writes whose result depends on the order of micro-batches, or on a recomputation."""
     trained = {storage_id(t): k for k, t in recorder.stand_ins.fake.items() if t.requires_grad}
     held = {storage_id(t): k for k, t in recorder.stand_ins.fake.items()}
     for call in recorder.calls:

@@ -192,7 +192,7 @@ def _places(tensor: Tensor) -> Tensor:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Of two tensors whose memory does from end to end."""
+    """Whether two tensors whose spans of memory overlap share an element."""
     if not any(is_spread(each.shape, each.stride()) for each in (a, b)):
         return True
     return bool(torch.isin(_places(a), _places(b)).any())

@@ -21,7 +21,7 @@ __all__ = ["GNMT", "gnmt"]
 
 
 class AdditiveAttention(nn.Module):
-    """Of queries (n, t, width) to memory (n, s, width): (n, t, width). Bahdanau et al., ICLR 2015."""
+    """Queries (n, t, width) read memory (n, s, width): (n, t, width). Bahdanau et al., ICLR 2015."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -206,7 +206,7 @@ class FractionalWork:
         return np.array([self.ends.outside_s(window, size, self.known_s, without) for size in sizes])
 
     def _apart_from(self, hub: int, seconds: Floats, window: NDArray[np.bool_]) -> None:
-        """Of a class that has not the hub, all devices do without: its fraction of the hub is 0 or 1."""
+        """A class without the hub: all its devices do without, so its fraction of the hub is 0 or 1."""
         without_s = self._outside_s(window, hub)
         with_hub = seconds.copy()
         with_hub[self.instance.atom_of[hub]] += self._outside_s(window) - without_s

@@ -99,7 +99,7 @@ class AnySchedule:
 
 @dataclass(frozen=True, eq=False)
 class IterationTasks:
-    """Of n nodes, one after another: n forwards, n backwards, n of what can wait. Seconds throughout.
+    """The tasks of n nodes: n forwards, n backwards, n of what can wait, in this order. Seconds throughout.
 
     Devices are taken by their K kinds (`Instance.kind_of`), as there may be a thousand of one.
     """

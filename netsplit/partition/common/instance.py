@@ -336,7 +336,7 @@ class Instance:
         return bool((self.used_bytes(where) <= self.capacity).all())
 
     def totals(self, stages: Sequence[Stage]) -> DeviceTotals:
-        """Of stages that hold every node: each replica holds all of one and does its part by its turns."""
+        """Totals of stages that hold every node: each replica holds a whole stage and takes its turns."""
         index = {name: v for v, name in enumerate(self.names)}
         rank = {name: p for p, name in enumerate(self.devices)}
         part = np.zeros((self.n, len(self.devices)))

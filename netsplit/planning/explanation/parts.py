@@ -95,7 +95,7 @@ class PartsChange:
 
 
 def placed_splits(placement: Placement, graph: Graph) -> tuple[PlacedSplit, ...]:
-    """Of every operator of a graph that is in parts, and of every part that is cut again; the whole first."""
+    """The splits of every operator in parts, and of every part that is cut again; the whole first."""
     nodes: dict[tuple[str, tuple[int, ...]], list[Node]] = {}
     for node in graph:
         if node.part is not None and not node.part.moves:
@@ -256,8 +256,8 @@ def copied_nodes(placement: Placement) -> dict[str, int]:
 
 
 def restated(placement: Placement, graph: Graph) -> Placement:
-    """Of a graph with other rewrites: parts where their operator was, an operator where its parts are put
-    together, and the pieces of a tensor where they are read."""
+    """The placement for a graph with other rewrites: parts where their operator was, an operator where its
+    parts are put together, and the pieces of a tensor where they are read."""
     tasks = folded(placement.rewrites)
     known = {node.name: _known(node, placement, tasks.get(_operator(node))) for node in graph}
     for name in reversed(graph.nodes):

@@ -66,7 +66,7 @@ class DeviceUse:
 
     @property
     def filled(self) -> float:
-        """Of its capacity."""
+        """The fraction of its capacity that is used."""
         return self.used_bytes / self.capacity_bytes if self.capacity_bytes else float("inf")
 
 

@@ -26,7 +26,7 @@ _NONE: Strides = MappingProxyType({})
 def node_transient(
     bench: NodeBench, live: LiveValues, own: Mapping[str, int], strides: Strides = _NONE
 ) -> tuple[NodeBytes, Gradients]:
-    """Of one node, whose outputs `live` has afterwards; and the gradients that it hands on.
+    """Bytes of one node, whose outputs `live` has afterwards; and the gradients that it hands on.
 
     Args:
         own: `storage_bytes` of the graph.

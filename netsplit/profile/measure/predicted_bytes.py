@@ -44,7 +44,7 @@ _Metered: TypeAlias = tuple[NodeBytes, dict[int, Tensor]]  # and the gradients, 
 
 @once_of
 def predicted_transients(graph: Graph) -> dict[str, NodeBytes]:
-    """Of the nodes that have any, as `measure.transients.transient_bytes` meters them on a CPU.
+    """Bytes of the nodes that have any, as `measure.transients.transient_bytes` meters them on a CPU.
 
     Pieces of Python, which stay whole as they need values, and operators that torch does not have count none.
     """
@@ -208,7 +208,7 @@ def _empty(like: Variable | Initializer) -> Tensor:
 def transient_bytes(
     graph: Graph, batch: tuple[Tensor, ...], values: Mapping[str, Tensor], torch_device: torch.device | str
 ) -> dict[str, NodeBytes]:
-    """Of the nodes that have any; arguments as of `Profiler`."""
+    """Bytes of the nodes that have any; arguments as of `Profiler`."""
     device = torch.device(torch_device)
     clock = Clock(device, 1)
     live = LiveValues(graph, batch, values, device)

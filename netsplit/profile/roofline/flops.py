@@ -53,7 +53,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Work:
-    """Of one node; a pass that it does not make is empty."""
+    """The work of one node; a pass that it does not make is empty."""
 
     forward: Pass = Pass()
     input: Pass = Pass()  # gradients of the variables that it read
@@ -98,7 +98,7 @@ def node_work(graph: Graph, node: Node) -> Work:
 
 
 def step_bytes(graph: Graph) -> int:
-    """Of all that a step holds: parameters and buffers, gradients as large, and every variable once."""
+    """Bytes that a step holds: parameters and buffers, gradients as large, and every variable once."""
     own = sum(each.nbytes for each in graph.initializers.values())
     return 2 * own + sum(each.nbytes for each in graph.variables.values() if each.alias_of is None)
 
@@ -120,7 +120,7 @@ class _Call:
         return self.graph.initializers[template["init"]] if "init" in template else None
 
     def shape(self, i: int) -> tuple[int, ...]:
-        """Of a positional tensor; () where the argument is none."""
+        """The shape of a positional tensor; () where the argument is none."""
         tensor = self.tensor(i)
         return () if tensor is None else tensor.shape
 
@@ -171,7 +171,7 @@ class _Call:
 
     @property
     def most_elements(self) -> int:
-        """Of the largest tensor read or written."""
+        """Elements of the largest tensor read or written."""
         names = (*self.node.inputs, *(k for k in self.node.outputs if k))
         return max((prod(self.graph.variables[k].shape) for k in names), default=0)
 

@@ -131,7 +131,7 @@ def _ordered(graph: Graph, match: Match, new: list[Node]) -> list[Node]:
 
 
 def fingerprint(graph: Graph) -> str:
-    """Of what a graph computes, in whatever order and under whatever names: operators, arguments and shapes,
+    """A digest of what a graph computes, whatever its order and names: operators, arguments and shapes,
     who reads what, and which initializers are the same."""
     known: dict[Reference, Reference] = {}
     for i, k in enumerate(graph.input_variables):

@@ -28,7 +28,7 @@ TOLERANCE = 1e-10
 """Relative to the largest number of a tensor."""
 
 ROWS = 32
-"""Of a table, at most."""
+"""The most rows of a table that is drawn."""
 
 
 def require_same_algebra(graph: Graph) -> None:

@@ -92,7 +92,7 @@ def _numbers(operator: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _dim(given: Mapping[str, int]) -> int:
-    """Of a matrix: FlexFlow's third dimension from the end are copies."""
+    """The dimension of a matrix: FlexFlow's third from the end are copies."""
     return given["PM_AXIS"] + 2 - given.get("PM_NUMDIM", 3)
 
 

@@ -213,7 +213,7 @@ class _Matcher:
         return None if shapes is None else replace(match, numbers=tuple(numbers), shapes=shapes)
 
     def _number(self, key: str, value: int | str, rank: int, known: Mapping[str, Any]) -> Any:
-        """Of the right side; what are rows of a matrix there may be several dimensions of a tensor."""
+        """A number of the right side; rows of a matrix there may be several dimensions of a tensor."""
         if isinstance(value, str):
             return known[value]
         if key not in _DIMS or self.rule.exact or rank == 1:

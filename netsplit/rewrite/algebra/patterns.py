@@ -66,7 +66,7 @@ class RuleCall:
 
 @dataclass(frozen=True)
 class RuleCalls:
-    """Of a graph. `by_op`, `made`: by variable; `readers`: by what is read, each once."""
+    """The calls of a graph: `by_op`, `made` by variable, `readers` by what is read, each once."""
 
     by_op: Mapping[str, Sequence[RuleCall]]
     made: Mapping[str, Sequence[RuleCall]]
@@ -121,7 +121,7 @@ def _calls(graph: Graph, node: Node) -> Iterator[RuleCall]:
 
 
 def _function(graph: Graph, node: Node) -> Function | None:
-    """Of each element, with a result of its own, without chance."""
+    """An operator that maps each element, with a result of its own, without chance; None for others."""
     given = read_by(node)
     if node.op.startswith(CALL) or len(given) != 1 or len(node.outputs) != 1:
         return None
@@ -172,12 +172,12 @@ _READINGS: dict[str, _Reading] = {
     "aten.mean.dim": _Reading("mean", "self", {"dim": "dim"}),
     "aten.embedding.default": _Reading("embedding", "weight indices"),
 }
-"""Of several of one operator of the rules, the first that takes as many tensors is written."""
+"""Where several read as one operator of the rules, the first that takes as many tensors is written."""
 
 
 @cache
 def _schema(op: str) -> tuple[tuple[str, Any, bool], ...]:
-    """Of every argument: name, default, whether it is a list of numbers."""
+    """(name, default, whether it is a list of numbers) of every argument."""
     return tuple((a.name, a.default_value, "List[int]" in str(a.type)) for a in resolve(op)._schema.arguments)
 
 
@@ -234,7 +234,7 @@ _BAG = "aten.embedding_bag.padding_idx"
 
 
 def _bag(graph: Graph, node: Node) -> RuleCall | None:
-    """Of bags of one size: a table of indices, made flat for it."""
+    """An embedding bag of bags of one size: it reads a table of indices, made flat for it."""
     table, *rest = read_by(node)
     mode, plain = node.args[4:5], (False, *node.args[4:5], False, None, False, None)
     makers = [graph.variables[k].producer for tag, k in rest if tag == "var"]

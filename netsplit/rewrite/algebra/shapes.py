@@ -22,7 +22,7 @@ __all__ = ["right_shapes"]
 def right_shapes(
     rule: Rule, left: Mapping[Ref, Shape], numbers: Sequence[Mapping[str, Any]]
 ) -> dict[Ref, Shape] | None:
-    """Of every input and output of the right side's terms; None: they do not go together.
+    """Shapes of every input and output of the right side's terms; None: they do not go together.
 
     Args:
         left: of the inputs, and of what the left side's terms make.
@@ -32,7 +32,7 @@ def right_shapes(
     outputs = {right: left[ref] for ref, right in rule.outputs}
 
     def size(ref: Ref, dim: int) -> int | None:
-        """Of a dimension, which may be counted from the last; None: no reader says."""
+        """The size of a dimension, which may be counted from the last; None: no reader says."""
         if ref in shapes or ref in outputs:
             return shapes.get(ref, outputs.get(ref, ()))[dim]
         reads = ((u, p) for u, term in enumerate(rule.right) for p, own in enumerate(term.inputs))

@@ -164,7 +164,7 @@ def weight_source_of(
 
 @dataclass(frozen=True)
 class SafetensorsWeights:
-    """Of a safetensors file, or of a folder of them, as Hugging Face's ``save_pretrained`` writes it.
+    """Weights from a safetensors file, or a folder of them, as Hugging Face's ``save_pretrained`` writes it.
 
     Args:
         path: the file, the index of several, or the folder with the shards and perhaps their index.
@@ -196,7 +196,7 @@ class SafetensorsWeights:
 
 @dataclass(frozen=True)
 class CheckpointWeights:
-    """Of a checkpoint of ``torch.distributed.checkpoint``: NetSplit's own, or another's.
+    """Weights from a checkpoint of ``torch.distributed.checkpoint``: NetSplit's own, or another's.
 
     Args:
         folder: of the checkpoint.

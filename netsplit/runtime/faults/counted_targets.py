@@ -29,7 +29,7 @@ _SAME = 1e-6  # relative
 
 @dataclass
 class CountedTargets:
-    """Of one device and iteration, by (loss, micro-batch)."""
+    """Weights of counted targets of one device and iteration, by (loss, micro-batch)."""
 
     numbers: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     microbatch: int = 0

@@ -63,7 +63,7 @@ class HostMemory:
         return tensor
 
     def like(self, tensor: Tensor) -> Tensor:
-        """Of the same dtype, shape and strides; its values are not set."""
+        """A tensor of the same dtype, shape and strides; its values are not set."""
         whole = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         here = self.empty(whole.untyped_storage().nbytes())
         return shaped(here, tensor.dtype, 0, tensor.shape, tensor.stride())
@@ -177,7 +177,7 @@ class _SavedView(NamedTuple):
 
 
 class SavedTensors:
-    """Of one forward of one segment.
+    """The tensors saved by one forward of one segment.
 
     Args:
         staying: tensors whose storages are not moved.

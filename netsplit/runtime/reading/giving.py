@@ -52,7 +52,7 @@ def give_samples(
 
 
 def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> None:
-    """Of the micro-batches that several workers read: so that no input is trained with another draw's target.
+    """Check micro-batches that several workers read: no input may be trained with another draw's target.
 
     Raises:
         UnlikeBatch: two have read different samples; nothing was computed.
@@ -69,7 +69,7 @@ def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> Non
 
 
 def require_read(pool: WorkerPool, parts: Iterable[Any]) -> None:
-    """Of what each worker has of a batch, or why not.
+    """Check that each worker could read its part of a batch.
 
     Raises:
         ReadError: one could not read it, which has taken nothing from the model.

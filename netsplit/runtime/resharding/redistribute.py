@@ -146,7 +146,7 @@ _meetings: WeakKeyDictionary[dist.ProcessGroup, dict[_Key, Meeting]] = WeakKeyDi
 
 
 def meeting_of(leader: int, ranks: tuple[int, ...], device: torch.device, timeout_s: float) -> Meeting:
-    """Of these processes, who all call this; the same again until ``torch.distributed`` is ended.
+    """The meeting of these processes, who all call this; the same until ``torch.distributed`` is ended.
 
     No group of its own: torch 2.13 names what members make alone (`use_local_synchronization`) by how many
     groups each has already, and hangs where that differs, as it does once there are meshes of some ranks.

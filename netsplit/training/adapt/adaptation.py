@@ -131,7 +131,7 @@ class Adaptation:
 
     @classmethod
     def of(cls, settings: Adapt, plan: Plan, placed_s: float) -> Adaptation:
-        """Of a plan that was just put on its workers; `placed_s`: that this took."""
+        """Begins with a plan just put on its workers; `placed_s`: seconds that this took."""
         problem = plan.problem
         return cls(settings, plan, WorkerCosts.of(problem.graph, problem.cluster, problem.costs), placed_s)
 

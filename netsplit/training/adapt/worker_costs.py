@@ -76,7 +76,7 @@ class WorkerCosts:
 
     @classmethod
     def of(cls, graph: Graph, cluster: Cluster, costs: Costs) -> WorkerCosts:
-        """Of costs by kind of device; an operator without any costs nothing yet."""
+        """Costs by device from costs by kind; an operator without any costs nothing yet."""
         devices = {}
         for device in cluster.devices:
             known = costs.of(device.kind)
@@ -99,7 +99,7 @@ class WorkerCosts:
         self.forgotten = {name for name in devices if self._forgets(name, name in working)}
 
     def _forgets(self, name: str, works: bool) -> bool:
-        """Of a slow worker without work nothing is measured that would show that it has recovered."""
+        """Whether to forget that a worker is slow: without work, nothing shows that it recovered."""
         self._idle[name] = 0 if works else self._idle.get(name, 0) + 1
         patience = self._patience.setdefault(name, _IDLE)
         if self._idle[name] < patience or self.slowness(name) < SLOWER:

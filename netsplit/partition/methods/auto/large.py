@@ -175,7 +175,7 @@ class CoarseProblem:
 
     @classmethod
     def of(cls, whole: Instance, groups: Sequence[Sequence[int]]) -> CoarseProblem:
-        """Of [G] groups of nodes, in topological order, between which there is no circle."""
+        """The problem of [G] groups of nodes, in topological order, between which there is no circle."""
         group_of = np.zeros(whole.n, np.int64)
         for g, members in enumerate(groups):
             group_of[list(members)] = g
@@ -194,7 +194,7 @@ class CoarseProblem:
         return where[self.group_of]
 
     def coarsened(self, where: Ints) -> Placement:
-        """Of [n] devices: every atom of groups goes where most of its seconds are."""
+        """The placement of groups that [n] devices suggest: an atom goes where most of its seconds are."""
         coarse = Instance.of(self.problem)
         whole, atom_of = self.whole, coarse.atom_of[self.group_of]
         seconds = (whole.forward_s + whole.backward_s)[np.arange(whole.n), where]
@@ -322,7 +322,7 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
 
 
 def most_instructions(instance: Instance, where: Ints, microbatches: int) -> int:
-    """Of a program in which no two nodes share a segment: what computes, and both ends of each transfer."""
+    """Instructions of a program of one-node segments: what computes, and both ends of each transfer."""
     counts = np.diff(instance.consumers.starts)
     made = np.repeat(np.arange(len(counts)), counts)
     read = np.unique(made * len(instance.devices) + where[instance.consumers.items])

@@ -150,7 +150,7 @@ class OsDpos(Partitioner):
 
 
 def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
-    """Of the graph as it is; or why it does not fit."""
+    """The graph as it is, sequenced; or why it does not fit."""
     try:
         return Sequenced.of(problem, problem), None
     except InfeasibleError as refusal:
@@ -264,7 +264,7 @@ def _split_while_it_gains(begun: Sequenced, deadline: float) -> tuple[Sequenced,
 
 
 def _best_cut(now: Sequenced, deadline: float) -> tuple[Sequenced | None, str]:
-    """Of the longest operator of the path that can be cut; and why there is no better one."""
+    """The best cut of the longest operator of the path that can be cut; or why there is none."""
     best: Sequenced | None = None
     for v in longest_operators(now):
         devices = len(now.given.cluster.devices)

@@ -68,7 +68,7 @@ class Sequenced:
 
     @classmethod
     def rewritten(cls, given: Problem, graph: Graph, deadline: float) -> Sequenced | None:
-        """Of a graph that was made of the given one; None where none fits, or time is over."""
+        """Sequences a graph rewritten from the given one; None where none fits, or time is over."""
         problem = problem_rewritten(given, graph)
         left = max(deadline - time.perf_counter(), 1e-3)
         try:

@@ -107,7 +107,7 @@ class Grouped(Partitioner):
 
     @abstractmethod
     def limit_s(self, problem: Problem) -> float:
-        """Of the whole decision."""
+        """Seconds for the whole decision."""
 
     @abstractmethod
     def times(self, problem: Problem, device_of: Mapping[str, str]) -> tuple[float, Mapping[str, float]]:
