@@ -88,7 +88,7 @@ def _best_of_both(
     nearest: Callable[[Placement], object] | None,
 ) -> Placement:
     """With everything kept, and with recomputation where devices have too little room for that."""
-    limit_s = problem.time_limit_s or getattr(partitioner, "time_limit_s", None)
+    limit_s = problem.time_limit_s or partitioner.time_limit_s
     kept = _Fitting(problem, partitioner, last=until, nearest=nearest)
     if not kept.binds:
         return kept.run()
@@ -143,7 +143,7 @@ class _Fitting:
         self.capacity = {each.name: each.capacity_bytes for each in self.problem.cluster.devices}
         self.told = {name: float(nbytes) for name, nbytes in self.capacity.items()}
         self.total = self.problem.memory_model.total_bytes
-        self.limit_s = self.problem.time_limit_s or getattr(self.partitioner, "time_limit_s", None)
+        self.limit_s = self.problem.time_limit_s or self.partitioner.time_limit_s
         self.until = None if self.limit_s is None else time.perf_counter() + self.limit_s
 
     @property

@@ -237,7 +237,7 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
     settings, schedule = experiment.settings, experiment.schedule
     first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
     step = session.step(experiment.model, experiment.loss, first, experiment.training)
-    if not isinstance(schedule, AutoSchedule):
+    if not schedule.decides_everything:
         return Shared(step, session.problem(step, schedule))
     ((name, method),) = experiment.partitioners.items()
     folder = experiment.stable / name if settings.resume == "auto" else None

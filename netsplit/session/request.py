@@ -70,7 +70,7 @@ class Request:
         self.partitioners: dict[str, Partitioner] = {
             str(name): build(node) for name, node in cfg.partitioner.items()
         }
-        if isinstance(self.schedule, AutoSchedule):
+        if self.schedule.decides_everything:
             self._check_open()
         self._check_cluster()
         if self.settings.checkpoint.trained == "mlflow" and not self.tracker.enabled:

@@ -206,7 +206,7 @@ class ModelStep:
         """
         asked = with_known_parts(problem)
         if stages is not None:
-            stages.stage(f"plan by {partitioner.name}", getattr(partitioner, "time_limit_s", None), "s")
+            stages.stage(f"plan by {partitioner.name}", partitioner.time_limit_s, "s")
             asked = replace(asked, improved=stages.improved)
         plan = decide(asked, partitioner, room=partitioner.respects_capacity)
         check_element_wise(self.optimizer, plan.problem.graph)
