@@ -242,9 +242,9 @@ class _Fitting:
             return self.problem
         cluster = self.problem.cluster
         devices = [replace(each, capacity_bytes=int(self.told[each.name])) for each in cluster.devices]
-        told = replace(cluster, devices=tuple(devices))
+        reduced = replace(cluster, devices=tuple(devices))
         if not self.binds:  # the count is above the peaks, as what is offloaded counts in it
-            return replace(self.problem, cluster=told)
+            return replace(self.problem, cluster=reduced)
         known = self.best
         if known is None and self.least is not None and self._missing(self.least[1]) <= 0:
             known = self.least[0]
@@ -252,7 +252,7 @@ class _Fitting:
             known = replace(known, recomputed=frozenset())
         return replace(
             self._without_peaks(),
-            cluster=told,
+            cluster=reduced,
             time_limit_s=self._half_s(),
             known=known,
         )

@@ -166,8 +166,8 @@ def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:
     resources: tuple[Resource, ...] = ("memory", "speed")
     for resource in resources:
         out = roomy if resource == "memory" else set()
-        some = [device.name for device in devices if device.name not in out]
-        changes += [Change(resource, f"{resource} of {name}", (name,), (), factor) for name in some]
+        alone = [device.name for device in devices if device.name not in out]
+        changes += [Change(resource, f"{resource} of {name}", (name,), (), factor) for name in alone]
         changes += [
             Change(resource, f"{resource} of all {len(names)} of kind {kind}", tuple(names), (), factor)
             for kind, names in kinds.items()

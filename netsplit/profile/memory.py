@@ -54,12 +54,12 @@ def node_state_bytes(graph: Graph, alpha: int, without: Iterable[str] = ()) -> d
     Args:
         without: initializers that do not count.
     """
-    seen = set(without)
+    counted = set(without)
     states: dict[str, int] = {}
     for node in graph:
         inits = {graph.initializers[k].held_as: graph.initializers[k] for k in node.initializers}
-        states[node.name] = sum(_state_bytes(init, alpha) for k, init in inits.items() if k not in seen)
-        seen.update(inits)
+        states[node.name] = sum(_state_bytes(init, alpha) for k, init in inits.items() if k not in counted)
+        counted.update(inits)
     return states
 
 

@@ -332,12 +332,12 @@ class DistributedRuntime:
         outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
-            here = _here(program, batch)
-            if not self._nonfinite(f"{loss}{none_counts(outputs)}", program, here, number, fractions, key):
+            inputs = _here(program, batch)
+            if not self._nonfinite(f"{loss}{none_counts(outputs)}", program, inputs, number, fractions, key):
                 self.loss, self.metrics = loss, None
                 return []
             if program.steps_last:  # otherwise it is done, and cannot be taken back
-                outputs = self._trained(program, batch, here, number, how)
+                outputs = self._trained(program, batch, inputs, number, how)
         self._words.trained(program, loss, outputs, self.draws.batches + 1)
         let_interrupt()  # until here it can be taken back
         with interrupts_held(firmly=True):

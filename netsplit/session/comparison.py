@@ -286,8 +286,8 @@ def _method(
     model = session.deploy(step, plan, shared.whole)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = ProgressRecorder(run, progress)
-    here = comparison.folder / "checkpoints"
-    with opened_checkpoints(settings, experiment.config, experiment.stable, here, run.name) as checkpoints:
+    stored = comparison.folder / "checkpoints"
+    with opened_checkpoints(settings, experiment.config, experiment.stable, stored, run.name) as checkpoints:
         try:
             history = fit(
                 model, experiment.data, epochs=settings.epochs, seed=settings.seed, observer=observer,

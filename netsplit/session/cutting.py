@@ -123,9 +123,9 @@ class BatchCuts:
         if not at_size:
             self.not_at_size()
         plan = decide(counts)
-        told = self.differs
+        differed = self.differs
         if not at_size or plan.schedule.microbatches in self.at_size(plan.plan.problem.graph, counts):
-            notes = (self.differs, *plan.notes) if self.differs != told else plan.notes
+            notes = (self.differs, *plan.notes) if self.differs != differed else plan.notes
             return replace(plan, notes=notes)
         return decide([1])
 

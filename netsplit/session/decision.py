@@ -167,8 +167,8 @@ def foreseen(
     if stages is not None:
         stages.stage(f"plan by {method.name}", method.time_limit_s, "s")
         problem = replace(problem, improved=stages.improved)
-    told = (*cutting.told(order.microbatches), *_refused(step, graph))
-    return plan_under(problem, method, step.whole.samples, told)
+    remarks = (*cutting.told(order.microbatches), *_refused(step, graph))
+    return plan_under(problem, method, step.whole.samples, remarks)
 
 
 @dataclass

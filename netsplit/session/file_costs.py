@@ -63,10 +63,10 @@ class FileCosts:
         for name, each in self.work.graph.initializers.items():
             of_loss = name.startswith("loss.") and name not in own
             if each.is_parameter and not of_loss and own.get(name) != tuple(each.shape):
-                here = f"has it as {own[name]}" if name in own else "has none"
+                has = f"has it as {own[name]}" if name in own else "has none"
                 raise ConfigError(
                     f"profile was measured of another model: its '{name}' is of shape {tuple(each.shape)}, "
-                    f"and {type(model).__name__} {here}."
+                    f"and {type(model).__name__} {has}."
                 )
         return replace(self, microbatches=samples // size)
 

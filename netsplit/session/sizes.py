@@ -154,8 +154,8 @@ class StepSizes:
         if self.ends is None or not self.ends[0].batch_size < samples < self.ends[-1].batch_size:
             return None
         few, third, many = self.ends
-        made = graph_at(few, many, samples)
-        return None if made is None else with_line(made, few, third, many)
+        graph = graph_at(few, many, samples)
+        return None if graph is None else with_line(graph, few, third, many)
 
     def _line(self) -> tuple[Graph, Graph, Graph] | None:
         """The captured graphs of the fewest samples and the most, and between them a third, if that is what

@@ -212,8 +212,8 @@ class ModelStep:
         check_element_wise(self.optimizer, plan.problem.graph)
         require_replicable(problem.graph, plan.placement.replicated)
         report, method = plan.placement.report, plan.placement.method
-        told = f"predicted {1e3 * plan.iteration_s:,.1f} ms per iteration"
-        log.info("%s: %s; %s", method, told, report.summary())
+        predicted = f"predicted {1e3 * plan.iteration_s:,.1f} ms per iteration"
+        log.info("%s: %s; %s", method, predicted, report.summary())
         if partitioner.respects_capacity and problem.memory == "static":
             warn_of_overflow(method, plan.simulated[1].peak_bytes, problem.cluster, "the static count fits")
         return plan

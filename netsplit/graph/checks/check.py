@@ -255,10 +255,10 @@ class _CaptureCheck:
     def _write_back(self, before: Mapping[str, tuple[nn.Module, str, Tensor]]) -> None:
         """Tensors that the model gave its buffers' names to, into the buffers: those are compared."""
         after = self._buffers()
-        made = [name for name in after if name not in before]
-        if made:
+        added = [name for name in after if name not in before]
+        if added:
             raise CaptureError(
-                f"{self.name} makes the buffer '{made[0]}' in its forward: call the model once on a batch "
+                f"{self.name} makes the buffer '{added[0]}' in its forward: call the model once on a batch "
                 "before, so that it has it."
             )
         given = {

@@ -47,9 +47,9 @@ def persistent_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named_tensors(model).items() if name not in left_out}
 
 
-def _free_prefix(taken: dict[str, Tensor]) -> str:
+def _free_prefix(tensors: dict[str, Tensor]) -> str:
     prefix = "loss."
-    while any(name.startswith(prefix) for name in taken):
+    while any(name.startswith(prefix) for name in tensors):
         prefix = f"_{prefix}"
     return prefix
 

@@ -180,12 +180,12 @@ def _headline(diff: PlanDiff) -> str:
         (len(diff.joined), "whole again", "operator"),
         (len(copies), "with other copies of weights", "node"),
     ]
-    told = [f"{counted(number, what)} {how}" for number, how, what in changes if number]
-    if not told:
-        told = ["nothing moved"]
+    words = [f"{counted(number, what)} {how}" for number, how, what in changes if number]
+    if not words:
+        words = ["nothing moved"]
         if diff.reordered:
-            told.append(f"{counted(diff.reordered, 'node')} at another place in the order")
-    return f"{diff.before} to {diff.after}: {'; '.join(told)}"
+            words.append(f"{counted(diff.reordered, 'node')} at another place in the order")
+    return f"{diff.before} to {diff.after}: {'; '.join(words)}"
 
 
 def _verdict(before: float, after: float) -> str:

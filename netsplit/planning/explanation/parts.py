@@ -150,10 +150,10 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
     if not splits:
         return ""
     groups = _groups(splits)
-    told = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].told}" for each in groups[:most])
+    lines = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].told}" for each in groups[:most])
     left = sum(map(len, groups[most:]))
     rest = f"; and {left} more" if left else ""
-    return f"{counted(len(splits), 'operator')} in parts: {told}{rest}"
+    return f"{counted(len(splits), 'operator')} in parts: {lines}{rest}"
 
 
 def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
@@ -220,8 +220,8 @@ def steps_told(parallel: ParallelGraph | None, sums: Mapping[str, tuple[str, ...
         where: dict[tuple[str, ...], list[str]] = {}
         for operator, devices in sums.items():
             where.setdefault(devices, []).append(short(operator))
-        told = (f"{_some(names, 8)} on {listed(devices)}" for devices, names in where.items())
-        yield f"partial sums are added up: {'; '.join(told)}"
+        sums_on = (f"{_some(names, 8)} on {listed(devices)}" for devices, names in where.items())
+        yield f"partial sums are added up: {'; '.join(sums_on)}"
 
 
 def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:

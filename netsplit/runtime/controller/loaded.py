@@ -97,8 +97,8 @@ class LoadedPrograms:
             if known is program:
                 return number
         began = time.perf_counter()
-        here = {k: home for each in self._every for k, home in each.initializer_device.items()}
-        missing = {k: home for k, home in program.initializer_device.items() if k not in here}
+        homes = {k: home for each in self._every for k, home in each.initializer_device.items()}
+        missing = {k: home for k, home in program.initializer_device.items() if k not in homes}
         values = {**self.values, **program.graph.constants}
         new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
         for k in missing:

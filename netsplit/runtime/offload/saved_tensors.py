@@ -65,8 +65,8 @@ class HostMemory:
     def like(self, tensor: Tensor) -> Tensor:
         """A tensor of the same dtype, shape and strides; its values are not set."""
         whole = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        here = self.empty(whole.untyped_storage().nbytes())
-        return shaped(here, tensor.dtype, 0, tensor.shape, tensor.stride())
+        memory = self.empty(whole.untyped_storage().nbytes())
+        return shaped(memory, tensor.dtype, 0, tensor.shape, tensor.stride())
 
     def take(self, tensor: Tensor) -> Tensor:
         """A copy here."""
@@ -246,9 +246,9 @@ class SavedTensors:
 
     def _moves(self, tensor: Tensor) -> bool:
         plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-        here = plain and tensor.device.type == self.host.device.type
+        on_device = plain and tensor.device.type == self.host.device.type
         # What stands for zeros in forward-mode derivatives has no memory.
-        return here and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+        return on_device and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
 
 
 def _unpack(saved: Tensor | _Staying | _SavedView) -> Tensor:

@@ -146,12 +146,12 @@ class WorkerCosts:
         how much slower what they and this one timed has become; where that is nothing, by how much slower
         than expected this one's is. What none timed, as all that some did."""
         known, first = self.costs.devices[name].nodes, self.first.devices[name].nodes
-        earlier, seen = self.seen[name] - timed, self.seen[name] | timed
+        earlier, measured = self.seen[name] - timed, self.seen[name] | timed
         speed = _speed(known, learnt.nodes, self.seen[name] & timed or timed)
         nodes = {**learnt.nodes, **{node: known[node].scaled(speed) for node in earlier}}
-        speed = _speed(first, nodes, seen)
-        nodes |= {node: each.scaled(speed) for node, each in first.items() if node not in seen}
-        self.seen[name] = seen
+        speed = _speed(first, nodes, measured)
+        nodes |= {node: each.scaled(speed) for node, each in first.items() if node not in measured}
+        self.seen[name] = measured
         return replace(learnt, nodes=nodes)
 
 
