@@ -234,7 +234,7 @@ def plan(
         work = profile if isinstance(profile, Workload) else read_workload(profile)
         there = cluster_here(where) if isinstance(where, ClusterSpec) else where
         costs = FileCosts(work, there).for_step(model, Batch.of(*batch).samples)
-        stages.stage("plan", getattr(order, "time_limit_s", None), "s")
+        stages.stage("plan", order.time_limit_s if order.decides_everything else method.time_limit_s, "s")
         return costs.whole_plan(order, method, seed, stages)
 
 

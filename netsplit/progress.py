@@ -51,9 +51,9 @@ class Stages:
         told: called with what takes a while, how many of its parts are done, and of how many.
     """
 
-    def __init__(self, told: Callable[[str, int, int], object] | None = None) -> None:
+    def __init__(self, notify: Callable[[str, int, int], object] | None = None) -> None:
         self.stages: list[_StageShown] = []
-        self._told = told
+        self._told = notify
 
     def stage(self, name: str, total: float | None = None, unit: str = "") -> None:
         """The stage before is over, and this one begins.

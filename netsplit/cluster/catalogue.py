@@ -72,17 +72,17 @@ class Accelerator(Rates):
                 f"autocast is {autocast}, in which {self.name} does not compute: give "
                 f"{' or '.join([*self.half_flops, 'null'])}."
             )
-        taken = {
+        classes = {
             kind
             for kind, efficiency in _HALF.items()
             if ":" not in kind and peak * efficiency.compute >= self.reached_flops(kind)
         }
-        half = {key: efficiency for key, efficiency in _HALF.items() if key.partition(":")[0] in taken}
+        half = {key: efficiency for key, efficiency in _HALF.items() if key.partition(":")[0] in classes}
         return replace(
             self,
             efficiency={**self.efficiency, **half},
             tensor_flops=peak,
-            tensor_classes=tuple(sorted(taken)),
+            tensor_classes=tuple(sorted(classes)),
         )
 
     def at(self, speed: float, name: str) -> Self:

@@ -126,7 +126,7 @@ def _misses_moves_alone(placement: Placement, graph: Graph) -> bool:
 
 
 def _priority(given: Any) -> dict[str, int]:
-    """Of ranks by node, or of the nodes in order."""
+    """Ranks by node, from such a mapping or from the nodes in order."""
     if isinstance(given, dict):
         return {str(node): int(rank) for node, rank in given.items()}
     return {str(node): rank for rank, node in enumerate(given)}

@@ -234,9 +234,9 @@ class _Writer:
 
     def checkpointed(self, nodes: list[Node], wanted: Container[str]) -> None:
         """The nodes as one function, of which the backward keeps the arguments only."""
-        made = {k for node in nodes for k in node.outputs if k}
+        outputs = {k for node in nodes for k in node.outputs if k}
         inside = {node.name for node in nodes}
-        read = [("var", k) for node in nodes for k in node.inputs if k not in made]
+        read = [("var", k) for node in nodes for k in node.inputs if k not in outputs]
         read += [("init", k) for node in nodes for k in node.initializers]
         given = list(dict.fromkeys(read))
         needed = [

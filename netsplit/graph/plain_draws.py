@@ -87,8 +87,8 @@ class PlainDraws:
                 return self
             self.seed = marked()
             self._seed_for_loss()
-            for told in (_functions_told, _modules_told, _checkpoints_told):
-                stack.enter_context(told(self))
+            for patched in (_functions_told, _modules_told, _checkpoints_told):
+                stack.enter_context(patched(self))
             stack.enter_context(script_unoptimised())
             stack.enter_context(enable_python_dispatcher())
             stack.enter_context(_Seen(self))

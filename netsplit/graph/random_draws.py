@@ -153,7 +153,7 @@ def drawn(name: str, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def seed_generators(seed: int) -> None:
-    """Of the CPU, and of CUDA devices where this process uses them."""
+    """Seed the generators of the CPU, and of CUDA devices where this process uses them."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)

@@ -188,23 +188,23 @@ def make_optimizer(
     """
     parts = parts or {}
     tensors = [(parts.get(k, k), tensor) for k, tensor in own.items()]
-    made = None
+    known = None
     if isinstance(factory, ForModel):
-        here: dict[str, list[Tensor]] = {}
+        tensors_of: dict[str, list[Tensor]] = {}
         for name, tensor in tensors:
-            here.setdefault(name, []).append(tensor)
-        every = {k: here.get(k) or [_blank(*kind)] for k, kind in factory.parameters.items()}
-        tensors = [(k, tensor) for k, each in (every | here).items() for tensor in each]
+            tensors_of.setdefault(name, []).append(tensor)
+        every = {k: tensors_of.get(k) or [_blank(*kind)] for k, kind in factory.parameters.items()}
+        tensors = [(k, tensor) for k, each in (every | tensors_of).items() for tensor in each]
         for k, tensor in tensors:
             vars(tensor).update(factory.attributes.get(k, {}))
-        made = factory.made
+        known = factory.made
     names = {id(parameter): name for name, parameter in tensors}
     optimizer, groups = _grouped(factory, tensors, names)
     given = _own_settings(optimizer)
     if any(k in parts for k in own):
         _check_groups(factory, groups, parts)
-    if made is not None:
-        made.add(optimizer)
+    if known is not None:
+        known.add(optimizer)
     _keep(optimizer, {id(parameter) for parameter in own.values()})
     return Made(optimizer, groups, given)
 
@@ -239,15 +239,15 @@ def _check_groups(
 
 def _made(factory: OptimizerFactory, parameters: Sequence[tuple[str, Tensor]]) -> Any:
     try:
-        made = factory(list(parameters) if _wants_names(factory) else [each for _, each in parameters])
+        optimizer = factory(list(parameters) if _wants_names(factory) else [each for _, each in parameters])
     except (RuntimeError, NotImplementedError) as error:
         if "meta" not in str(error):
             raise
         _refuse_reading(where_of(error))
-    groups = made.param_groups if isinstance(made, torch.optim.Optimizer) else []
+    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
     if any(isinstance(value, Tensor) and value.is_meta for group in groups for value in group.values()):
         _refuse_reading("")
-    return made
+    return optimizer
 
 
 def _refuse_reading(where: str) -> NoReturn:

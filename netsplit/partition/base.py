@@ -45,7 +45,7 @@ class PartsMeter(Protocol):
         """Seconds that measuring has taken so far."""
 
     def measured(self, graph: Graph) -> Costs:
-        """Of the whole operators, with all that is known of parts, those of a rewritten graph among them.
+        """Costs of the whole operators, with all that is known of parts, a rewritten graph's among them.
 
         Raises:
             ConfigError: these parts are none to be trained.
@@ -173,7 +173,7 @@ class Problem:
     memory: MemoryRule = "static"
     """What the methods count: (5-18), or what is near the lifetimes that `simulator` predicts."""
     meter: PartsMeter | None = None
-    """Of the costs at hand; None: what parts take is predicted or estimated."""
+    """Measures what parts take; None: that is predicted or estimated."""
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Problem:
         """The same problem on another cluster with other costs, its `simulator` included."""

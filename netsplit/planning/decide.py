@@ -59,7 +59,7 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
     """
     held = Instance.of(problem)  # made once: it lives as long as somebody has it
     started, metered_s = time.perf_counter(), problem.metered_s()
-    limit_s = problem.time_limit_s or getattr(partitioner, "time_limit_s", None) or math.inf
+    limit_s = problem.time_limit_s or partitioner.time_limit_s or math.inf
     problem, placement = _chosen(problem, partitioner)
     metered_s = problem.metered_s() - metered_s
     seconds = time.perf_counter() - started - metered_s

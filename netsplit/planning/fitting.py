@@ -77,7 +77,7 @@ def fitted(
 
 
 def nearest_fill(problem: Problem) -> Placement:
-    """Of fills in order of one, two, four, ... devices, with peaks evened out, the nearest to fit."""
+    """The nearest to fit of fills in order of one, two, four, ... devices, with peaks evened out."""
     return _Fitting(problem, METHODS["single"]())._nearest_fill()[0]
 
 
@@ -88,7 +88,7 @@ def _best_of_both(
     nearest: Callable[[Placement], object] | None,
 ) -> Placement:
     """With everything kept, and with recomputation where devices have too little room for that."""
-    limit_s = problem.time_limit_s or getattr(partitioner, "time_limit_s", None)
+    limit_s = problem.time_limit_s or partitioner.time_limit_s
     kept = _Fitting(problem, partitioner, last=until, nearest=nearest)
     if not kept.binds:
         return kept.run()
@@ -143,7 +143,7 @@ class _Fitting:
         self.capacity = {each.name: each.capacity_bytes for each in self.problem.cluster.devices}
         self.told = {name: float(nbytes) for name, nbytes in self.capacity.items()}
         self.total = self.problem.memory_model.total_bytes
-        self.limit_s = self.problem.time_limit_s or getattr(self.partitioner, "time_limit_s", None)
+        self.limit_s = self.problem.time_limit_s or self.partitioner.time_limit_s
         self.until = None if self.limit_s is None else time.perf_counter() + self.limit_s
 
     @property
@@ -242,9 +242,9 @@ class _Fitting:
             return self.problem
         cluster = self.problem.cluster
         devices = [replace(each, capacity_bytes=int(self.told[each.name])) for each in cluster.devices]
-        told = replace(cluster, devices=tuple(devices))
+        reduced = replace(cluster, devices=tuple(devices))
         if not self.binds:  # the count is above the peaks, as what is offloaded counts in it
-            return replace(self.problem, cluster=told)
+            return replace(self.problem, cluster=reduced)
         known = self.best
         if known is None and self.least is not None and self._missing(self.least[1]) <= 0:
             known = self.least[0]
@@ -252,13 +252,13 @@ class _Fitting:
             known = replace(known, recomputed=frozenset())
         return replace(
             self._without_peaks(),
-            cluster=told,
+            cluster=reduced,
             time_limit_s=self._half_s(),
             known=known,
         )
 
     def _half_s(self) -> float | None:
-        """Of the seconds that are left; and a little where all is spent and nothing fits yet."""
+        """Half of the seconds that are left; a little where all is spent and nothing fits yet."""
         if self.limit_s is None or self.until is None:
             return None
         return max(_LITTLE * self.limit_s, self.until - time.perf_counter()) / 2
@@ -304,7 +304,7 @@ class _Fitting:
         return True
 
     def _nearest_fill(self) -> tuple[Placement, dict[str, int]]:
-        """Of fills in order of one, two, four, ... devices, with peaks evened out, the nearest to fit."""
+        """The nearest to fit of fills in order of one, two, four, ... devices, with peaks evened out."""
         devices = self.problem.cluster.devices
         counts = {min(2**i, len(devices)) for i in range(len(devices).bit_length() + 1)}
         for count in sorted(counts):

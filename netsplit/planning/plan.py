@@ -184,7 +184,7 @@ class Plan:
         """What algebra replaced, which operators are in parts, what moves and what adds between them, and
         what of weights travels; the last of an objective that is simulated."""
         cut = parts_summary(self.splits)
-        algebra = [f"algebra: {told}" for told in algebra_told(self.placement)]
+        algebra = [f"algebra: {line}" for line in algebra_told(self.placement)]
         parallel = None if self.parallel_graph is None else self.parallel_graph[1]
         steps = steps_told(parallel, placed_sums(self.placement, self.problem.graph))
         return [*algebra, *([cut] if cut else []), *steps, *weight_lines(*self.simulated)]
@@ -253,8 +253,8 @@ class Plan:
         if self.placement.exchanges:
             lines.append(exchange_line(self.problem.graph, self.problem.cluster, self.placement))
         if predicted.host_bytes:
-            told = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
-            lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(told)}")
+            sizes = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
+            lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(sizes)}")
         initializers, rows = program.graph.initializers, []
         counted_whole = self.problem.memory == "static"
         for name, load in self.loads.items():

@@ -309,13 +309,13 @@ def _when(run: Recorded) -> str:
 def _differences(group: Sequence[Recorded]) -> list[str]:
     """The parameters in which the jobs of a sweep differ, of those that vary alike the shortest."""
     keys = [key for key in group[0] if key.startswith("params.") and all(key in run for run in group)]
-    told: dict[tuple[int, ...], str] = {}
+    key_of: dict[tuple[int, ...], str] = {}
     for key in sorted(keys, key=lambda key: (len(key), key)):
         values = [run[key] for run in group]
         alike = tuple(values.index(value) for value in values)
         if len(set(values)) > 1 and not key.removeprefix("params.").startswith(_OWN):
-            told.setdefault(alike, key)
-    shown = list(told.values())[:_MOST_TOLD]
+            key_of.setdefault(alike, key)
+    shown = list(key_of.values())[:_MOST_TOLD]
     labels = [", ".join(f"{key[7:]}={_shortened(run[key])}" for key in shown) for run in group]
     return (
         labels

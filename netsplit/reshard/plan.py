@@ -175,7 +175,7 @@ def host_tasks(
     tasks: Sequence[UnitTask], itemsize: int, network: Network, strategy: str
 ) -> dict[int, HostTask]:
     """Index -> a task of `inside_apart` that passes NICs, as hosts see it; seconds without latencies."""
-    seen = {}
+    tasks_of = {}
     for index, task in enumerate(tasks):
         havers, groups = by_hosts(task.senders, network), by_hosts(task.receivers, network)
         if not groups or not havers.keys().isdisjoint(groups):
@@ -183,8 +183,8 @@ def host_tasks(
         nbytes = task.elements * itemsize * times_sent(strategy, len(groups), len(task.receivers))
         slowest = max(network.nic[host] for host in groups)
         seconds = tuple(nbytes * max(network.nic[host], slowest) for host in havers)
-        seen[index] = HostTask(tuple(havers), seconds, tuple(groups))
-    return seen
+        tasks_of[index] = HostTask(tuple(havers), seconds, tuple(groups))
+    return tasks_of
 
 
 def _decided(

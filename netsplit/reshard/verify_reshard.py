@@ -36,7 +36,7 @@ def verify_reshard(plan: ReshardPlan) -> None:
 
 
 def _wrong_hops(plan: ReshardPlan) -> Iterator[str]:
-    """Of what each hop sends: who has it, and by what."""
+    """What is wrong with each hop: its sender lacks the slice, or it does not wait for it."""
     held = {device: _piece(plan.source, device, plan.shape) for device in plan.source.mesh.devices}
     for index, hop in enumerate(plan.hops):
         name = f"hop {index} from {hop.source} to {hop.destination}"

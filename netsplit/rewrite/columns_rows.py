@@ -67,13 +67,13 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     calls, ways = ways_of_graph(graph)
     every = [_chain(graph, last) for last in _closing(calls, ways)]
     chains = sorted(filter(None, every), key=lambda each: -each.weight_bytes)
-    taken: set[str] = set()
+    cut: set[str] = set()
     chosen = []
     for each in chains:
-        if taken.isdisjoint(each.cuts):
-            taken.update(each.cuts)
+        if cut.isdisjoint(each.cuts):
+            cut.update(each.cuts)
             chosen.append(each)
-    single = [_single(graph, calls[name], own) for name, own in ways.items() if name not in taken]
+    single = [_single(graph, calls[name], own) for name, own in ways.items() if name not in cut]
     chosen += sorted(filter(None, single), key=lambda each: -each.weight_bytes)
     return tuple(chosen)
 
@@ -151,6 +151,6 @@ def _single(graph: Graph, call: SplitCall, ways: Mapping[Axis, Way]) -> CutProdu
 
 
 def _cut_bytes(graph: Graph, cut: FollowedCut) -> int:
-    """Of matrices among the weights that are cut."""
+    """Bytes of the matrices among the weights that are cut."""
     weights = [graph.initializers[k] for (tag, k), _ in cut.reads() if tag == "init"]
     return sum(each.nbytes for each in weights if each.is_parameter and len(each.shape) > 1)

@@ -65,7 +65,7 @@ class NodePart:
 
     @property
     def fraction(self) -> float:
-        """Of the operator."""
+        """The fraction of the operator that it computes."""
         whole = 1.0
         for cut in self.cuts:
             whole *= cut.fraction
@@ -101,7 +101,7 @@ class NodePart:
 
 @dataclass(frozen=True)
 class NodeParts:
-    """Of a graph; empty where nothing was rewritten."""
+    """The parts in a graph; empty where nothing was rewritten."""
 
     of: Mapping[
         str, NodePart
@@ -165,7 +165,7 @@ def does(node: Node) -> str:
 
 
 def parts_label(parts: Sequence[NodePart], short: bool = False) -> str:
-    """Of what runs together: ``part 1/2 of linear_2``, ``part 1/2 of 3 operators``, ``4 parts``; or "".
+    """Names what runs together: ``part 1/2 of linear_2``, ``part 1/2 of 3 operators``, ``4 parts``; or "".
 
     Args:
         short: ``1/2`` instead.

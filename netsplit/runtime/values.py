@@ -122,7 +122,7 @@ class IterationValues:
         self.sums[k] = (before.add_(total) if own else before + total), True
 
     def sum_of(self, k: str) -> Tensor | None:
-        """Of a variable's gradients over the micro-batches, which are forgotten here."""
+        """The sum of a variable's gradients over the micro-batches, which are forgotten here."""
         total, _ = self.sums.pop(k, (None, False))
         return total
 
@@ -139,7 +139,7 @@ class IterationValues:
 
 
 def sum_of(terms: Sequence[Tensor]) -> Tensor | None:
-    """Of gradients, one after another."""
+    """The sum of gradients, added one after another; None of none."""
     total: Tensor | None = None
     for term in terms:
         total = term if total is None else total + term

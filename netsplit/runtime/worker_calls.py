@@ -263,7 +263,7 @@ def add(worker: Worker, number: int, program: Program, values: dict[str, Tensor]
 
 
 def _read(worker: Worker, program: Program, names: list[str]) -> dict[str, Tensor]:
-    """Of the source of weights; parts as pieces of wholes, of which one is here at a time."""
+    """Reads from the source of weights; parts as pieces of wholes, of which one is here at a time."""
     weights: WeightSource | None = worker.memory["weights"]
     assert weights is not None or not names, f"{names[0]} has no value"
     if weights is None:

@@ -237,7 +237,7 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
     settings, schedule = experiment.settings, experiment.schedule
     first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
     step = session.step(experiment.model, experiment.loss, first, experiment.training)
-    if not isinstance(schedule, AutoSchedule):
+    if not schedule.decides_everything:
         return Shared(step, session.problem(step, schedule))
     ((name, method),) = experiment.partitioners.items()
     folder = experiment.stable / name if settings.resume == "auto" else None
@@ -286,8 +286,8 @@ def _method(
     model = session.deploy(step, plan, shared.whole)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = ProgressRecorder(run, progress)
-    here = comparison.folder / "checkpoints"
-    with opened_checkpoints(settings, experiment.config, experiment.stable, here, run.name) as checkpoints:
+    stored = comparison.folder / "checkpoints"
+    with opened_checkpoints(settings, experiment.config, experiment.stable, stored, run.name) as checkpoints:
         try:
             history = fit(
                 model, experiment.data, epochs=settings.epochs, seed=settings.seed, observer=observer,

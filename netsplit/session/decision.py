@@ -14,7 +14,6 @@ from netsplit.errors import CaptureError, ConfigError, InfeasibleError, NetSplit
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
-from netsplit.partition import Auto
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
@@ -156,7 +155,7 @@ def foreseen(
     stages: Stages | None = None,
 ) -> WholePlan:
     """The plan under either kind of schedule; raises as `decided` does."""
-    if isinstance(order, AutoSchedule):
+    if order.decides_everything:
         return decided(step, source, order, method, stages)[0]
     problem = problem_of(step, source, order, stages)
     graph, cutting = problem.graph, BatchCuts(step, named=True)
@@ -166,10 +165,10 @@ def foreseen(
     else:
         cutting.not_at_size()
     if stages is not None:
-        stages.stage(f"plan by {method.name}", getattr(method, "time_limit_s", None), "s")
+        stages.stage(f"plan by {method.name}", method.time_limit_s, "s")
         problem = replace(problem, improved=stages.improved)
-    told = (*cutting.told(order.microbatches), *_refused(step, graph))
-    return plan_under(problem, method, step.whole.samples, told)
+    remarks = (*cutting.told(order.microbatches), *_refused(step, graph))
+    return plan_under(problem, method, step.whole.samples, remarks)
 
 
 @dataclass
@@ -185,7 +184,7 @@ class _WholeDecision:
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.method = None if isinstance(self.method, Auto) else self.method
+        self.method = None if self.method is None or self.method.tries_others else self.method
         self.cutting = BatchCuts(self.step, self.open.microbatches is not None)
 
     @property

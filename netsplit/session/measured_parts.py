@@ -60,7 +60,7 @@ class MeasuredParts:
 
     @property
     def costs(self) -> Costs:
-        """Of the step's operators, with all that was measured of parts; the same object until more is."""
+        """Costs of the step's operators and of all parts measured so far; the same object until more is."""
         if not self._measured:
             return self.whole
         if self._made is None:
@@ -88,14 +88,14 @@ class MeasuredParts:
     def _measure(self, after: Graph) -> bool:
         """Whether the graph has parts of which `costs` did not know."""
         check_element_wise(self.task.optimizer, after)
-        before, some = self.task.graph, False
+        before, measured = self.task.graph, False
         keys = {name: operator_key(after, after.nodes[name]) for name in new_nodes(before, after)}
         for kind, own in self.costs.devices.items():
             ranks = [rank for rank, device in enumerate(self.cluster.devices) if device.kind == kind]
             if own.rates is None and ranks and before.nodes.keys() <= own.nodes.keys():
                 self._measure_on(kind, ranks[0], after, keys)
-                some |= not own.parts.keys() >= set(keys.values())
-        return some
+                measured |= not own.parts.keys() >= set(keys.values())
+        return measured
 
     def _measure_on(self, kind: str, rank: int, graph: Graph, keys: dict[str, str]) -> None:
         digest = parts_digest(identity_of(self.pool(), rank), in_flight=self.task.in_flight)

@@ -165,7 +165,7 @@ class Session:
             CaptureError, ConfigError, NetSplitError: as `problem_of`, `training_plan` and
                 `ModelStep.plan`.
         """
-        if isinstance(order, AutoSchedule):
+        if order.decides_everything:
             return training_plan(step, self.costs, order, method, self.stages)
         return step.plan(self.problem(step, order), method, self.stages), None
 

@@ -139,7 +139,7 @@ class StepSizes:
         return self.step.problem(graph, self.step.complete(costs, graph), cluster, GPipe(m))
 
     def derivable(self, counts: Iterable[int]) -> list[int]:
-        """Of other numbers of micro-batches those that make equal ones, without another capture."""
+        """Other numbers of equal micro-batches whose graphs need no capture."""
         if self.ends is None:
             return []
         (few, _, many), whole = self.ends, self.step.whole.samples
@@ -154,11 +154,11 @@ class StepSizes:
         if self.ends is None or not self.ends[0].batch_size < samples < self.ends[-1].batch_size:
             return None
         few, third, many = self.ends
-        made = graph_at(few, many, samples)
-        return None if made is None else with_line(made, few, third, many)
+        graph = graph_at(few, many, samples)
+        return None if graph is None else with_line(graph, few, third, many)
 
     def _line(self) -> tuple[Graph, Graph, Graph] | None:
-        """Of what was captured the fewest samples and the most, and between them a third, if that is what
+        """The captured graphs of the fewest samples and the most, and between them a third, if that is what
         these say.
 
         Else without one sample, whose tensors lie otherwise in memory: the transposed are in plain order.
@@ -177,7 +177,7 @@ class StepSizes:
         return -(-self.step.whole.samples // m)
 
     def costs(self, samples: int) -> Costs:
-        """Of the graph at that many samples, complete."""
+        """Complete costs of the graph at that many samples."""
         graph = self.graphs[samples]
         if self.source.predicted:
             costs = self._of(graph)

@@ -100,7 +100,7 @@ class ModelStep:
         return self.whole.rows(0, samples).own()
 
     def graph(self, example: Batch, check: bool = False, told: int = logging.DEBUG) -> Graph:
-        """Of one micro-batch.
+        """Capture the graph of one micro-batch.
 
         Raises:
             CaptureError: it cannot be captured, or would train something else, where that is checked.
@@ -112,7 +112,7 @@ class ModelStep:
         return graph
 
     def values(self, graph: Graph) -> dict[str, Tensor]:
-        """Of the graph's initializers: the model's own tensors."""
+        """Values of the graph's initializers: the model's own tensors."""
         return initial_values(self.model, graph, self.loss)
 
     def tensors(self, graph: Graph) -> dict[str, Tensor]:
@@ -206,20 +206,20 @@ class ModelStep:
         """
         asked = with_known_parts(problem)
         if stages is not None:
-            stages.stage(f"plan by {partitioner.name}", getattr(partitioner, "time_limit_s", None), "s")
+            stages.stage(f"plan by {partitioner.name}", partitioner.time_limit_s, "s")
             asked = replace(asked, improved=stages.improved)
         plan = decide(asked, partitioner, room=partitioner.respects_capacity)
         check_element_wise(self.optimizer, plan.problem.graph)
         require_replicable(problem.graph, plan.placement.replicated)
         report, method = plan.placement.report, plan.placement.method
-        told = f"predicted {1e3 * plan.iteration_s:,.1f} ms per iteration"
-        log.info("%s: %s; %s", method, told, report.summary())
+        predicted = f"predicted {1e3 * plan.iteration_s:,.1f} ms per iteration"
+        log.info("%s: %s; %s", method, predicted, report.summary())
         if partitioner.respects_capacity and problem.memory == "static":
             warn_of_overflow(method, plan.simulated[1].peak_bytes, problem.cluster, "the static count fits")
         return plan
 
     def programs(self, plan: Plan) -> Programs:
-        """Of batches of any shapes and sizes."""
+        """Makes the programs of batches of any shapes and sizes."""
         return Programs(
             plan.asked.the_simulator, plan.placement, plan.simulated[0], self.captures, self.whole.key,
             self.known,

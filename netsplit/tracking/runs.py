@@ -236,8 +236,8 @@ class MethodRun:
             make = Param if kind == "params" else RunTag
             entries = [make(plain_key(key), value) for key, value in values.items()]
             for start in range(0, len(entries), _MOST):
-                some: dict[str, Any] = {kind: entries[start : start + _MOST]}
-                self._send(kind, lambda client: client.log_batch(self.run_id, **some))  # noqa: B023
+                batch: dict[str, Any] = {kind: entries[start : start + _MOST]}
+                self._send(kind, lambda client: client.log_batch(self.run_id, **batch))  # noqa: B023
 
     def _send(self, what: str, send: Callable[[MlflowClient], object]) -> None:
         if self._place.client is not None:

@@ -115,8 +115,8 @@ def _kind(node: Any) -> str:
     """The last part of a node's target, or of the class that the target is given: ``SGD``."""
     if not isinstance(node, dict):
         return ""
-    made = next((node[key] for key in ("optimizer", "scheduler") if isinstance(node.get(key), str)), None)
-    return str(made or node.get("_target_", "")).rpartition(".")[2]
+    name = next((node[key] for key in ("optimizer", "scheduler") if isinstance(node.get(key), str)), None)
+    return str(name or node.get("_target_", "")).rpartition(".")[2]
 
 
 def _columns(value: Any, prefix: str) -> Iterator[tuple[str, str]]:

@@ -75,7 +75,7 @@ def _encoders_as_captured(graph: Graph) -> Iterator[None]:
 
 
 def _refuse_hooks(graph: Graph) -> None:
-    """Of all modules: those that stay whole are on workers, in other processes."""
+    """Refuses hooks on all modules: those that stay whole are on workers, in other processes."""
     whole = next((call for call in graph.calls.values() if isinstance(call, ModuleCall)), None)
     every = (f"_global_{name}_hooks" for name in ("forward_pre", "forward", "backward_pre", "backward"))
     if whole is not None and any(getattr(nn.modules.module, name) for name in every):
@@ -88,7 +88,7 @@ def _refuse_hooks(graph: Graph) -> None:
 
 @dataclass
 class Captures:
-    """Of one model and loss.
+    """The graphs of one model and loss, by kind of batch.
 
     Args:
         limit: how many kinds of batches training may see, and how many prediction; one more is refused.

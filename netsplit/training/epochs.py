@@ -233,14 +233,14 @@ class _EpochLoop:
     def _steps(self) -> Iterator[Iteration]:
         """The rest of the present epoch, one optimiser step after another."""
         count, size = self._samples, self.model.batch_size
-        epoch, seen = self.position.epoch, self.position.samples
-        while seen < count:
+        epoch, samples = self.position.epoch, self.position.samples
+        while samples < count:
             self._tell_adaptation(self.position.step, self._steps_left - 1)
-            total = min(self.accumulate * size, count - seen)
+            total = min(self.accumulate * size, count - samples)
             start, made_s = time.perf_counter(), self.model.made_s
-            loss, timed = self._step(BatchPlace(epoch, seen, total))
+            loss, timed = self._step(BatchPlace(epoch, samples, total))
             seconds = time.perf_counter() - start - (self.model.made_s - made_s)
-            seen += total
+            samples += total
             done = Iteration(self.position.step, epoch, loss, seconds, timed, total, self.model.stepped_rates)
             self.position = self.position.after(total, None if self._is_left_out(loss) else loss, seconds)
             self.since_start += 1
@@ -292,8 +292,8 @@ class _EpochLoop:
             return self.model.train_batch(inputs, targets, fraction=fraction, step=True)
 
     def _make_last_program(self) -> None:
-        """Of an epoch's last batch, where that is smaller: what refuses it does so before the first step. Not
-        of a stream, which may not be read to its end twice."""
+        """Make the program of an epoch's smaller last batch, so that a refusal comes before the first step.
+        Not of a stream, which may not be read to its end twice."""
         rest = self._samples % self.model.batch_size
         done = self.position.epoch >= self.epochs
         if not rest or done or isinstance(self.data.train, Stream):
@@ -365,12 +365,12 @@ class _EpochLoop:
                 f"checkpoint '{folder}' does not say so that it can be read where its training stands: "
                 "begin with an earlier one."
             ) from error
-        here = {"seed": self.seed, "train_samples": len(self.data.train)}
-        wrong = [key for key, value in here.items() if order.get(key) != value]
+        expected = {"seed": self.seed, "train_samples": len(self.data.train)}
+        wrong = [key for key, value in expected.items() if order.get(key) != value]
         if self.position.samples and wrong:
             raise ConfigError(
                 f"checkpoint '{folder}' stands within an epoch, whose order came from {wrong[0]} "
-                f"{order.get(wrong[0])}, but it is {here[wrong[0]]} here: give the same."
+                f"{order.get(wrong[0])}, but it is {expected[wrong[0]]} here: give the same."
             )
 
     def _start_over(self) -> None:

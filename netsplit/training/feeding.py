@@ -130,8 +130,8 @@ class Feeding:
         try:
             self.packed = self.packed or packed_samples(shared)
         except Exception as error:  # whatever its code raises
-            told = " ".join(str(error).split()).rstrip(".")
-            return f"it cannot be sent to them ({type(error).__name__}: {told})"
+            reason = " ".join(str(error).split()).rstrip(".")
+            return f"it cannot be sent to them ({type(error).__name__}: {reason})"
         return None
 
     def _read_alike(self, place: BatchPlace) -> str | None:
@@ -140,15 +140,15 @@ class Feeding:
         nbytes = len(self.packed)
         if nbytes > MOST_SENT and self.data.read_by != "workers":
             return f"it holds {nbytes / 2**20:.0f} MiB in memory, of which each would have a copy"
-        told = digest_of(self.once.batch(place, probed(place)))
+        expected = digest_of(self.once.batch(place, probed(place)))
         self.once.close()  # so that it reads them once more
-        if digest_of(self.once.batch(place, probed(place))) != told:
+        if digest_of(self.once.batch(place, probed(place))) != expected:
             return "samples are not the same when they are read again, though every generator is seeded"
         runtime = self.model.runtime
         for who, (digest, why) in give_samples(runtime.pool, runtime.program, self.packed, place).items():
             if why:
                 return f"worker {who} cannot read it ({why})"
-            if digest != told:
+            if digest != expected:
                 return f"worker {who} reads other samples than the training process does"
         return None
 

@@ -72,7 +72,7 @@ _WORDS = {
 
 
 def words_of_metric(name: str) -> MetricWords:
-    """Of one of the user's own, its name."""
+    """How a metric is written; one of the user's own by its name."""
     return _WORDS.get(name) or MetricWords(name, name, False)
 
 

@@ -285,7 +285,7 @@ class ParallelModel:
 
     @property
     def learning_rate(self) -> list[float]:
-        """Of each of the optimiser's groups; set it to a number for all, or to one for each.
+        """The rates of the optimiser's groups; set it to a number for all, or to one for each.
 
         A scheduler that is stepped goes on from there as it does in plain PyTorch.
 

@@ -291,7 +291,7 @@ class Programs:
 
 
 def _copies(graph: Graph) -> dict[str, set[int]]:
-    """Of what is held of parameters, which copies are read."""
+    """Which copies of held parameters are read."""
     copies: dict[str, set[int]] = {}
     for init in graph.initializers.values():
         if init.requires_grad:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Of one placed model.
+    """Reads and writes the training state of one placed model.
 
     Args:
         graph: of the training step.
@@ -89,12 +89,12 @@ class TrainingState:
             runtime.draws = draws
             if changed:
                 log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
-            here = self._here()
+            state = self._here()
             with holding():
-                load_own(place, here)
+                load_own(place, state)
             late = {k: f"model.{k}" for k in runtime.loaded.late}
-            runtime.put({k: here[name] for k, name in late.items() if name in here})
-            torch.set_rng_state(here["rng.controller"])
+            runtime.put({k: state[name] for k, name in late.items() if name in state})
+            torch.set_rng_state(state["rng.controller"])
         return extra
 
     def _needed(self) -> dict[str, Kind]:

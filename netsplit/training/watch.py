@@ -109,7 +109,7 @@ class ModelWatch:
             )  # fmt: skip
 
     def _written(self) -> list[tuple[int, int]]:
-        """Of every parameter that the model has now, its memory and how often it was written."""
+        """The memory of every parameter that the model has now, and how often it was written."""
         now = (t for store in self._stores for t in store.values() if t is not None and not is_lazy(t))
         return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in now]
 

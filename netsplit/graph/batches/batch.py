@@ -209,7 +209,7 @@ def _remembered(
 def _dims(
     tensors: Sequence[Tensor], marks: Sequence[Marked | None], n: int, known: Sequence[int | None] | None
 ) -> tuple[int | None, ...]:
-    """Of every tensor the dimension of the samples; the first `n` are of the inputs."""
+    """The dimension of the samples in every tensor; the first `n` are of the inputs."""
     marked = [(mark.dim,) if mark is not None else None for mark in marks]
     if known is not None and len(known) == len(tensors):
         return tuple(mark[0] if mark else dim for mark, dim in zip(marked, known, strict=True))

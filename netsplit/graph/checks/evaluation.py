@@ -118,7 +118,7 @@ class _EvaluationCheck:
             self._one(2, self.step.batch.tensors)
 
     def run_after(self, earlier: Batch) -> None:
-        """Of a further kind of batch: what came before it, and it before what comes again."""
+        """Compare with an earlier kind of batch, run before and after this one."""
         step = Inference(self.model, earlier.without_targets)
         alone = not self.written and not self.draws and step.batch.key != self.step.batch.key
         with holding(self.model, self.values):

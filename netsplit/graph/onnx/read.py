@@ -56,8 +56,8 @@ def graph_of(model: Any, path: str, sizes: Mapping[str, int] | None = None) -> G
     opsets = opsets_of(model)
     read = {k for node in nodes for k in node.inputs} | {each.name for each in model.graph.output}
     inputs = tuple(each.name for each in model.graph.input if each.name not in initializers)
-    made = [k for node in nodes for i, k in enumerate(node.outputs) if k and (i == 0 or k in read)]
-    shapes = _types(model, dict(sizes or {}), inputs, made, path)
+    outputs = [k for node in nodes for i, k in enumerate(node.outputs) if k and (i == 0 or k in read)]
+    shapes = _types(model, dict(sizes or {}), inputs, outputs, path)
     shapes = {k: shapes[k] for k in (*inputs, *(k for node in nodes for k in node.outputs)) if k in shapes}
     read_nodes = tuple(_node(node, initializers, shapes, opsets) for node in nodes)
     used = {k for node in read_nodes for k in node.initializers}

@@ -47,9 +47,9 @@ def persistent_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named_tensors(model).items() if name not in left_out}
 
 
-def _free_prefix(taken: dict[str, Tensor]) -> str:
+def _free_prefix(tensors: dict[str, Tensor]) -> str:
     prefix = "loss."
-    while any(name.startswith(prefix) for name in taken):
+    while any(name.startswith(prefix) for name in tensors):
         prefix = f"_{prefix}"
     return prefix
 
@@ -192,7 +192,7 @@ def _places(tensor: Tensor) -> Tensor:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Of two tensors whose memory does from end to end."""
+    """Whether two tensors whose spans of memory overlap share an element."""
     if not any(is_spread(each.shape, each.stride()) for each in (a, b)):
         return True
     return bool(torch.isin(_places(a), _places(b)).any())

@@ -223,7 +223,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
 
 
 def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:
-    """Of the tensors that a function's backward gives a gradient; all, where that cannot be found out."""
+    """Ids of the tensors that a function's backward gives a gradient; of all where that is unknown."""
     asked = [tensor for tensor in tensors if tensor.requires_grad]
     given = [tensor for tensor in results if tensor.requires_grad and tensor.grad_fn is not None]
     if not asked or not given:
@@ -375,7 +375,7 @@ def _around(hook: Any) -> Iterator[Any]:
 
 
 class _HookHandle:
-    """Of a hook: it stays for the step."""
+    """The handle of a hook, which stays for the step."""
 
     def remove(self) -> None:
         raise RuntimeError("a hook registered in the forward cannot be removed again in a captured step")

@@ -53,12 +53,12 @@ class PipelineEnds:
     @classmethod
     def of(cls, tasks: IterationTasks, schedule: AnySchedule, alone: NDArray[np.bool_]) -> PipelineEnds:
         atom = tasks.graph.instance.atom_of[tasks.node]
-        some = tasks.work_s.max(axis=1, initial=0.0) > 0
-        able = [v for v in range(tasks.graph.n) if some[v] and alone[atom[v]]]
-        ends = cls(alone, atom, some, (tasks.head_s, tasks.tail_s), {})
+        timed = tasks.work_s.max(axis=1, initial=0.0) > 0
+        able = [v for v in range(tasks.graph.n) if timed[v] and alone[atom[v]]]
+        ends = cls(alone, atom, timed, (tasks.head_s, tasks.tail_s), {})
         if able:
             paths, n = _HubPaths(tasks, schedule), tasks.graph.n
-            left_s = np.where(some, tasks.tail_s, np.inf)[: 2 * n].reshape(2, n).min(axis=0)
+            left_s = np.where(timed, tasks.tail_s, np.inf)[: 2 * n].reshape(2, n).min(axis=0)
             for early in (tasks.head_s, left_s):
                 for hub in sorted(able, key=early.__getitem__)[:_HUBS]:
                     ends.apart[hub] = paths.begins_s(hub), paths.ends_s(hub)

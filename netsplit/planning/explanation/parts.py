@@ -89,7 +89,7 @@ class PartsChange:
 
 
 def placed_splits(placement: Placement, graph: Graph) -> tuple[PlacedSplit, ...]:
-    """Of every operator of a graph that is in parts, and of every part that is cut again; the whole first."""
+    """The splits of every operator in parts, and of every part that is cut again; the whole first."""
     nodes: dict[tuple[str, tuple[int, ...]], list[Node]] = {}
     for node in graph:
         if node.part is not None and not node.part.moves:
@@ -144,10 +144,10 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
     if not splits:
         return ""
     groups = _groups(splits)
-    told = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].told}" for each in groups[:most])
+    lines = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].told}" for each in groups[:most])
     left = sum(map(len, groups[most:]))
     rest = f"; and {left} more" if left else ""
-    return f"{counted(len(splits), 'operator')} in parts: {told}{rest}"
+    return f"{counted(len(splits), 'operator')} in parts: {lines}{rest}"
 
 
 def algebra_told(placement: Placement) -> tuple[str, ...]:
@@ -207,8 +207,8 @@ def steps_told(parallel: ParallelGraph | None, sums: Mapping[str, tuple[str, ...
         where: dict[tuple[str, ...], list[str]] = {}
         for operator, devices in sums.items():
             where.setdefault(devices, []).append(short(operator))
-        told = (f"{_some(names, 8)} on {listed(devices)}" for devices, names in where.items())
-        yield f"partial sums are added up: {'; '.join(told)}"
+        sums_on = (f"{_some(names, 8)} on {listed(devices)}" for devices, names in where.items())
+        yield f"partial sums are added up: {'; '.join(sums_on)}"
 
 
 def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:
@@ -243,8 +243,8 @@ def copied_nodes(placement: Placement) -> dict[str, int]:
 
 
 def restated(placement: Placement, graph: Graph) -> Placement:
-    """Of a graph with other rewrites: parts where their operator was, an operator where its parts are put
-    together, and the pieces of a tensor where they are read."""
+    """The placement for a graph with other rewrites: parts where their operator was, an operator where its
+    parts are put together, and the pieces of a tensor where they are read."""
     tasks = folded(placement.rewrites)
     known = {node.name: _known(node, placement, tasks.get(_operator(node))) for node in graph}
     for name in reversed(graph.nodes):

@@ -252,7 +252,7 @@ class _PathWalk:
         return self.posts[device, peer, event.name, event.microbatch if number is None else number]
 
     def _ring(self, name: str) -> dict[str, str]:
-        """Of a sum "... over d0, d1": each device's next."""
+        """Each device's next in the ring of a sum "... over d0, d1"."""
         devices = name.rpartition(" over ")[2].split(", ")
         if self.cluster is not None and len(devices) > 1:
             return dict(self.cluster.ring(devices))

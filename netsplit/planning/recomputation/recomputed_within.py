@@ -272,7 +272,7 @@ def _options(
 
 
 def _turns(program: Program, device: str) -> tuple[Counter[int], dict[int, int], set[int]]:
-    """Of a device's trained segments: how many micro-batches it computes and how many are in flight at most;
+    """For a device's trained segments: micro-batches that it computes, the most in flight at once,
     and those whose backward always follows at once."""
     counts: Counter[int] = Counter()
     now: Counter[int] = Counter()

@@ -118,7 +118,7 @@ class Profiler:
             self.rounds.append(median(took))
 
     def seconds(self) -> dict[str, NodeSeconds]:
-        """Of every node: medians over the timed walks of all rounds so far."""
+        """Seconds of every node: medians over the timed walks of all rounds so far."""
         seconds: dict[str, NodeSeconds] = {}
         for window in self.windows:
             seconds |= window.seconds(self.timed, min(self.engine_call_s))

@@ -35,7 +35,7 @@ def profile_parts(
     rounds: int = 2,
     in_flight: int = 1,
 ) -> dict[str, PartCosts]:
-    """Of these nodes; other arguments as of `Profiler`.
+    """Costs of these nodes; other arguments as of `Profiler`.
 
     Args:
         moving: operators that hand on pieces of tensors, or put them together.

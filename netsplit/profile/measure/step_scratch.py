@@ -50,7 +50,7 @@ def _scratch(factory: OptimizerFactory, name: str, dimensions: int, together: bo
 
 
 def _risen(factory: OptimizerFactory, name: str, dimensions: int, together: bool, count: int) -> float:
-    """Of a step on so many equal parameters of one group, in parameters."""
+    """Memory of a step on so many equal parameters of one group, in parameters."""
     parameters = [nn.Parameter(torch.ones((SIDE,) * max(dimensions, 1))) for _ in range(count)]
     optimizer = make_optimizer(factory, {name: parameters[0]}).optimizer
     (group,) = (each for each in optimizer.param_groups if each["params"])

@@ -84,7 +84,7 @@ class Rule:
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """Of both sides."""
+        """The terms of both sides."""
         return (*self.left, *self.right)
 
     @property
@@ -124,7 +124,7 @@ class Rule:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rule:
-        """Of its fields, after JSON.
+        """A rule from its fields, after JSON.
 
         Raises:
             RewriteError: they are something else.
@@ -174,7 +174,7 @@ class Algebra:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Algebra:
-        """Of what `to_dict` gave, after JSON.
+        """Reads what `to_dict` gave, after JSON.
 
         Raises:
             RewriteError: it is something else.

@@ -262,7 +262,7 @@ class Saved:
 
     @property
     def names(self) -> list[str]:
-        """Of the model's tensors."""
+        """Names of the model's tensors."""
         return [place.removeprefix("model.") for place in self.entries if place.startswith("model.")]
 
     def below(self, start: str) -> dict[str, str]:

@@ -376,11 +376,11 @@ def _moments(share: Share, saved: Saved, name: str, group: Mapping[str, Any]) ->
     for place in saved.below(_state(share.whole(name))).values():
         kind = saved.kind(place)
         scalar = kind is not None and kind[1] == ()
-        here = bool(on_device) if scalar else share.moments is None
+        on_parameter = bool(on_device) if scalar else share.moments is None
         shape = (
             parameter.shape if region is not None and kind is not None and kind[1] == region.shape else None
         )
-        wanted[place] = saved.blank(place, parameter.device if here else None, shape)
+        wanted[place] = saved.blank(place, parameter.device if on_parameter else None, shape)
     return wanted
 
 

@@ -149,7 +149,7 @@ class LossWords:
         return self.rule is not None and not (self.rule == "warn" and self._said)
 
     def stepped_on(self, said: str) -> bool:
-        """Of one that devices have stepped on already: it is trained.
+        """Say that devices have stepped on this loss already; True: it is trained.
 
         Raises:
             NonFiniteError: the rule says so.
@@ -162,7 +162,7 @@ class LossWords:
         return True
 
     def taken_back(self, said: str) -> bool:
-        """Of one whose batch was taken back; whether to train it yet.
+        """Say that this loss's batch was taken back; whether to train it yet.
 
         Raises:
             NonFiniteError: the rule says so.
@@ -176,7 +176,7 @@ class LossWords:
         return self.rule == "warn"
 
     def zeros(self) -> None:
-        """Of gradients of which there was none, where devices have stepped already."""
+        """Say once that devices stepped on zeros where there was no gradient."""
         if not self._zeros_said:
             self._zeros_said = True
             log.warning(
@@ -186,7 +186,7 @@ class LossWords:
             )
 
     def trained(self, program: Program, loss: float, outputs: Mapping[Key, float], iteration: int) -> None:
-        """Of one that is about to be stepped on."""
+        """Note a loss that is about to be stepped on."""
         self._said = self._said and not math.isfinite(loss)
         numbers = None if self._uneven_said else uneven(program, outputs)
         if numbers is not None:

@@ -29,7 +29,7 @@ _SAME = 1e-6  # relative
 
 @dataclass
 class CountedTargets:
-    """Of one device and iteration, by (loss, micro-batch)."""
+    """Weights of counted targets of one device and iteration, by (loss, micro-batch)."""
 
     numbers: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     microbatch: int = 0
@@ -52,8 +52,8 @@ class CountedTargets:
                 continue
             ignored = options.get("ignore_index", -100)
             with module.graph.inserting_before(node):
-                told = (node.name, options["target"], options.get("weight"), ignored)
-                module.graph.call_function(self._note, told)
+                arguments = (node.name, options["target"], options.get("weight"), ignored)
+                module.graph.call_function(self._note, arguments)
         module.recompile()
 
     def _note(self, name: str, targets: Tensor, weights: Tensor | None, ignored: int) -> None:

@@ -63,10 +63,10 @@ class HostMemory:
         return tensor
 
     def like(self, tensor: Tensor) -> Tensor:
-        """Of the same dtype, shape and strides; its values are not set."""
+        """A tensor of the same dtype, shape and strides; its values are not set."""
         whole = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        here = self.empty(whole.untyped_storage().nbytes())
-        return shaped(here, tensor.dtype, 0, tensor.shape, tensor.stride())
+        memory = self.empty(whole.untyped_storage().nbytes())
+        return shaped(memory, tensor.dtype, 0, tensor.shape, tensor.stride())
 
     def take(self, tensor: Tensor) -> Tensor:
         """A copy here."""
@@ -177,7 +177,7 @@ class _SavedView(NamedTuple):
 
 
 class SavedTensors:
-    """Of one forward of one segment.
+    """The tensors saved by one forward of one segment.
 
     Args:
         staying: tensors whose storages are not moved.
@@ -246,9 +246,9 @@ class SavedTensors:
 
     def _moves(self, tensor: Tensor) -> bool:
         plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-        here = plain and tensor.device.type == self.host.device.type
+        on_device = plain and tensor.device.type == self.host.device.type
         # What stands for zeros in forward-mode derivatives has no memory.
-        return here and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+        return on_device and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
 
 
 def _unpack(saved: Tensor | _Staying | _SavedView) -> Tensor:

@@ -162,7 +162,7 @@ class _PieceMover:
                     place.copy_(self.flat[index].view(place.shape))
 
     def _at(self, region: Box) -> Tensor:
-        """Of the new piece."""
+        """The region in the new piece."""
         assert self.new is not None
         assert self.needed is not None
         return self.new[_slices(region, self.needed)]
@@ -189,5 +189,5 @@ def _inside(inner: Box, outer: Box) -> bool:
 
 
 def _slices(region: Box, within: Box) -> tuple[slice, ...]:
-    """Of the region, in a piece that is `within`."""
+    """The slices of a region in a piece that is `within`."""
     return tuple(slice(start - a, stop - a) for (start, stop), (a, _) in zip(region, within, strict=True))

@@ -68,12 +68,12 @@ class HandingOn:
         """
         held_back = self.state.held_back
         while True:
-            behind: set[str] = set()  # peers to whom an earlier one is held back
+            waiting: set[str] = set()  # peers to whom an earlier one is held back
             for held in tuple(held_back):
-                if held.send.peer not in behind and self._hand_on(held):
+                if held.send.peer not in waiting and self._hand_on(held):
                     held_back.remove(held)
                 else:
-                    behind.add(held.send.peer)
+                    waiting.add(held.send.peer)
             if not wait or not held_back:
                 return
             self._await_next(held_back[0])

@@ -60,15 +60,15 @@ class Neighbours:
         name = f"netsplit-{uuid.uuid4().hex}"
         place = _place() if count > 1 and may_be_read() else ""
         door = _door(name, count) if place else None
-        told: list[Any] = [None] * count
-        dist.all_gather_object(told, (place, name) if door else ("", ""))
+        gathered: list[Any] = [None] * count
+        dist.all_gather_object(gathered, (place, name) if door else ("", ""))
         sockets: dict[int, socket.socket] = {}
         if door is not None:
-            names = {q: each[1] for q, each in enumerate(told) if each[0] == place}
+            names = {q: each[1] for q, each in enumerate(gathered) if each[0] == place}
             with door:
                 sockets = _connected(door, rank, names)
-        dist.all_gather_object(told, set(sockets))  # one may have given the other up meanwhile
-        return cls({q: each for q, each in sockets.items() if rank in told[q]})
+        dist.all_gather_object(gathered, set(sockets))  # one may have given the other up meanwhile
+        return cls({q: each for q, each in sockets.items() if rank in gathered[q]})
 
     def __contains__(self, rank: object) -> bool:
         return rank in self.wires
@@ -290,9 +290,9 @@ def _introduced(peer: socket.socket, rank: int, token: Tensor) -> int | None:
         return None
     peer.send(_TOKEN.pack(rank, token.data_ptr(), token.numpy().tobytes()))
     other, address, expected = _TOKEN.unpack(peer.recv(_TOKEN.size))
-    seen = torch.zeros_like(token)
+    copied = torch.zeros_like(token)
     with suppress(OSError):
-        _read(pid, address, seen.data_ptr(), len(expected))
-    good = seen.numpy().tobytes() == expected
+        _read(pid, address, copied.data_ptr(), len(expected))
+    good = copied.numpy().tobytes() == expected
     peer.send(b"y" if good else b"n")
     return int(other) if peer.recv(1) == b"y" and good else None

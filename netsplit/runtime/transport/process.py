@@ -46,7 +46,7 @@ GROUP_MARGIN_S = 60.0
 
 
 def group_timeout(timeout_s: float) -> timedelta:
-    """Of a group: above every wait that a device ends itself, so that its sentence comes first."""
+    """A group's timeout, above every wait that a device ends itself, so that its sentence comes first."""
     return timedelta(seconds=max(timeout_s, COMPILING_S) + GROUP_MARGIN_S)
 
 

@@ -269,8 +269,8 @@ class WorkerPool:
                 self._launcher = Launcher(spec, self.folder, f"{host}:{port}", key)
             self._accept(listener, key.encode())
         host = socket.gethostname()
-        seen = None if spec.external else ModulesSeen.here()
-        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), host, spec.cross_memory, seen)
+        modules = None if spec.external else ModulesSeen.here()
+        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), host, spec.cross_memory, modules)
         for rank, connection in enumerate(self.connections):
             limit_waits(connection, max(0.5, spec.timeout_s / 2))  # twice: before and after some progress
             tune(connection)

@@ -131,7 +131,7 @@ class Adaptation:
 
     @classmethod
     def of(cls, settings: Adapt, plan: Plan, placed_s: float) -> Adaptation:
-        """Of a plan that was just put on its workers; `placed_s`: that this took."""
+        """Begins with a plan just put on its workers; `placed_s`: seconds that this took."""
         problem = plan.problem
         return cls(settings, plan, WorkerCosts.of(problem.graph, problem.cluster, problem.costs), placed_s)
 
@@ -188,8 +188,8 @@ class Adaptation:
             self.costs = WorkerCosts.of(problem.graph, problem.cluster, problem.costs)
         if self._trial is not None:
             left = self.decisions[self._trial.number]
-            told = f"{left.why}; another plan was switched to before it was measured"
-            self.decisions[self._trial.number] = replace(left, why=told)
+            why = f"{left.why}; another plan was switched to before it was measured"
+            self.decisions[self._trial.number] = replace(left, why=why)
         self.plan, self._worth = plan, _CHANGED
         self._window, self._since, self._wait, self._windows = [], 0, _SETTLING, 0
         self._trial, self._looked_s = None, None
@@ -293,8 +293,8 @@ class Adaptation:
             self._note(measured_s)
             self.decisions[trial.number] = replace(decision, outcome="kept")
         elif longer_s * self.horizon <= self.switch_s:
-            told = f"{decision.why}; it is longer, but too few iterations are left for the way back"
-            self.decisions[trial.number] = replace(decision, outcome="kept", why=told)
+            why = f"{decision.why}; it is longer, but too few iterations are left for the way back"
+            self.decisions[trial.number] = replace(decision, outcome="kept", why=why)
         else:
             self._refused.append(self.plan.placement)
             self._pause *= 2

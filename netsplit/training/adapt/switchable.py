@@ -88,9 +88,9 @@ def changeable(open_: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[s
 
 def why_unswitchable(plan: Plan, other: Plan) -> str | None:
     """None: it can go on by the other plan."""
-    graph, here, there = plan.problem.graph, plan.simulated[0], other.simulated[0]
-    if here.devices != there.devices:
-        return f"it is for the devices {', '.join(there.devices)}, and these are {', '.join(here.devices)}"
+    graph, ours, theirs = plan.problem.graph, plan.simulated[0], other.simulated[0]
+    if ours.devices != theirs.devices:
+        return f"it is for the devices {', '.join(theirs.devices)}, and these are {', '.join(ours.devices)}"
     if set(graph.wholes) != set(other.problem.graph.wholes):
         return "it is of another model"
     if not (graph.rewrites or other.problem.graph.rewrites) and _training(graph) != _training(
@@ -101,12 +101,12 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
         return "gradients are clipped or scaled under one of the two alone"
     if _operators(plan.placement) != _operators(other.placement):
         return "its operators are cut into other parts"
-    if set(here.graph.initializers) != set(there.graph.initializers):
+    if set(ours.graph.initializers) != set(theirs.graph.initializers):
         return "its parameters are cut into other parts"
     cut = plan.compiler.schedule.microbatches, graph.batch_size
     if cut != (other.compiler.schedule.microbatches, other.problem.graph.batch_size):
         return "it cuts a batch into other micro-batches, with which another training would go on"
-    if here.asynchronous or there.asynchronous:
+    if ours.asynchronous or theirs.asynchronous:
         return _STEPPING
     for op in graph.calls.values():
         if isinstance(op, ModuleCall | GradientHook):

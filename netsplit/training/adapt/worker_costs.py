@@ -76,7 +76,7 @@ class WorkerCosts:
 
     @classmethod
     def of(cls, graph: Graph, cluster: Cluster, costs: Costs) -> WorkerCosts:
-        """Of costs by kind of device; an operator without any costs nothing yet."""
+        """Costs by device from costs by kind; an operator without any costs nothing yet."""
         devices = {}
         for device in cluster.devices:
             known = costs.of(device.kind)
@@ -99,7 +99,7 @@ class WorkerCosts:
         self.forgotten = {name for name in devices if self._forgets(name, name in working)}
 
     def _forgets(self, name: str, works: bool) -> bool:
-        """Of a slow worker without work nothing is measured that would show that it has recovered."""
+        """Whether to forget that a worker is slow: without work, nothing shows that it recovered."""
         self._idle[name] = 0 if works else self._idle.get(name, 0) + 1
         patience = self._patience.setdefault(name, _IDLE)
         if self._idle[name] < patience or self.slowness(name) < SLOWER:
@@ -146,12 +146,12 @@ class WorkerCosts:
         how much slower what they and this one timed has become; where that is nothing, by how much slower
         than expected this one's is. What none timed, as all that some did."""
         known, first = self.costs.devices[name].nodes, self.first.devices[name].nodes
-        earlier, seen = self.seen[name] - timed, self.seen[name] | timed
+        earlier, measured = self.seen[name] - timed, self.seen[name] | timed
         speed = _speed(known, learnt.nodes, self.seen[name] & timed or timed)
         nodes = {**learnt.nodes, **{node: known[node].scaled(speed) for node in earlier}}
-        speed = _speed(first, nodes, seen)
-        nodes |= {node: each.scaled(speed) for node, each in first.items() if node not in seen}
-        self.seen[name] = seen
+        speed = _speed(first, nodes, measured)
+        nodes |= {node: each.scaled(speed) for node, each in first.items() if node not in measured}
+        self.seen[name] = measured
         return replace(learnt, nodes=nodes)
 
 

@@ -41,7 +41,7 @@ def _resize(call: OnnxCall) -> Tensor:
 
 
 def _upsample(call: OnnxCall) -> Tensor:
-    """Of operator sets up to 9; later ones have Resize."""
+    """Upsample of operator sets up to 9; later ones have Resize."""
     x = call.tensor(0)
     scales = list(call.attr("scales") or call.host(1).reshape(-1))
     sizes = [math.floor(n * s) for n, s in zip(x.shape, scales, strict=True)]

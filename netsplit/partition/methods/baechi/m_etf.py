@@ -97,7 +97,7 @@ class EtfLoop:
             now = min(moments)
 
     def proposals(self, idle: list[int], now: int, table: Ints) -> list[tuple[int, int, int]]:
-        """Of each idle device its column, the row of `table` that it would run, and when it can do something.
+        """(column, row of `table` that it would run, when it can start) of each idle device.
 
         Args:
             idle: columns of the table.

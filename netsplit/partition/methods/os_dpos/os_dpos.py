@@ -125,12 +125,12 @@ class OsDpos(Partitioner):
         begun = min(fitting, key=lambda each: each.finish_s)
         best, ended_by = _split_while_it_gains(begun, deadline)
         answer, scored = _least(problem, [best, begun, *fitting, *replicas])
-        made = answer.made
+        schedule = answer.made
         origins = {id(whole): "whole", id(narrow): "narrow", **{id(each): "replicas" for each in replicas}}
         start = origins.get(id(begun), "data_parallel")
         cut = answer is best and best is not begun
         notes = {
-            **made.notes(),
+            **schedule.notes(),
             "start": start,
             "answered": "splits" if cut else origins.get(id(answer), "data_parallel"),
             "ended_by": ended_by,
@@ -141,7 +141,7 @@ class OsDpos(Partitioner):
             **({"explored": explored.to_dict()} if explored.origins else {}),
         }
         return Choice(
-            made.device_of(),
+            schedule.device_of(),
             answer.order_key(self.order),
             objective_s=answer.finish_s,
             notes=notes,
@@ -150,7 +150,7 @@ class OsDpos(Partitioner):
 
 
 def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
-    """Of the graph as it is; or why it does not fit."""
+    """The graph as it is, sequenced; or why it does not fit."""
     try:
         return Sequenced.of(problem, problem), None
     except InfeasibleError as refusal:
@@ -190,9 +190,9 @@ def _data_parallel(problem: Problem, deadline: float) -> Iterator[Sequenced]:
         with suppress(RewriteError):
             rewrites = parts(problem.graph, len(devices))
             graph = rewrite.applied(problem.graph, (*problem.graph.rewrites, *rewrites))
-            made = Sequenced.rewritten(problem, graph, deadline)
-            if made is not None:
-                yield made
+            candidate = Sequenced.rewritten(problem, graph, deadline)
+            if candidate is not None:
+                yield candidate
 
 
 def _replicas(problem: Problem, deadline: float) -> Iterator[Sequenced]:
@@ -210,8 +210,8 @@ def _replicas(problem: Problem, deadline: float) -> Iterator[Sequenced]:
         with suppress(RewriteError):
             rewrites = rewrite.replicate(graph, len(devices))
             if rewrites:
-                made = rewrite.applied(graph, (*graph.rewrites, *rewrites))
-                replicas = Sequenced.side_by_side(problem, problem_rewritten(problem, made), devices)
+                copied = rewrite.applied(graph, (*graph.rewrites, *rewrites))
+                replicas = Sequenced.side_by_side(problem, problem_rewritten(problem, copied), devices)
                 plain = replace(replicas, as_it_stands=True)  # which may hold less at once
                 yield plain if problem.simulator and not replicas.fits and plain.fits else replicas
 
@@ -223,9 +223,9 @@ def _in_parts_that_fit(problem: Problem, deadline: float) -> Sequenced | None:
         return None
     while (narrower := _narrower(problem, now, deadline)) is not None:
         now = narrower
-        made = Sequenced.rewritten(problem, now.graph, deadline)
-        if made is not None:
-            return made
+        cut = Sequenced.rewritten(problem, now.graph, deadline)
+        if cut is not None:
+            return cut
     return None
 
 
@@ -264,7 +264,7 @@ def _split_while_it_gains(begun: Sequenced, deadline: float) -> tuple[Sequenced,
 
 
 def _best_cut(now: Sequenced, deadline: float) -> tuple[Sequenced | None, str]:
-    """Of the longest operator of the path that can be cut; and why there is no better one."""
+    """The best cut of the longest operator of the path that can be cut; or why there is none."""
     best: Sequenced | None = None
     for v in longest_operators(now):
         devices = len(now.given.cluster.devices)
@@ -304,15 +304,15 @@ def longest_operators(now: Sequenced) -> list[int]:
     return sorted(path, key=lambda v: -seconds[v, now.where[v]])
 
 
-def _least(problem: Problem, made: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
+def _least(problem: Problem, candidates: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
     """The one that is foreseen to fit and to take least, or else to lack least, where the problem has what
     foresees; else the first. Where the problem has a `meter`, by what its parts were measured to take."""
     if problem.simulator is None:
-        return made[0], {}
-    can_be = {each: each for each in made if each.foreseen[1] < math.inf}  # and as it is known now
+        return candidates[0], {}
+    can_be = {each: each for each in candidates if each.foreseen[1] < math.inf}  # and as it is known now
     if not can_be:
-        problem.simulator(made[0].placement())
-    notes = {"foreseen_s": [each.foreseen[1] for each in made]}
+        problem.simulator(candidates[0].placement())
+    notes = {"foreseen_s": [each.foreseen[1] for each in candidates]}
     while True:
         answer = min(can_be, key=lambda each: can_be[each].rank)
         try:

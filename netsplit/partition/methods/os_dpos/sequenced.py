@@ -49,8 +49,8 @@ class Sequenced:
         tasks = StepTasks.of(Instance.of(problem))
         order = tasks.by_rank(max_ranks(Instance.of(problem), tasks))
         device_of = devices_of_nodes(problem.graph, devices)
-        made = schedule_placed(problem, OS_DPOS, tasks, order, device_of, "replicas")
-        return cls(given, problem, tasks, made)
+        schedule = schedule_placed(problem, OS_DPOS, tasks, order, device_of, "replicas")
+        return cls(given, problem, tasks, schedule)
 
     def knowing(self, given: Problem) -> Sequenced:
         """The same, to be foreseen anew by what is known now."""
@@ -68,7 +68,7 @@ class Sequenced:
 
     @classmethod
     def rewritten(cls, given: Problem, graph: Graph, deadline: float) -> Sequenced | None:
-        """Of a graph that was made of the given one; None where none fits, or time is over."""
+        """Sequences a graph rewritten from the given one; None where none fits, or time is over."""
         problem = problem_rewritten(given, graph)
         left = max(deadline - time.perf_counter(), 1e-3)
         try:
@@ -87,9 +87,9 @@ class Sequenced:
                 yield from self._also(deadline, split, *copies)
 
     def _also(self, deadline: float, *rewrites: Rewrite) -> Iterator[Sequenced]:
-        made = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites), deadline)
-        if made is not None:
-            yield made
+        candidate = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites), deadline)
+        if candidate is not None:
+            yield candidate
 
     def order_key(self, order: Order) -> Mapping[str, float]:
         """Node -> by what it is ordered."""
