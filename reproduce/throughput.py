@@ -66,7 +66,7 @@ def throughputs(
     """
     if not methods:
         raise ConfigError("study.methods is empty: give at least one, as in experiment/table_6_4.yaml.")
-    made: dict[str, Partitioner] = {name: build(each) for name, each in methods.items()}
+    partitioners: dict[str, Partitioner] = {name: build(each) for name, each in methods.items()}
     rows: list[tuple[Cell, ...]] = []
     notes = ["over: the devices whose memory the simulated peak exceeds."]
     reached: dict[str, dict[str, float]] = {}
@@ -77,10 +77,10 @@ def throughputs(
         with torch.device("meta"):
             model = case.model()
         experiment = Experiment(
-            name, model, case.loss, case.dataset, made, SingleBatch(), optimizer, settings
+            name, model, case.loss, case.dataset, partitioners, SingleBatch(), optimizer, settings
         )
         shared, own = described(experiment, cluster), reached.setdefault(name, {})
-        for method, partitioner in made.items():
+        for method, partitioner in partitioners.items():
             printed = case.reference.get(method)
             try:
                 plan = shared.plan(partitioner)
@@ -99,7 +99,7 @@ def throughputs(
         notes += _agreement(case.label or name, own, case.reference)
     metrics = {f"{method}.{name}": rate for name, own in reached.items() for method, rate in own.items()}
     title = "Samples per second, planned, beside printed ones"
-    return StudyResult(title, COLUMNS, tuple(rows), tuple(notes), (_picture(reached, made),), metrics)
+    return StudyResult(title, COLUMNS, tuple(rows), tuple(notes), (_picture(reached, partitioners),), metrics)
 
 
 def _is_over(plan: Any, device: str) -> bool:

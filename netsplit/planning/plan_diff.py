@@ -49,7 +49,7 @@ class PlanDiff:
 
     def _changes(self) -> list[tuple[str, float]]:
         """What the seconds go to, and how many more than before; the greatest change first."""
-        names = self.made_of_before | dict(self.made_of_after)
+        names = dict(self.made_of_before) | dict(self.made_of_after)
         each = {k: self.made_of_after.get(k, 0.0) - self.made_of_before.get(k, 0.0) for k in names}
         least = SAME * self.before_s
         return sorted(((k, s) for k, s in each.items() if abs(s) > least), key=lambda item: -abs(item[1]))
@@ -91,7 +91,7 @@ def played_devices(problem: Problem, before: Placement, after: Placement) -> dic
         weight += each / max(float(each.sum()), 1e-300)
     common = np.zeros((len(instance.devices),) * 2)
     np.add.at(common, (new, old), weight)
-    played = {}
+    played: dict[str, str] = {}
     for alike in interchangeable_devices(instance):
         rows, columns = linear_sum_assignment(common[np.ix_(alike, alike)], maximize=True)
         played |= {

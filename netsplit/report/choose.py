@@ -116,7 +116,7 @@ def name_of(run: Recorded) -> str:
 
 
 def _newest_of_each(ended: Sequence[Recorded], shown: Sequence[Recorded]) -> list[Recorded]:
-    """Of each study and comparison: what its newest command recorded."""
+    """What the newest command recorded, for each study and comparison."""
     chosen = []
     for source in dict.fromkeys(map(_source, ended)):
         known = [run for run in ended if _source(run) == source]

@@ -56,8 +56,13 @@ from netsplit.tracking.records import (
 )
 from netsplit.tracking.trained import keep_trained, record_model
 from netsplit.training.adapt.switchable import check_adaptable
-from netsplit.training.checkpoints import opened_checkpoints, origin_checkpoint, stable_folder
-from netsplit.training.decided_cut import as_decided, as_saved, keep
+from netsplit.training.checkpoints import (
+    as_saved,
+    newest,
+    opened_checkpoints,
+    origin_checkpoint,
+    stable_folder,
+)
 from netsplit.training.epochs import fit
 from netsplit.training.metrics import Metric, accuracy, chosen_metric, update_metric
 from netsplit.training.options import Training
@@ -240,15 +245,15 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
     if not schedule.decides_everything:
         return Shared(step, session.problem(step, schedule))
     ((name, method),) = experiment.partitioners.items()
-    folder = experiment.stable / name if settings.resume == "auto" else None
-    if folder is not None:
-        schedule = as_decided(schedule, folder)
+    checkpoint = None
+    if settings.resume == "auto":
+        checkpoint = newest(experiment.stable / name)
     elif settings.resume != "never":
-        schedule = as_saved(schedule, origin_checkpoint(settings.resume))
+        checkpoint = origin_checkpoint(settings.resume)
+    if checkpoint is not None:
+        schedule = as_saved(schedule, checkpoint)
     plan, whole = session.plan(step, schedule, method)
     assert whole is not None, "all was decided together"
-    if folder is not None:
-        keep(folder, whole.schedule.microbatches)
     return Shared(step, plan.asked, (plan, whole))
 
 
@@ -287,7 +292,7 @@ def _method(
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = ProgressRecorder(run, progress)
     stored = comparison.folder / "checkpoints"
-    with opened_checkpoints(settings, experiment.config, experiment.stable, stored, run.name) as checkpoints:
+    with opened_checkpoints(settings, experiment.stable, stored, run.name) as checkpoints:
         try:
             history = fit(
                 model, experiment.data, epochs=settings.epochs, seed=settings.seed, observer=observer,

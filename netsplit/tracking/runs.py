@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import psutil
-
 from netsplit.errors import NetSplitError
 from netsplit.tracking.database import addressed, charts_of
 from netsplit.tracking.datasets import records_of
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.metrics import COMPARISON
-from netsplit.tracking.owner import OWNER, owner_mark
 from netsplit.tracking.values import (
     as_tags,
     as_yaml,
@@ -91,7 +88,7 @@ class Place:
         from mlflow.tracking.context.registry import resolve_tags
 
         given = {plain_key(key): str(value) for key, value in (tags or {}).items()}
-        every = resolve_tags({**host_tags(), OWNER: owner_mark(), **own, **given})
+        every = resolve_tags({**host_tags(), **own, **given})
         with writing(f"run '{name}'"):
             return str(self.client.create_run(self.experiment_id, run_name=name, tags=every).info.run_id)
 
@@ -191,10 +188,7 @@ class MethodRun:
 
     @contextmanager
     def watched(self, every_s: float | None) -> Iterator[None]:
-        """Record the machine's load every so many seconds meanwhile, and once at the end.
-
-        The processor use of that last record is the mean of all the time.
-        """
+        """Record the machine's load every so many seconds meanwhile."""
         if every_s is None or self._place.client is None:
             yield
             return
@@ -202,18 +196,11 @@ class MethodRun:
 
         uri = self._place.client.tracking_uri
         monitor = SystemMetricsMonitor(self.run_id, sampling_interval=every_s, tracking_uri=uri)
-        psutil.cpu_percent()  # counts from here to the next call in this thread, which is at the end
         monitor.start()
         try:
             yield
         finally:
             monitor.finish()
-            with warned(f"the last record of run '{self.name}' is lost"), writing("the machine's load"):
-                for each in monitor.monitors:
-                    each.clear_metrics()
-                monitor.collect_metrics()
-                monitor.publish_metrics(monitor.aggregate_metrics())
-                monitor.mlflow_logger.flush()
 
     def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
         """Write what is queued and end the run, whose tag ``error`` is `reason`. Raises no `StoreError`."""
