@@ -35,11 +35,9 @@ from netsplit.planning.explanation.parts import (
     parallel_graph,
     parts_summary,
     placed_splits,
-    placed_sums,
-    steps_told,
 )
 from netsplit.planning.plan_diff import PlanDiff, played_devices, with_devices
-from netsplit.planning.summary import PlanSummary, recomputation_line, weight_lines
+from netsplit.planning.summary import PlanSummary, recomputation_line
 from netsplit.program.instructions import Program
 from netsplit.program.newly_held import newly_held_bytes
 from netsplit.rewrite.node_parts import node_parts
@@ -181,13 +179,10 @@ class Plan:
 
     @property
     def told_of_parts(self) -> list[str]:
-        """What algebra replaced, which operators are in parts, what moves and what adds between them, and
-        what of weights travels; the last of an objective that is simulated."""
+        """What algebra replaced, and which operators are in parts."""
         cut = parts_summary(self.splits)
         algebra = [f"algebra: {line}" for line in algebra_told(self.placement)]
-        parallel = None if self.parallel_graph is None else self.parallel_graph[1]
-        steps = steps_told(parallel, placed_sums(self.placement, self.problem.graph))
-        return [*algebra, *([cut] if cut else []), *steps, *weight_lines(*self.simulated)]
+        return [*algebra, *([cut] if cut else [])]
 
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path."""

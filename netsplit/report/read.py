@@ -47,11 +47,7 @@ _OWN = ("tracking.", "checkpoint.")
 _SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.link.")
 _DESCRIBED = ("model", "dataset", "cluster", "schedule", "optimizer", "batch_size", "epochs", "seed")
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
-_PICTURES = {
-    "comparison": "Throughput and iteration",
-    "throughput": "Throughput by iteration",
-    "training": "Training",
-}
+_PICTURES = {"comparison": "Throughput and iteration", "training": "Training"}
 _MS = (",.1f", 1e3)
 _DECIDED = {
     "predicted_before": "Old plan, predicted", "predicted_after": "New plan, predicted",

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netsplit.cluster.cluster import Link
-from netsplit.pictures.drawing import PALETTE, colours_of, new_figure, save_figure
+from netsplit.pictures.drawing import PALETTE, new_figure, save_figure
 from netsplit.tracking.table import ComparisonRow
 from netsplit.training.metrics import words_of_metric
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["TrainingCurve", "comparison_figure", "link_figure", "throughput_figure", "training_figure"]
+__all__ = ["TrainingCurve", "comparison_figure", "link_figure", "training_figure"]
 
 _MARKERS = "osD^vP*X"
 
@@ -93,20 +93,6 @@ def training_figure(curves: Mapping[str, TrainingCurve], path: str | Path) -> Fi
             axes.grid(alpha=0.3)
     if curves:
         grid[0][0].legend(loc="best", fontsize=10)
-    save_figure(figure, path)
-    return figure
-
-
-def throughput_figure(rates: Mapping[str, Sequence[float]], path: str | Path) -> Figure:
-    """Samples per second of each iteration, a line for each method."""
-    figure = new_figure(11, 3.75)
-    axes = figure.subplots()
-    for (method, values), colour in zip(rates.items(), colours_of(rates).values(), strict=True):
-        axes.plot(range(1, len(values) + 1), values, color=colour, linewidth=1.2, label=method)
-    axes.set(xlabel="iteration", ylabel="samples/s")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="best", fontsize=10)
     save_figure(figure, path)
     return figure
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.planning.explanation.parts import PlacedPart, algebra_told, parts_summary, placed_views
+from netsplit.planning.explanation.parts import algebra_told, parts_summary, placed_views
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
 from netsplit.simulate.trace import write_trace
-from netsplit.tracking.figures import TrainingCurve, comparison_figure, throughput_figure, training_figure
+from netsplit.tracking.figures import TrainingCurve, comparison_figure, training_figure
 from netsplit.tracking.metrics import (
     DECISION,
     epoch_metrics,
@@ -53,7 +53,6 @@ __all__ = [
     "record_workload",
     "row_of",
     "write_last_plan",
-    "write_parts",
     "write_plan",
     "write_whole",
 ]
@@ -193,7 +192,7 @@ def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
     run.summary(solver_metrics(plan.placement.report))
     run.tags(solver_tags(plan.placement.report))
     write_plan(plan, folder)
-    record_parts(run, plan, folder)
+    record_parts(run, plan)
     run.describe(f"```\n{plan.summary()}\n```")
 
 
@@ -247,7 +246,6 @@ def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:
     if last.placement != first.placement:
         own.mkdir()
         write_plan(last, own)
-        write_parts(last, own)
 
 
 def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path) -> None:
@@ -351,16 +349,6 @@ def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     if curves:
         training_figure(curves, comparison.folder / "training.png")
         run.artifact(comparison.folder / "training.png")
-        throughput_figure(_rates(comparison.histories), comparison.folder / "throughput.png")
-        run.artifact(comparison.folder / "throughput.png")
-
-
-def _rates(histories: Mapping[str, History]) -> dict[str, list[float]]:
-    """Samples per second of each iteration."""
-    return {
-        name: [(it.samples or history.batch_size) / it.seconds for it in history.iterations if it.seconds]
-        for name, history in histories.items()
-    }
 
 
 def _curves(histories: Mapping[str, History]) -> dict[str, TrainingCurve]:
@@ -381,43 +369,12 @@ def _in_words(link: Link) -> str:
     return f"{1e6 * link.latency_s:.1f} µs, {link.bandwidth / 1e9:.2f} GB/s, {fit}"
 
 
-_FILE = "parts.json"
-_COLUMNS = (
-    "operator", "module", "along", "part", "of", "size", "fraction", "devices", "seconds", "of_iteration",
-)  # fmt: skip
-
-
-def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
-    """How many there are; where there are some, which, along what, by what fraction and where; algebra."""
-    splits, algebra = plan.splits, algebra_told(plan.placement)
-    run.tags({"operators_in_parts": len(splits)} | ({"algebra": "; ".join(algebra)} if algebra else {}))
-    write_parts(plan, folder)
-    if not splits:
-        return
-    shown = json.dumps([{"path": _FILE, "type": "table"}])  # as `mlflow.log_table` has it
-    run.tags({"in_parts": parts_summary(splits), "mlflow.loggedArtifacts": shown})
-
-
-def write_parts(plan: Plan, folder: Path) -> None:
-    """A row for each part of an operator; no file where none is in parts."""
-    if plan.splits:
-        write_json(folder / _FILE, {"columns": _COLUMNS, "data": list(_rows(plan))})
-
-
-def _rows(plan: Plan) -> Iterator[list[Any]]:
-    whole = plan.simulated[1].iteration_s
-    for split in plan.splits:
-        for n, part in enumerate(split.parts, 1):
-            seconds = _seconds(plan, part)
-            yield [
-                split.operator, split.module, split.along, n, len(split.parts), part.size, part.fraction,
-                ", ".join(part.devices), seconds, seconds / whole if whole else None,
-            ]  # fmt: skip
-
-
-def _seconds(plan: Plan, part: PlacedPart) -> float:
-    """That a part is computed in an iteration, forward and backward of all micro-batches."""
-    problem, device_of = plan.problem, plan.placement.device_of
-    kinds = {name: problem.cluster.device(device_of[name]).kind for name in part.nodes}
-    once = sum(problem.costs.total_s(name, kind) for name, kind in kinds.items())
-    return plan.simulated[0].microbatches * once
+def record_parts(run: MethodRun, plan: Plan) -> None:
+    """How many operators are in parts, along what, by what fraction and where; what algebra replaced."""
+    run.tags(
+        {
+            "operators_in_parts": len(plan.splits),
+            "in_parts": parts_summary(plan.splits),
+            "algebra": "; ".join(algebra_told(plan.placement)),
+        }
+    )

@@ -157,13 +157,8 @@ class History:
         ]
         first = last[0].step if last else 0
         self.iterations = [it for it in self.iterations if it.step < first] + last
-        self.epochs = [_epoch(**each) for each in stored["epochs"]]
+        self.epochs = [Epoch(**each) for each in stored["epochs"]]
         self.peak_bytes = self.peak_bytes or dict(stored["peak_bytes"])
-
-
-def _epoch(*, test_accuracy: float | None = None, **stored: Any) -> Epoch:
-    """As a checkpoint has it; earlier ones had an accuracy, and no other metric."""
-    return Epoch(**({"score": test_accuracy} | stored))
 
 
 class Observer(Protocol):

@@ -97,19 +97,12 @@ def test_the_summary_says_what_is_in_parts_and_where() -> None:
     name = f"linear_2 ({problem.graph.nodes['linear_2'].module})"
     told = f"{name} along dimension 2: 75 % on cpu:0, 25 % on cpu:1"
     assert f"1 operator in parts: {told}" in str(plan.summary())
-    between = (
-        "between operators: 2 partition and 1 combine only move; 1 replicate add gradients in the backward"
-    )
-    assert between in str(plan.summary()).splitlines()
 
 
-def test_a_plan_says_what_moves_what_adds_and_where(tmp_path: Path) -> None:
-    """In its summary and the files of a run."""
+def test_a_run_has_the_parallel_graph(tmp_path: Path) -> None:
     problem = problem_of()
     plan = verified(problem, placed(problem, HEADS))
     write_plan(plan, tmp_path)
-    for text in ("2 reduce add partial sums", "partial sums are added up: linear_1 and linear_3 on cpu:0"):
-        assert text in str(plan.summary())
     parallel = ParallelGraph.from_dict(json.loads((tmp_path / "parallel_graph.json").read_text()))
     assert set(parallel.tasks(problem.graph)) == {*parallel.views}
     picture = (tmp_path / "parallel_graph.dot").read_text()

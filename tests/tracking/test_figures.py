@@ -8,7 +8,7 @@ from matplotlib.collections import PathCollection, PolyCollection
 
 from netsplit.cluster.cluster import Link
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.tracking.figures import link_figure, throughput_figure
+from netsplit.tracking.figures import link_figure
 from tests.tracking.samples import timeline
 
 
@@ -41,9 +41,3 @@ def test_links_have_points_a_line_and_their_fit_in_the_legend(tmp_path: Path) ->
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["cpu:0 → cpu:1: 50 µs, 1.00 GB/s, R² 0.9987", "cpu:1 → cpu:0: 10 µs, 1.00 GB/s, given"]
-
-
-def test_throughput_is_a_line_for_each_method(tmp_path: Path) -> None:
-    figure = throughput_figure({"auto": [1.0, 2.0, 3.0], "single": [1.5, 1.5]}, tmp_path / "throughput.png")
-    assert_png(tmp_path / "throughput.png")
-    assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[1.0, 2.0, 3.0], [1.5, 1.5]]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from netsplit.errors import RewriteError
@@ -26,10 +25,8 @@ __all__ = [
     "parts_change",
     "parts_summary",
     "placed_splits",
-    "placed_sums",
     "placed_views",
     "restated",
-    "steps_told",
 ]
 
 
@@ -181,34 +178,6 @@ def placed_views(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...
         if node.part is None or not node.part.moves:
             views.setdefault(_operator(node), {})[placement.device_of[node.name]] = None
     return {operator: tuple(devices) for operator, devices in views.items()}
-
-
-def placed_sums(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Operator -> the devices on which its partial sums are added."""
-    sums: dict[str, dict[str, None]] = {}
-    for node in graph:
-        if node.part is not None and node.part.moves and node.kind == "add":
-            sums.setdefault(node.part.operator, {})[placement.device_of[node.name]] = None
-    return {operator: tuple(devices) for operator, devices in sums.items()}
-
-
-def steps_told(parallel: ParallelGraph | None, sums: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    """Which of a plan's steps only move tensors, and which add; where the sums are."""
-    counts = Counter[str](each.kind for each in parallel.operators) if parallel else Counter[str]()
-    kinds = {
-        ("partition", "combine"): "only move",
-        ("reduce",): "add partial sums",
-        ("replicate",): "add gradients in the backward",
-    }
-    steps = {what: [f"{counts[k]:,} {k}" for k in own if counts[k]] for own, what in kinds.items()}
-    if counts:
-        yield f"between operators: {'; '.join(f'{listed(own)} {what}' for what, own in steps.items() if own)}"
-    if sums:
-        where: dict[tuple[str, ...], list[str]] = {}
-        for operator, devices in sums.items():
-            where.setdefault(devices, []).append(short(operator))
-        sums_on = (f"{_some(names, 8)} on {listed(devices)}" for devices, names in where.items())
-        yield f"partial sums are added up: {'; '.join(sums_on)}"
 
 
 def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:
