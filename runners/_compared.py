@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from netsplit.session.request import Request
-from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of
+from netsplit.tracking import Tracker, comparison_table, verdict_of, winner_of
 from netsplit.tracking.database import server_of
 from netsplit.tracking.records import Comparison
 from netsplit.tracking.values import masked
@@ -21,7 +21,6 @@ from .cli.planned import show_whole
 
 __all__ = ["one"]
 
-TABLE_WIDTH = 104  # what the table takes; a narrower terminal gets the outline
 PORT = 5000  # where it does
 
 
@@ -41,10 +40,7 @@ def one(
     comparison = comparison_of(request, name, labels, folder, partial(ConsoleProgress, console))
     if comparison.decided is not None:
         show_whole(console, comparison.decided, notes=False)
-    if console.width < TABLE_WIDTH:
-        console.print(outline(comparison.rows), highlight=False, soft_wrap=True)
-    else:
-        console.print(comparison_table(comparison.rows, title=name))
+    console.print(comparison_table(comparison.rows, title=name))
     said = written(comparison.folder, request.tracker, comparison.charts)
     console.print(said, markup=False, highlight=False, soft_wrap=True)
     last = [verdict_of(comparison.rows), *([next_step(comparison, request, command)] if command else [])]
@@ -62,7 +58,7 @@ def next_step(comparison: Comparison, request: Request, command: Callable[[str, 
         return ""
     if len(comparison.rows) > 1:
         return f"To train with {winner}: {command('train', winner)}"
-    kept = request.settings.checkpoint.trained in ("folder", "both")
+    kept = request.settings.checkpoint.trained == "folder"
     where = f"The trained parameters are in {comparison.folder / winner / 'checkpoint.pt'}. " if kept else ""
     method, other = ("auto", "auto") if winner == ONE_DEVICE else (winner, "one device")
     return f"{where}To compare it with {other}: {command('compare', f'[{method},{ONE_DEVICE}]')}"

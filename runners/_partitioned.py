@@ -23,7 +23,7 @@ from netsplit.partition.objectives import CONTIGUOUS
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.plan import Plan, infeasible_record
+from netsplit.planning.plan import Plan
 from netsplit.planning.what_if import what_if, what_if_lines
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import memory_of
@@ -77,8 +77,8 @@ def run(
             plan = decide(problem, partitioner)
         work.check_supported(problem, plan.placement)
     except InfeasibleError as error:
-        reason = infeasible_record(problem, partitioner.name, str(error), work.unit)
-        write_json(result, {"graph": settings.graph, **reason})
+        record = {"graph": settings.graph, "method": partitioner.name, "status": "infeasible"}
+        write_json(result, {**record, "objective": None, "message": " ".join(str(error).split())})
         raise InfeasibleError(f"{error} (written to {result})") from error
     record = {"graph": settings.graph, **plan.to_dict(work.unit, work.unit_s)}
     show_plan(console, plan, work)

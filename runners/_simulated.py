@@ -96,8 +96,7 @@ def show(console: Console, problem: Problem, program: Program, timeline: Timelin
     console.print(_times(program, timeline).terminal())
     console.print(_bytes(problem, program, timeline).terminal())
     _show_waits(console, timeline, pieces)
-    own = overheads(problem.cluster, problem.costs)
-    path = critical_path(timeline, program, *own, problem.cluster)
+    path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
     kinds: Counter[str] = Counter()
     for span in path:
         kinds[span.what] += span.seconds  # type: ignore[assignment]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from netsplit.errors import ConfigError
+from netsplit.files import plain
 from netsplit.graph.ir import Graph
 from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
 from netsplit.partition.base import Problem
@@ -50,7 +51,7 @@ from netsplit.simulate.timeline import Timeline
 from netsplit.simulate.trace import EventParts, parts_of_events
 from netsplit.tables import Column, Table, nbytes
 
-__all__ = ["DeviceLoad", "Plan", "infeasible_record"]
+__all__ = ["DeviceLoad", "Plan"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 
@@ -389,30 +390,8 @@ class Plan:
             "rewrites": [each.to_dict() for each in self.placement.rewrites],
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
             "recomputed": sorted(self.placement.recomputed, key=self.placement.priority.__getitem__),
-            "notes": _plain(report.notes),
+            "notes": plain(report.notes),
         }
-
-
-def infeasible_record(problem: Problem, method: str, reason: str, unit: str = "s") -> dict[str, Any]:
-    """What stands in place of `Plan.to_dict` where a method found no plan, for the `reason` given."""
-    return {
-        "method": method,
-        "status": "infeasible",
-        "objective_name": problem.objective.name,
-        "objective": None,
-        "bound": None,
-        "gap": None,
-        "unit": unit,
-        "seconds": None,
-        "seed": problem.seed,
-        "cluster": problem.cluster.name,
-        "device_of": {},
-        "per_device": {
-            device.name: {"seconds": None, "bytes": None, "capacity": device.capacity_bytes}
-            for device in problem.cluster.devices
-        },
-        "message": " ".join(reason.split()),
-    }
 
 
 def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceLoad]:
@@ -451,16 +430,3 @@ def _operators(problem: Problem, placement: Placement) -> dict[str, set[str]]:
         for device in stage.devices:
             own.setdefault(device, set()).update(names)
     return own
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of NumPy, tuples and sets as JSON has them."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

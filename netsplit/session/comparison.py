@@ -39,7 +39,6 @@ from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
 from netsplit.settings import Settings
 from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
-from netsplit.tracking.figures import link_figure
 from netsplit.tracking.records import (
     Comparison,
     Progress,
@@ -167,9 +166,6 @@ def compare(
         if problem.costs.predicted and (unknown := unknown_in_words(problem.graph)):
             source["unknown_operators"] = unknown
         parent.tags(source)
-        if session.link_samples:
-            link_figure(session.link_samples, problem.cluster.links, folder / "links.png")
-            parent.artifact(folder / "links.png")
 
         def row(plan: Plan, run: MethodRun, comparison: Comparison) -> ComparisonRow:
             run.tags(source)
@@ -312,7 +308,7 @@ def _method(
         decisions = () if model.adaptation is None else model.adaptation.decisions
         return record_row(run, plan, folder, measured, earlier, decisions)
     finally:
-        keep_trained(run, model, folder, settings)
+        keep_trained(model, folder, settings)
 
 
 def _steps_per_epoch(data: Data, settings: Settings) -> int:

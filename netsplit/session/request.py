@@ -69,11 +69,6 @@ class Request:
         if self.schedule.decides_everything:
             self._check_open()
         self._check_cluster()
-        if self.settings.checkpoint.trained == "mlflow" and not self.tracker.enabled:
-            raise ConfigError(
-                "checkpoint.trained is mlflow, and tracking is off: give folder or none, or leave "
-                "tracking=none out."
-            )
         cfg, reading = without_reading(cfg)
         validated(cfg, provided={"optimizer": ["params"]})
         self.optimizer: OptimizerFactory = build(cfg.optimizer)

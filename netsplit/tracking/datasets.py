@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from netsplit.tracking.values import masked, plain
+from netsplit.files import plain
+from netsplit.tracking.values import masked
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput

@@ -33,8 +33,8 @@ from netsplit.tracking.metrics import (
     timeline_tags,
 )
 from netsplit.tracking.runs import MethodRun
-from netsplit.tracking.table import ComparisonRow, comparison_markdown, outline
-from netsplit.training.adapt.decisions import Decision, decision_table
+from netsplit.tracking.table import ComparisonRow, comparison_markdown
+from netsplit.training.adapt.decisions import Decision
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
 
@@ -278,8 +278,6 @@ def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path
             [(f"adaptive.{key}", value, each.iteration) for key, value in values.items() if value is not None]
         )
     write_json(folder / "adaptive.json", [asdict(each) for each in decisions])
-    table = decision_table(decisions)
-    write_text(folder / "adaptive.txt", "\n".join([*map(str, decisions), "", *table.lines()]) + "\n")
 
 
 def record_row(
@@ -338,8 +336,9 @@ def record_result(run: MethodRun, row: ComparisonRow) -> None:
 
 def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     """The table, and the pictures of all methods."""
-    write_text(comparison.folder / "comparison.md", comparison_markdown(comparison.rows) + "\n")
-    run.describe(f"```\n{outline(comparison.rows)}\n```")
+    table = comparison_markdown(comparison.rows)
+    write_text(comparison.folder / "comparison.md", table)
+    run.describe(table)
     run.artifact(comparison.folder / "comparison.md")
     done = [row for row in comparison.rows if not row.failed]
     if done:

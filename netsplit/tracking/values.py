@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from netsplit.files import plain
+
 __all__ = [
-    "LABELS", "as_tags", "as_yaml", "dotted_keys", "masked", "parameters", "plain", "plain_key", "title",
+    "LABELS", "as_tags", "as_yaml", "dotted_keys", "masked", "parameters", "plain_key", "title",
     "words_of_failure",
 ]  # fmt: skip
 
@@ -20,23 +21,6 @@ _MAX_KEY = 250
 _PASSWORD = re.compile(r"(://[^:/\s]*:)(?:(?!://)\S)+@")  # up to the last @: a password can hold others
 _WRAPPED = "(raised as a result of"  # SQLAlchemy's line before the driver's own
 _FULL = ("disk is full", "No space left on device", "Disk quota exceeded")  # SQLite's words, and the system's
-
-
-def plain(value: Any) -> Any:
-    """A copy made of dict, list, str, int, float, bool and None only; configs are resolved."""
-    from omegaconf import OmegaConf
-
-    if OmegaConf.is_config(value):
-        value = OmegaConf.to_container(value, resolve=True)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
-        return value.item()
-    return value.as_posix() if isinstance(value, Path) else str(value)
 
 
 def dotted_keys(values: Any) -> dict[str, str]:

@@ -218,7 +218,7 @@ def test_metrics_per_iteration_epoch_and_run_are_recorded(compared: Outcome) -> 
 def test_artifacts_are_stored_and_can_be_read(compared: Outcome) -> None:
     shared = compared.artifacts("parent")
     names = {"graph.json", "comparison.md", "config.yaml"}
-    pictures = {"links.png", "comparison.png", "training.png"}
+    pictures = {"comparison.png", "training.png"}
     assert {path.name for path in shared.iterdir()} >= names | pictures
     graph = read_workload(shared / "graph.json").graph
     for method in METHODS:

@@ -78,7 +78,7 @@ def test_infeasible_is_said_with_the_missing_bytes(run: Run) -> None:
     assert ended.err.startswith("error: ")
     assert "10000 bytes are missing in total" in ended.err
     written = result()
-    assert (written["status"], written["objective"], written["device_of"]) == ("infeasible", None, {})
+    assert (written["status"], written["objective"]) == ("infeasible", None)
     assert "missing" in written["message"]
 
 

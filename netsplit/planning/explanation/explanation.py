@@ -89,7 +89,7 @@ def explain(
         assert simulated is not None, "an iteration is explained by its timeline"
         program, timeline = simulated
         objective_s = timeline.iteration_s
-        path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs), problem.cluster)
+        path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
         binding, made_of = _path_binding(path, objective_s), totals(path)
     cuts = cut_edges(instance, instance.encode(placement.device_of))
     return Explanation(placement.method, problem.objective, objective_s, binding, made_of, cuts, path)
@@ -178,9 +178,9 @@ def _span(span: PathSpan) -> str:
     i = f", micro-batch {span.microbatch}" if span.microbatch > 0 else ""
     what = node_run(span.nodes, 24) if span.nodes else short(span.name, 40)
     if span.what == "transfer":
-        why = {"link": "the link was busy", "nic": "a NIC was busy", "receiver": "the receiver came late"}
+        why = {"link": "the link was busy", "receiver": "the receiver came late"}
         late = f" ({why[span.after]})" if span.after in why else ""
         return f"{when}  {span.where}: {what}{i}{late}"
-    if span.what in ("step", "overhead", "reduce"):
-        return f"{when}  {span.where}: {span.name}"
+    if span.what in ("step", "overhead", "reduce", "wait"):
+        return f"{when}  {span.where}: {'waits for ' * (span.what == 'wait')}{span.name}"
     return f"{when}  {span.where}: {span.what} of {what}{i}"
