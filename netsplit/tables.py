@@ -4,7 +4,6 @@ table = Table([Column("method", text=True), Column("ms", ",.1f", 1e3)], [("auto"
 table.terminal()    # of rich
 table.markdown()    # as GitHub reads it
 table.lines()       # aligned, for a log or a file of text
-table.text()        # the same for a console of rich, with a rule below the headings
 table.html()        # for a notebook and the report
 table.csv()         # numbers in full, in the units that the headings name
 """
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import rich.table
-    import rich.text
 
 __all__ = ["Cell", "Column", "Table", "byte_unit", "csv_text", "nbytes"]
 
@@ -45,7 +43,7 @@ class Column:
     scale: float = 1.0  # from seconds, bytes and fractions to the unit that `name` says
     text: bool = False  # words, which begin at the left; figures end at the right
     whole: bool = False  # on a terminal no line of its cells is broken
-    below: bool = False  # of lines and text: its cells have a line of their own below the row; "" has none
+    below: bool = False  # of lines: its cells have a line of their own below the row; "" has none
     in_bytes: bool = False  # cells are bytes, shown in MiB, which the heading says; in CSV as they are
 
     @property
@@ -137,17 +135,6 @@ class Table:
         headings = [column.heading for column in self.columns]
         rows = [headings, *self.texts] if any(headings) else self.texts
         return [line for row in self._aligned(rows) for line in row]
-
-    def text(self) -> rich.text.Text:
-        """For a console of rich: the lines, with what is marked in its style."""
-        from rich.text import Text
-
-        headings, *rows = self._aligned([[column.heading for column in self.columns], *self.texts])
-        rule = "─" * max(len(row[0]) for row in (headings, *rows))
-        styles = [_STYLES.get(self.marked.get(index, ""), "") for index in range(len(rows))]
-        parts = zip([*headings, rule], [""] * (1 + len(headings)), strict=True)
-        marked = ((line, style) for row, style in zip(rows, styles, strict=True) for line in row)
-        return Text("\n").join(Text(line, style=style) for line, style in (*parts, *marked))
 
     def _aligned(self, rows: Sequence[Sequence[str]]) -> list[list[str]]:
         """The lines of each row."""

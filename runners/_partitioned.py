@@ -77,8 +77,8 @@ def run(
             plan = decide(problem, partitioner)
         work.check_supported(problem, plan.placement)
     except InfeasibleError as error:
-        record = {"graph": settings.graph, "method": partitioner.name, "status": "infeasible"}
-        write_json(result, {**record, "objective": None, "message": " ".join(str(error).split())})
+        failed = {"graph": settings.graph, "method": partitioner.name, "status": "infeasible"}
+        write_json(result, {**failed, "objective": None, "message": " ".join(str(error).split())})
         raise InfeasibleError(f"{error} (written to {result})") from error
     record = {"graph": settings.graph, **plan.to_dict(work.unit, work.unit_s)}
     show_plan(console, plan, work)

@@ -74,7 +74,7 @@ def run(
     write_trace(folder / "trace.json", timeline, program=program, parts=plan.event_parts)
     written = "trace.json"
     if settings.picture:
-        timeline_figure(timeline, None, folder / "timeline.png", plan.event_parts)
+        timeline_figure(timeline, None, folder / "timeline.png")
         written = "trace.json and timeline.png"
     console.print(f"Written to {folder}: {written}.", highlight=False, soft_wrap=True)
     return timeline.iteration_s

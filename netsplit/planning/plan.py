@@ -40,7 +40,6 @@ from netsplit.planning.explanation.parts import (
 from netsplit.planning.plan_diff import PlanDiff, played_devices, with_devices
 from netsplit.planning.summary import PlanSummary, recomputation_line
 from netsplit.program.instructions import Program
-from netsplit.program.newly_held import newly_held_bytes
 from netsplit.rewrite.node_parts import node_parts
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.simulate.device_times import memory_course
@@ -156,13 +155,6 @@ class Plan:
         """Device -> nodes that it computes, where any; each replica computes all of its stage."""
         return {name: load.nodes for name, load in self.loads.items() if load.nodes}
 
-    @property
-    def static_bytes(self) -> dict[str, int]:
-        """Device -> bytes under (5-18), where it has operators."""
-        instance = Instance.of(replace(self.problem, memory="static"))
-        held = instance.totals(self.placement.all_stages).nbytes
-        return {name: int(held[p]) for p, name in enumerate(instance.devices) if self.loads[name].nodes}
-
     @cached_property
     def splits(self) -> tuple[PlacedSplit, ...]:
         """The operators that are in parts."""
@@ -200,10 +192,8 @@ class Plan:
         """
         problem, old = self.problem, before.placement
         played = played_devices(problem, old, self.placement)
-        new, arriving = with_devices(self.placement, played), {}
-        if before.program is not None and self.program is not None:
-            arriving = newly_held_bytes(before.program, self.program, played)
-        change = placement_change(problem, old, new, arriving, node_parts(problem.graph).moving)
+        new = with_devices(self.placement, played)
+        change = placement_change(problem, old, new)
         was, now = before.explain(), self.explain()
         after = {
             " -> ".join(played.get(end, end) for end in where.split(" -> ")): seconds
@@ -312,7 +302,7 @@ class Plan:
             raise ConfigError(f"a plan for {name} is not simulated and has no {kind}: plot its graph.")
         if kind == "timeline":
             timed = measured if measured is not None and measured.events else None
-            return ShownFigure(timeline_figure(self.timeline, timed, parts=self.event_parts), title)
+            return ShownFigure(timeline_figure(self.timeline, timed), title)
         costs = problem.costs
         transients = costs.transients(problem.cluster.devices)
         scratch = costs.step_scratch(problem.cluster.devices)

@@ -18,7 +18,6 @@ __all__ = ["NEWEST", "Recorded", "Runs", "check_runs", "choose_runs", "grouped",
 
 NEWEST = "newest"
 _LEAST_ID = 4  # characters of a run's id that are enough
-_MOST = 60  # comparisons of one command and name
 _UI = "`netsplit ui` (`make ui`) shows the ids."
 
 Recorded: TypeAlias = dict[str, Any]
@@ -117,18 +116,12 @@ def name_of(run: Recorded) -> str:
 
 def _newest_of_each(ended: Sequence[Recorded], shown: Sequence[Recorded]) -> list[Recorded]:
     """What the newest command recorded, for each study and comparison."""
-    chosen = []
+    chosen: list[Recorded] = []
     for source in dict.fromkeys(map(_source, ended)):
-        known = [run for run in ended if _source(run) == source]
-        command = _command(known[0])
-        if command:
-            known = [run for run in shown if _source(run) == source and run["status"] != "RUNNING"]
-        jobs = [run for run in known if _command(run) == command]
-        newest: dict[Any, Recorded] = {}
-        for run in sorted(jobs, key=lambda run: run["status"] != "FINISHED"):
-            params = frozenset(each for each in run.items() if each[0].startswith("params."))
-            newest.setdefault((name_of(run), command and params), run)
-        chosen += [run for run in jobs if run in newest.values()][:_MOST]
+        newest = next(run for run in ended if _source(run) == source)
+        command = _command(newest)
+        jobs = [run for run in shown if (_source(run), _command(run)) == (source, command)]
+        chosen += [run for run in jobs if run["status"] != "RUNNING"] if command else [newest]
     return chosen
 
 

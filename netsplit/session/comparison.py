@@ -44,8 +44,10 @@ from netsplit.tracking.records import (
     Progress,
     ProgressRecorder,
     capacities,
+    keep_trained,
     record_comparison,
     record_decisions,
+    record_model,
     record_plan,
     record_result,
     record_row,
@@ -53,7 +55,6 @@ from netsplit.tracking.records import (
     record_workload,
     write_last_plan,
 )
-from netsplit.tracking.trained import keep_trained, record_model
 from netsplit.training.adapt.switchable import check_adaptable
 from netsplit.training.checkpoints import (
     as_saved,
@@ -300,7 +301,7 @@ def _method(
                 record_decisions(run, model.adaptation.decisions, folder)
             write_last_plan(model.plan, plan, folder)
         if checkpoints is not None:
-            log.info("%s: %s", run.name, checkpoints.told)
+            log.info("%s: checkpoints are kept in %s.", run.name, checkpoints.folder)
     comparison.histories[run.name] = history
     try:
         record_model(run, experiment.model, model, experiment.data)

@@ -14,7 +14,7 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
 from netsplit.profile.measure.stretches.in_turn import SizedStep
-from netsplit.profile.measured import Measured, ProfileCache
+from netsplit.profile.measured import ProfileCache
 from netsplit.profile.sized import SizeSeconds
 from netsplit.progress import Stages
 from netsplit.runtime.controller.loaded import tell
@@ -24,10 +24,7 @@ from netsplit.session.calibration import Calibration, Calibrator, predicted_here
 from netsplit.session.in_turn import measured_in_turn
 from netsplit.session.measured_parts import KnownParts, MeasuredParts
 
-__all__ = ["UNSURE", "CostSource", "MeasuredCosts"]
-
-UNSURE: dict[str, Measured] = {}
-"""Kept by all sessions of this process, as those of a sweep's jobs."""
+__all__ = ["CostSource", "MeasuredCosts"]
 
 
 class CostSource(Protocol):

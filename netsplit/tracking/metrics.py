@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMAND", "COMPARISON", "DECISION", "TEST", "epoch_metrics", "iteration_metrics",
-    "learning_rate_metrics", "overflow_bytes", "overfull", "prediction_error", "solver_metrics",
+    "learning_rate_metrics", "overfull", "prediction_error", "solver_metrics",
     "solver_tags", "timeline_metrics", "timeline_tags",
 ]  # fmt: skip
 
@@ -92,11 +92,6 @@ def timeline_tags(predicted: Timeline | None, measured: Timeline | None) -> dict
 def overfull(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> list[str]:
     """The devices whose peak is above their capacity."""
     return [device for device, peak in peaks.items() if device in capacity and peak > capacity[device]]
-
-
-def overflow_bytes(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> int:
-    """How far the worst peak is above its device's capacity."""
-    return max((peaks[device] - capacity[device] for device in overfull(peaks, capacity)), default=0)
 
 
 def solver_metrics(report: SolverReport) -> dict[str, float | None]:

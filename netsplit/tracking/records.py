@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections import Counter
@@ -10,7 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from torch import nn
+
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.data.dataset import Data
+from netsplit.data.reading.loader import batches
 from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
@@ -19,6 +24,7 @@ from netsplit.planning.explanation.parts import algebra_told, parts_summary, pla
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
+from netsplit.settings import Settings
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking.figures import TrainingCurve, comparison_figure, training_figure
 from netsplit.tracking.metrics import (
@@ -26,7 +32,6 @@ from netsplit.tracking.metrics import (
     epoch_metrics,
     iteration_metrics,
     learning_rate_metrics,
-    overflow_bytes,
     solver_metrics,
     solver_tags,
     timeline_metrics,
@@ -37,14 +42,18 @@ from netsplit.tracking.table import ComparisonRow, comparison_markdown
 from netsplit.training.adapt.decisions import Decision
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
+from netsplit.training.parallel import ParallelModel
+from netsplit.training.plain_state import save_state
 
 __all__ = [
     "Comparison",
     "Progress",
     "ProgressRecorder",
     "capacities",
+    "keep_trained",
     "record_comparison",
     "record_decisions",
+    "record_model",
     "record_parts",
     "record_plan",
     "record_result",
@@ -155,7 +164,6 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         predicted_s=plan.iteration_s,
         measured_s=history.iteration_s if history is not None else None,
         throughput=history.throughput if history is not None else _throughput(plan),
-        throughputs=history.throughputs if history is not None else None,
         spread=history.spread if history is not None else None,
         score=last.score if last is not None else None,
         metric=last.metric if last is not None else "",
@@ -297,7 +305,7 @@ def record_row(
     program, predicted = plan.simulated
     measured, typical = (history.measured, history.typical) if history is not None else (None, None)
     write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)
-    timeline_figure(predicted, measured, folder / "timeline.png", plan.event_parts)
+    timeline_figure(predicted, measured, folder / "timeline.png")
     row = replace(row_of(plan, run.name, history, earlier), changes=sum(each.changed for each in decisions))
     metrics = timeline_metrics(predicted, typical, plan.compiler.batch_size)
     run.summary(metrics | {"prediction_error": row.prediction_error})
@@ -305,12 +313,9 @@ def record_row(
         {
             **timeline_tags(predicted, typical),
             "capacity_bytes": row.capacity,
-            "static_bytes": plan.static_bytes,
-            "overflow_bytes": overflow_bytes(row.predicted_peak, row.capacity),
             "over_capacity": ", ".join(row.overfull),
             "nodes": row.nodes,
             "transfers": program.transfers,
-            "samples_per_s": row.throughputs._asdict() if row.throughputs is not None else None,
             "measured_by": "an earlier run" if earlier else None,
         }
     )
@@ -377,3 +382,22 @@ def record_parts(run: MethodRun, plan: Plan) -> None:
             "algebra": "; ".join(algebra_told(plan.placement)),
         }
     )
+
+
+def record_model(run: MethodRun, plain: nn.Module, model: ParallelModel, data: Data) -> None:
+    """A copy of the plain model with what was trained, where the tracker logs models."""
+    if not run.logs_model:
+        return
+    trained, half = copy.deepcopy(plain), data.test if len(data.test) else data.train
+    trained.load_state_dict(model.state_dict())
+    # Two samples as its example, as exporting takes one for a constant.
+    run.model(trained.eval(), next(batches(half, 2, shuffle=False, drop_last=False))[0])
+
+
+def keep_trained(model: ParallelModel, folder: Path, settings: Settings) -> None:
+    """The plain model's parameters, and averages of them, as files for `torch.load`."""
+    if settings.checkpoint.trained == "none":
+        return
+    model.save(folder / "checkpoint.pt")
+    if settings.ema_decay is not None:
+        save_state(model.ema_state_dict(), folder / "averages.pt")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from netsplit.tables import Cell, Column, Table
 from netsplit.tracking.metrics import overfull, prediction_error
-from netsplit.training.history import Throughputs
 from netsplit.training.metrics import words_of_metric
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ class ComparisonRow:
     capacity: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
     loss: float | None = None
-    throughputs: Throughputs | None = None  # over the measured iterations
     spread: tuple[float, float] | None = None  # samples per second of most of them (`History.spread`)
     error: str | None = None  # why the method failed
     earlier: bool = False  # what is measured is of an earlier run, under the plan it had

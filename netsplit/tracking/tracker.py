@@ -30,7 +30,7 @@ from netsplit.tracking.database import (
     open_experiment,
     sqlite_path,
 )
-from netsplit.tracking.runs import ComparisonRun, Models, Place, ended
+from netsplit.tracking.runs import ComparisonRun, Place, ended
 from netsplit.tracking.values import LABELS, dotted_keys
 
 __all__ = ["Tracker"]
@@ -69,7 +69,7 @@ class Tracker(Place):
         if system_metrics is not None and not 0 < system_metrics < math.inf:
             raise ConfigError(f"tracking.system_metrics is {system_metrics}: give seconds above 0, or null.")
         log_model = enabled and (log_model or register_model is not None)
-        super().__init__(models=Models(log_model, register_model), system_metrics=system_metrics)
+        super().__init__(log_model=log_model, register_model=register_model, system_metrics=system_metrics)
         path = sqlite_path(uri) if enabled else None
         self.uri = uri if path is None else f"sqlite:///{path}"
         self.experiment = experiment

@@ -16,7 +16,6 @@ __all__ = [
 LABELS = ("model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "scheduler")
 _TITLE = ("model", "dataset", "cluster", "schedule")
 _OWN = ("tracking", "checkpoint", "resume", "profile", "partitioner", "hydra")
-_NOISE = ("cluster.name", "cluster.host", "cluster.port", "cluster.timeout_s", "cluster.external")
 _MAX_KEY = 250
 _PASSWORD = re.compile(r"(://[^:/\s]*:)(?:(?!://)\S)+@")  # up to the last @: a password can hold others
 _WRAPPED = "(raised as a result of"  # SQLAlchemy's line before the driver's own
@@ -24,7 +23,7 @@ _FULL = ("disk is full", "No space left on device", "Disk quota exceeded")  # SQ
 
 
 def dotted_keys(values: Any) -> dict[str, str]:
-    """Nested mappings as dotted keys; a list of plain values is one value, other lists get indices."""
+    """Nested mappings as dotted keys; a list is one value."""
     return {key: str(item) for key, item in _leaves(plain(values), "")}
 
 
@@ -68,16 +67,14 @@ def parameters(config: Any, labels: Mapping[str, Any] | None, method: str) -> di
         method: whose settings are told, of all that are under ``partitioner``.
     """
     values = plain(config) or {}
-    columns = {key: kind for key in LABELS if (kind := _kind(values.get(key)))}
-    columns |= {key: str(value) for key, value in (labels or {}).items() if key in LABELS}
-    columns["partitioner"] = method
     every = values.get("partitioner")
     own = every.get(method) if isinstance(every, dict) else None
-    rest = {key: value for key, value in values.items() if key not in _OWN}
-    for key, value in _columns(rest | ({"partitioner": own} if isinstance(own, dict) else {}), ""):
-        if key not in _NOISE:
-            columns.setdefault("microbatches" if key == "schedule.microbatches" else key, value)
-    return columns
+    rest = {key: value for key, value in values.items() if key not in _OWN} | {"partitioner": own}
+    columns = {
+        key: str(value) for key, value in _leaves(rest, "") if value not in (None, {}) and "._" not in key
+    }
+    known = {key: str(value) for key, value in (labels or {}).items() if key in LABELS}
+    return {**columns, **known, "partitioner": method}
 
 
 def title(method: str, labels: Mapping[str, Any]) -> str:
@@ -86,35 +83,9 @@ def title(method: str, labels: Mapping[str, Any]) -> str:
 
 
 def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
-        value = {str(index): item for index, item in enumerate(value)}
+    """Dotted keys and values; a list is one value."""
     if isinstance(value, dict) and (value or not prefix):
         for key, item in value.items():
             yield from _leaves(item, f"{prefix}.{key}" if prefix else key)
     else:
         yield prefix, value
-
-
-def _kind(node: Any) -> str:
-    """The last part of a node's target, or of the class that the target is given: ``SGD``."""
-    if not isinstance(node, dict):
-        return ""
-    name = next((node[key] for key in ("optimizer", "scheduler") if isinstance(node.get(key), str)), None)
-    return str(name or node.get("_target_", "")).rpartition(".")[2]
-
-
-def _columns(value: Any, prefix: str) -> Iterator[tuple[str, str]]:
-    """As `_leaves`, without what is private or missing; a list is one value: ``cpu:0 cpu 120MiB, …``."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not key.startswith("_"):
-                yield from _columns(item, f"{prefix}.{key}" if prefix else key)
-    elif isinstance(value, list):
-        items = (item if isinstance(item, dict) else {"": item} for item in value if item is not None)
-        words = (
-            " ".join(str(v) for k, v in each.items() if v is not None and k[:1] != "_") for each in items
-        )
-        if text := ", ".join(words):
-            yield prefix, text
-    elif value is not None:
-        yield prefix, str(value)

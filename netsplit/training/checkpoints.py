@@ -27,7 +27,6 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.runtime.checkpoint.checksums import is_complete
 from netsplit.runtime.checkpoint.cut import saved_cut
 from netsplit.settings import Settings
-from netsplit.tables import nbytes
 
 __all__ = [
     "Checkpoints", "as_saved", "newest", "opened_checkpoints", "origin_checkpoint", "stable_folder",
@@ -116,14 +115,6 @@ class Checkpoints:
         for old in whole[: len(whole) + 1 - self.keep]:
             _remove(old)
         return place
-
-    @property
-    def told(self) -> str:
-        """How many are kept, how large they are, and where."""
-        whole = _whole(self.folder)
-        size = sum(path.stat().st_size for place in whole for path in place.rglob("*") if path.is_file())
-        count = f"{len(whole)} checkpoint{'s' * (len(whole) != 1)}"
-        return f"{count} kept in {self.folder} ({nbytes(size)})"
 
     def close(self) -> None:
         """Let others have the folder."""

@@ -6,22 +6,14 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Epoch", "History", "Iteration", "Observer", "Position", "Throughputs"]
+__all__ = ["Epoch", "History", "Iteration", "Observer", "Position"]
 
 _QUARTERED = 8  # iterations of which a quarter is left out at either end
 _STORED = 100  # iterations that a checkpoint keeps: enough for the median of their seconds
-
-
-class Throughputs(NamedTuple):
-    """Samples per second of several iterations, as the thesis prints them (Table 6-4)."""
-
-    least: float
-    mean: float  # of the iterations' own samples per second
-    greatest: float
 
 
 @dataclass(frozen=True)
@@ -101,12 +93,6 @@ class History:
     def iteration_s(self) -> float:
         """Median seconds of a whole batch: without warm-up, metered and uneven ones, where others exist."""
         return statistics.median(self._batch_seconds())
-
-    @property
-    def throughputs(self) -> Throughputs:
-        """Samples per second over the iterations of which `iteration_s` is the median."""
-        rates = [self.batch_size / seconds for seconds in self._batch_seconds()]
-        return Throughputs(min(rates), statistics.fmean(rates), max(rates))
 
     @property
     def spread(self) -> tuple[float, float]:

@@ -9,9 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from netsplit.partition.base import Loads, Objective, Problem
-from netsplit.partition.common.instance import Instance
+from netsplit.partition.common.instance import Instance, Ints
 from netsplit.placement.placement import Placement
-from netsplit.planning.explanation.cuts import CutEdge, cut_edges
 from netsplit.planning.explanation.notation import counted, node_run, percent, seconds, short, wrapped
 from netsplit.planning.explanation.path import PathSpan, critical_path, merged, overheads, totals
 from netsplit.program.instructions import Program
@@ -19,6 +18,28 @@ from netsplit.simulate.timeline import Timeline
 from netsplit.tables import nbytes
 
 __all__ = ["Explanation", "explain", "path_lines"]
+
+
+@dataclass(frozen=True)
+class CutEdge:
+    """A variable that one device makes and another reads: moved once, however many nodes read it there.
+
+    Seconds of one micro-batch without waiting for the link. Under `max_load` they are what both ends
+    pay; the sender pays once for a variable, at the first of its readers.
+    """
+
+    variable: str
+    producer: str
+    readers: tuple[str, ...]
+    source: str
+    target: str
+    nbytes: int
+    value_s: float
+    gradient_s: float  # 0 where no gradient comes back
+
+    @property
+    def seconds(self) -> float:
+        return self.value_s + self.gradient_s
 
 
 @dataclass(frozen=True)
@@ -91,8 +112,42 @@ def explain(
         objective_s = timeline.iteration_s
         path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
         binding, made_of = _path_binding(path, objective_s), totals(path)
-    cuts = cut_edges(instance, instance.encode(placement.device_of))
+    cuts = _cut_edges(instance, instance.encode(placement.device_of))
     return Explanation(placement.method, problem.objective, objective_s, binding, made_of, cuts, path)
+
+
+def _cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
+    """Every cut edge, the costliest first."""
+    both_pay = instance.problem.objective.both_ends_pay
+    edges = []
+    for u, variable in enumerate(instance.variables):
+        p = int(where[instance.producer[u]])
+        readers: dict[int, list[str]] = {}
+        for v in instance.consumers[u]:
+            readers.setdefault(int(where[v]), []).append(instance.names[v])
+        targets = sorted(q for q in readers if q != p)
+        for q in targets:
+            back = bool(instance.requires_backward[u])
+            if both_pay:
+                hop = instance.hop_s[u] / (1 + back)
+                value = float(hop[q] + (hop[p] if q == targets[0] else 0.0))
+                gradient = value * back
+            else:
+                value = float(instance.transfer_s[u, p, q])
+                gradient = float(instance.transfer_s[u, q, p]) * back
+            edges.append(
+                CutEdge(
+                    variable=variable,
+                    producer=instance.names[instance.producer[u]],
+                    readers=tuple(readers[q]),
+                    source=instance.devices[p],
+                    target=instance.devices[q],
+                    nbytes=int(instance.nbytes[u]),
+                    value_s=value,
+                    gradient_s=gradient,
+                )
+            )
+    return tuple(sorted(edges, key=lambda e: (-e.seconds, -e.nbytes, e.variable, e.target)))
 
 
 def _path_binding(path: Sequence[PathSpan], iteration_s: float) -> Binding:

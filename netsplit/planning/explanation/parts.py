@@ -16,13 +16,12 @@ from netsplit.rewrite.records import folded
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut, axis_words
 
 __all__ = [
-    "PartsChange",
     "PlacedPart",
     "PlacedSplit",
     "algebra_told",
     "copied_nodes",
+    "operator_cuts",
     "parallel_graph",
-    "parts_change",
     "parts_summary",
     "placed_splits",
     "placed_views",
@@ -72,17 +71,6 @@ class PlacedSplit:
             fractions = ", ".join(percent(p.fraction, 1.0) for p in self.parts)
             return f"all {len(self.parts)} parts on {self.parts[0].devices[0]} ({fractions})"
         return ", ".join(f"{percent(p.fraction, 1.0)} on {listed(p.devices) or '-'}" for p in self.parts)
-
-
-@dataclass(frozen=True)
-class PartsChange:
-    """What one placement has in other parts, or with other copies of weights, than another."""
-
-    split: tuple[PlacedSplit, ...]  # operators that only the second has in parts
-    recut: tuple[PlacedSplit, ...]  # that it has in other parts than the first
-    joined: tuple[str, ...]  # that are whole again
-    copied: tuple[str, ...]  # nodes that read copies of weights that they did not read before
-    uncopied: tuple[str, ...]  # and those that read none any more
 
 
 def placed_splits(placement: Placement, graph: Graph) -> tuple[PlacedSplit, ...]:
@@ -180,24 +168,8 @@ def placed_views(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...
     return {operator: tuple(devices) for operator, devices in views.items()}
 
 
-def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:
-    """From one placement to another, which is of this graph."""
-    old, new = map(_cuts, (before, after))
-    had, has = map(copied_nodes, (before, after))
-    placed = placed_splits(after, graph) if old != new else ()
-    return PartsChange(
-        split=tuple(each for each in placed if each.captured not in old),
-        recut=tuple(
-            each for each in placed if old.get(each.captured, new[each.captured]) != new[each.captured]
-        ),
-        joined=tuple(name for name in old if name not in new),
-        copied=tuple(name for name, copy in has.items() if had.get(name) != copy),
-        uncopied=tuple(name for name in had if name not in has),
-    )
-
-
-def _cuts(placement: Placement) -> dict[str, tuple[TaskCut, ...]]:
-    """By operator."""
+def operator_cuts(placement: Placement) -> dict[str, tuple[TaskCut, ...]]:
+    """How each operator that is in parts is cut."""
     return {name: tasks.cuts for name, tasks in folded(placement.rewrites).items() if tasks.cuts}
 
 
