@@ -253,7 +253,7 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
 
 
 def _check_metric(experiment: Experiment, step: ModelStep, size: int) -> None:
-    """Before hours of training, by a micro-batch of the test half.
+    """Check the metric on a micro-batch of the test half, before hours of training.
 
     Raises:
         ConfigError: the metric is not for such outputs and targets.
@@ -299,7 +299,7 @@ def _method(
                 record_decisions(run, model.adaptation.decisions, folder)
             write_last_plan(model.plan, plan, folder)
         if checkpoints is not None:
-            log.info("%s: %s", run.name, checkpoints.told)
+            log.info("%s: %s", run.name, checkpoints.description)
     comparison.histories[run.name] = history
     try:
         record_model(run, experiment.model, model, experiment.data)

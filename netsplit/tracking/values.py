@@ -120,7 +120,7 @@ def _kind(node: Any) -> str:
 
 
 def _columns(value: Any, prefix: str) -> Iterator[tuple[str, str]]:
-    """As `_leaves`, without what is private or missing; a list is one value: ``cpu:0 cpu 120MiB, …``."""
+    """`_leaves` without what is private or missing; a list is one value: ``cpu:0 cpu 120MiB, …``."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not key.startswith("_"):
