@@ -90,7 +90,7 @@ class Table:
         ]
 
     def terminal(self, spaced: bool = False) -> rich.table.Table:
-        """For a console of rich.
+        """The table for a console of rich.
 
         Args:
             spaced: an empty line after each row, whose cells may have several lines.
@@ -194,13 +194,13 @@ def nbytes(value: float, up: bool = False) -> str:
 
 
 def _mebibytes(value: float) -> str:
-    """For a column: one decimal, and more of less than a MiB."""
+    """MiB in a column: one decimal, and more below one MiB."""
     size = value / 2**20
     return f"{size:,.{max(_decimals(size, 3), 1) if 0 < abs(size) < 1 else 1}f}"
 
 
 def _decimals(value: float, digits: int) -> int:
-    """With which a number, not 0, has so many digits."""
+    """Decimals with which a number, not 0, has so many digits."""
     return digits - 1 - math.floor(math.log10(abs(value)))
 
 

@@ -284,7 +284,7 @@ def _seconds_out(each: NodeSeconds) -> list[float]:
 
 
 def _host_by_name(name: str) -> str | None:
-    """As files before the key `host` meant it."""
+    """The host that files without the key `host` mean."""
     return "host" if str(name).startswith("cpu:") else None
 
 

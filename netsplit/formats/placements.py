@@ -106,7 +106,7 @@ def _level(given: Any) -> ShardName:
 
 
 def _cut_once(rewrites: Iterable[Rewrite]) -> tuple[Rewrite, ...]:
-    """Without what older files did to nodes that put the parts of an operator together."""
+    """Drops what older files did to nodes that put the parts of an operator together."""
     kept: list[Rewrite] = []
     cut: set[str] = set()
     for each in rewrites:

@@ -135,7 +135,7 @@ _TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"self"}
 
 
 def _named(function: Any, name: str) -> Callable[..., Any]:
-    """With what fx asks of a function that it writes a call of."""
+    """The function with what fx asks of one that it writes a call of."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = __name__
     return function

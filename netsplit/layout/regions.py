@@ -68,7 +68,7 @@ def length_of(runs: Runs) -> int:
 
 
 def elements(region: Region) -> int:
-    """As they are compared."""
+    """The number of elements."""
     return prod(compared(length_of(runs)) for runs in region)
 
 

@@ -74,7 +74,7 @@ def _nested(scheduler: LRScheduler) -> list[LRScheduler]:
 
 
 def _functions_and_attributes(scheduler: LRScheduler) -> dict[str, tuple[bytes | None, bytes | None]]:
-    """By name as bytes: what `state_dict` may lack, and what it has of that."""
+    """What `state_dict` may lack, by name as bytes, and what it has of that."""
     carried = scheduler.state_dict()
     values: dict[str, tuple[bytes | None, bytes | None]] = {}
     for key, value in vars(scheduler).items():

@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, R
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.optim.carried import uncarried_in_scheduler
 from netsplit.optim.factories import called, check_settings, where_of
-from netsplit.optim.optimizers import ForModel, Made, make_optimizer
+from netsplit.optim.optimizers import ForModel, NamedOptimizer, make_optimizer
 
 __all__ = ["LearningRate", "SchedulerFactory", "constant", "warmup_cosine"]
 
@@ -76,7 +76,7 @@ class LearningRate:
         settings = {key: count if value == ALL else value for key, value in self.settings.items()}
         return LearningRate(self.scheduler, self.every, **settings)
 
-    def of(self, optimizer: Optimizer) -> LRScheduler:
+    def scheduler_for(self, optimizer: Optimizer) -> LRScheduler:
         """The scheduler of one device's optimiser.
 
         Raises:
@@ -88,7 +88,7 @@ class LearningRate:
         return self.scheduler(optimizer, **self.settings)
 
     def copied(self) -> LearningRate:
-        """As a device has it: what is tried on that leaves these functions, which may count, as they were.
+        """A copy as a device has it: trying it leaves these functions, which may count, as they were.
 
         Raises:
             ConfigError: it has what cannot be copied.
@@ -117,7 +117,7 @@ class LearningRate:
         try:
             own = make_optimizer(optimizer, {})
             guard(own, optimizer)
-            scheduler = self.copied().of(own.optimizer)
+            scheduler = self.copied().scheduler_for(own.optimizer)
             self._check_made(scheduler, own.optimizer)
             for _ in range(_TRIED):
                 step(scheduler, 1.0)
@@ -151,7 +151,7 @@ class LearningRate:
         Raises:
             ConfigError: `state_dict`, which moves, lacks what changes with its steps.
         """
-        scheduler = self.copied().of(optimizer)
+        scheduler = self.copied().scheduler_for(optimizer)
         name = uncarried_in_scheduler(scheduler, partial(_steps_on, scheduler))
         if name is not None:
             raise ConfigError(
@@ -169,7 +169,7 @@ class LearningRate:
         Raises:
             ConfigError: only ``OneCycleLR`` has such an end.
         """
-        scheduler = self.copied().of(make_optimizer(optimizer, {}).optimizer)
+        scheduler = self.copied().scheduler_for(make_optimizer(optimizer, {}).optimizer)
         last = getattr(scheduler, "total_steps", None)
         if isinstance(last, int) and last < steps:
             raise ConfigError(
@@ -233,7 +233,7 @@ def _settings_over_steps(
     own = make_optimizer(optimizer, {}).optimizer
     began = _generators()
     with _as_process(seed), suppress(Exception):  # which only such a process has: `_check` saw the others
-        scheduler = rate.of(own)
+        scheduler = rate.scheduler_for(own)
         while len(over_steps) < _FURTHER:
             over_steps.append(
                 {
@@ -277,7 +277,7 @@ def _as_process(number: int) -> Iterator[None]:
 
 
 def _generators() -> dict[str, bytes]:
-    """Where they stand, by what a function would call."""
+    """The states of the generators that a function may draw from."""
     return {
         "random": pickle.dumps(random.getstate()),
         "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
@@ -399,7 +399,7 @@ class ReadsValues(Exception):
     """What was read."""
 
 
-def guard(named: Made, model: ForModel) -> None:
+def guard(named: NamedOptimizer, model: ForModel) -> None:
     """Fill an optimiser's groups, and its state, with what raises `ReadsValues` when it is read."""
     for group, names in zip(named.optimizer.param_groups, named.groups, strict=True):
         group["params"] = [_guarded(*model.parameters[name]) for name in names]

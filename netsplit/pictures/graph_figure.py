@@ -71,7 +71,7 @@ def graph_figure(
 
 
 def _columns(boxes: int, layers: float) -> int:
-    """So many columns that the picture is about half as high as it is wide."""
+    """The number of columns that makes the picture about half as high as it is wide."""
     mean_width = 1.2 + boxes / max(layers, 1.0)
     return max(1, round(math.sqrt(layers * _LAYER_IN / (0.6 * mean_width * _BOX_IN))))
 

@@ -94,7 +94,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
 
 
 def _unclaimed(placement: Placement) -> Placement:
-    """Without what the method claims of its answer, which was of other seconds."""
+    """The placement without what the method claims of it, which was of other seconds."""
     report = replace(placement.report, status="heuristic", objective=None, bound=None, gap=None)
     return replace(placement, report=report)
 
@@ -161,7 +161,7 @@ def verified(
 
 
 def _after_search(problem: Problem) -> Problem:
-    """Without what belongs to the search."""
+    """The problem without what belongs to the search."""
     if problem.meter is None and problem.improved is None:
         return problem
     return replace(problem, meter=None, improved=None)
@@ -183,7 +183,6 @@ def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: 
 
 
 def _require_contiguous(problem: Problem, placement: Placement) -> None:
-    """For methods that do not heed it."""
     violations = verify_contiguity(problem, placement).violations
     if violations:
         raise NetSplitError(
@@ -193,7 +192,7 @@ def _require_contiguous(problem: Problem, placement: Placement) -> None:
 
 
 def _require_room(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> None:
-    """For methods that heed no capacities; says what is missing where it is most."""
+    """Refuses answers of methods that heed no capacities; says what is missing where it is most."""
     instance = Instance.of(problem)
     needed = needed_bytes(instance, placement, timeline)
     over = needed - instance.capacity

@@ -110,7 +110,7 @@ class Plan:
 
     @property
     def status(self) -> Status:
-        """With respect to the asked objective, which is not always the method's own.
+        """The status for the asked objective, which is not always the method's own.
 
         None of operators in parts is optimal: its bound is of these parts, and others may be cut.
         """
@@ -205,7 +205,7 @@ class Plan:
 
     @cached_property
     def event_parts(self) -> Mapping[str, EventParts]:
-        """By what an event of its timelines is about (`Event.about`), which parts of operators that is."""
+        """Parts of operators by what an event of its timelines is about (`Event.about`)."""
         return {} if self.program is None else parts_of_events(self.program, self.problem.graph)
 
     def summary(self) -> PlanSummary:

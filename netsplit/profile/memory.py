@@ -47,7 +47,7 @@ def node_weight_bytes(graph: Graph) -> dict[str, int]:
 
 
 def node_state_bytes(graph: Graph, alpha: int, without: Iterable[str] = ()) -> dict[str, int]:
-    """As `node_weight_bytes`, with gradients and moments: alpha times what is trained.
+    """`node_weight_bytes` with gradients and moments: alpha times what is trained.
 
     Of several copies of a weight the first counts.
 

@@ -158,7 +158,7 @@ def _tried(
         between = host_tasks(asked.tasks, asked.itemsize, asked.network, strategy)
         for name in AUTO_ORDERS if auto else dict.fromkeys(["naive", asked.order]):
             schedule = order_named(name)(list(between.values()), seed)
-            tasks, senders = _decided(asked.tasks, list(between), schedule, asked.network, name != "naive")
+            tasks, senders = _decide(asked.tasks, list(between), schedule, asked.network, name != "naive")
             hops = _all_hops(tasks, senders, build, chunks, asked.itemsize, asked.network)
             yield replace(
                 asked,
@@ -187,7 +187,7 @@ def host_tasks(
     return tasks_of
 
 
-def _decided(
+def _decide(
     tasks: Sequence[UnitTask],
     crossing: Sequence[int],
     schedule: HostSchedule,

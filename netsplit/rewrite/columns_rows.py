@@ -79,7 +79,7 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
 
 
 def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float]) -> tuple[Split, ...]:
-    """In the graph's order, of those of these that can be cut in so many parts.
+    """Splits of those that can be cut in so many parts, in the graph's order.
 
     Args:
         chosen: of what `columns_and_rows` answers of this graph.

@@ -268,7 +268,7 @@ class Emitter:
         return {k: self._variable(k, producer_of.get(k), tuple(readers[k])) for k in names}
 
     def _variable(self, k: str, producer: str | None, readers: tuple[str, ...]) -> Variable:
-        """As it was captured, where nothing about it is new."""
+        """The variable as it was captured, where nothing about it is new."""
         own, known = self.layouts[k], self.captured.variables.get(k)
         if known is not None and own is self.plain.get(k) and (known.producer, known.consumers) == (
             producer, readers,
@@ -293,7 +293,7 @@ class Emitter:
 
 
 def _reading(node: Node) -> Node:
-    """With what its arguments read."""
+    """The node with the inputs that its arguments read."""
     read = list(dict.fromkeys(read_by(node)))
     return replace(
         node,

@@ -48,7 +48,7 @@ class TensorPiece:
 
     Args:
         place: where it is made.
-        made: what a reader put together of others; handed on to those in its own place alone, or where no
+        joined: what a reader put together of others; handed on to those in its own place alone, or where no
             place is known.
         relayed: it was brought from another host, for all in its own.
     """
@@ -56,7 +56,7 @@ class TensorPiece:
     reference: Reference
     region: Region
     place: Path = ()
-    made: bool = False
+    joined: bool = False
     relayed: bool = False
 
 
@@ -133,7 +133,7 @@ class Holdings:
         """The boxes of a region from pieces that are there, the nearest first."""
         left, sources = elements(region), list[_BoxSource]()
         order = [each for each in tensor.pieces if _serves(each, place) and not (relay and each.relayed)]
-        order.sort(key=lambda each: (-_nearness(each.place, place), each.made))
+        order.sort(key=lambda each: (-_nearness(each.place, place), each.joined))
         for piece in order:
             for source in _common(region, piece):
                 rest = [source]
@@ -163,7 +163,9 @@ class Holdings:
                 far = replace(piece, region=own)
                 by_turn.setdefault(to if to in places else next(iter(places)), []).append(far)
         for to, pieces in by_turn.items():
-            near = [each for each in tensor.pieces if each.place == to and not each.made and not each.relayed]
+            near = [
+                each for each in tensor.pieces if each.place == to and not each.joined and not each.relayed
+            ]
             whole = _bounding([*near, *pieces])
             regions = [whole] if whole is not None else [each.region for each in dict.fromkeys(pieces)]
             for each in regions:
@@ -244,7 +246,7 @@ class Holdings:
         whole = self._assembled(tensor, boxes, node, place, output=output)
         written = any(self.emitter.is_written(reference) for _, reference in boxes)
         if not written:
-            tensor.add(TensorPiece(whole, region, place, made=True))
+            tensor.add(TensorPiece(whole, region, place, joined=True))
         return whole
 
     def _assembled(
@@ -272,7 +274,7 @@ class Holdings:
 
 def _serves(piece: TensorPiece, place: Path) -> bool:
     """What was put together in one place is for those there, and for whom any will do."""
-    return not piece.made or piece.place == place or not place
+    return not piece.joined or piece.place == place or not place
 
 
 def _overlaps(one: Region, other: Region) -> bool:
@@ -334,7 +336,7 @@ def _volume(box: _Box) -> int:
 
 
 def _apart(spans: Sequence[_Span]) -> list[list[_Span]]:
-    """In groups of which no two overlap."""
+    """Groups of which no two overlap."""
     groups: list[list[_Span]] = []
     for low, high in sorted(dict.fromkeys(spans)):
         group = next((each for each in groups if each[-1][1] <= low), None)

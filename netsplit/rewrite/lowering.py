@@ -265,7 +265,7 @@ class _Lowering:
         outputs = [self._emit(node, leaf, each) for leaf, each in zip(leaves, given, strict=True)]
         for j, k in enumerate(node.outputs):
             if k:
-                self._made(node, j, k, leaves, [each[j] for each in outputs])
+                self._hold_outputs(node, j, k, leaves, [each[j] for each in outputs])
 
     def _emit(self, node: Node, leaf: Leaf, given: Mapping[Place, Reference]) -> list[str]:
         """One task, and the names of its outputs."""
@@ -313,7 +313,7 @@ class _Lowering:
         self.emitter.emit(emitted)
         return {"var": own}
 
-    def _made(self, node: Node, j: int, k: str, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
+    def _hold_outputs(self, node: Node, j: int, k: str, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
         """Output j of the node is there, in what its tasks made."""
         full = self.planner.full(("var", k))
         role = NodeRole(node.name, moves=True)

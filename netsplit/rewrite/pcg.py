@@ -192,7 +192,7 @@ def parallel_operators(graph: Graph, tasks: Sequence[OperatorTasks]) -> list[Par
         for name in graph.nodes
         for place, reference in _read(graph, name).items()
         if place in layouts[name].reads
-        for kind, degree, dim, sizes, blocks in _made(graph, reference, layouts).until(
+        for kind, degree, dim, sizes, blocks in _spread_of(graph, reference, layouts).until(
             _Spread.of(layouts[name].reads[place])
         )
     ]
@@ -207,7 +207,7 @@ def _read(graph: Graph, name: str) -> dict[Place, Reference]:
     }
 
 
-def _made(graph: Graph, reference: Reference, layouts: Mapping[str, TaskLayouts]) -> _Spread:
+def _spread_of(graph: Graph, reference: Reference, layouts: Mapping[str, TaskLayouts]) -> _Spread:
     tag, k = reference
     if tag == "init":
         return _Spread(((),) * len(graph.initializers[k].shape))

@@ -86,7 +86,7 @@ def samples_axes(graph: Graph) -> dict[str, Axis]:
 
 
 def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
-    """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
+    """Copies of the weights that parts 1, 2, ... of all these operators read, by their numbers.
 
     Raises:
         RewriteError: one is of no operator of the graph.

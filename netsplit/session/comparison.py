@@ -255,7 +255,7 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
 
 
 def _check_metric(experiment: Experiment, step: ModelStep, size: int) -> None:
-    """Before hours of training, by a micro-batch of the test half.
+    """Check the metric on a micro-batch of the test half, before hours of training.
 
     Raises:
         ConfigError: the metric is not for such outputs and targets.

@@ -48,7 +48,7 @@ class FileCosts:
             )
 
     def for_step(self, model: nn.Module, samples: int) -> FileCosts:
-        """With as many micro-batches as a batch of so many samples has.
+        """The costs with as many micro-batches as a batch of so many samples has.
 
         Raises:
             ConfigError: the batch does not divide into micro-batches of the file's size; or the model has

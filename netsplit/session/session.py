@@ -196,7 +196,7 @@ class Session:
         )  # fmt: skip
         placed_s = time.perf_counter() - began
         close = self.close if owned else None
-        adaptation = None if adapt is None else Adaptation.of(adapt, plan, placed_s)
+        adaptation = None if adapt is None else Adaptation.begin(adapt, plan, placed_s)
         return ParallelModel(step.model, graph, runtime, programs, plan, close, whole, adaptation)
 
     def close(self) -> None:

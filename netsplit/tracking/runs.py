@@ -278,7 +278,7 @@ class ComparisonRun(MethodRun):
             raise
 
     def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
-        """As of any run; FAILED also where every method failed."""
+        """End the run; FAILED also where every method failed."""
         if status == "FINISHED" and self._failed and len(self._failed) == self._begun:
             status, reason = "FAILED", next(iter(self._failed.values()))
         super().close(status, reason)

@@ -117,7 +117,7 @@ def fit(
 
 @contextmanager
 def _last_batch_told(samples: int) -> Iterator[None]:
-    """Within, what cannot be trained is an epoch's last batch, which can be left out."""
+    """Says of what cannot be trained within that it is an epoch's last batch, which can be left out."""
     try:
         yield
     except (WorkerError, ReadError, UnlikeBatch):
@@ -148,7 +148,7 @@ class _EpochLoop:
         self.history = History(size)
         self.position = Position()
         self.random = torch.get_rng_state()
-        self.told = Position(epoch=0, step=0)  # what the observer knows already
+        self.reported = Position(epoch=0, step=0)  # what the observer knows already
         self.since_start = 0  # iterations on these workers
         self.plan = self.model.plan  # that is recorded, though another may come
         self.failures = 0  # since the last checkpoint
@@ -170,7 +170,7 @@ class _EpochLoop:
         if self.observer is not None:
             for done in self.history.epochs:
                 self.observer.epoch(done)
-        self.told = self.position
+        self.reported = self.position
 
     def run(self) -> None:
         self._make_last_program()
@@ -217,7 +217,7 @@ class _EpochLoop:
 
     @property
     def _samples(self) -> int:
-        """In one epoch."""
+        """Samples in one epoch."""
         count = len(self.data.train)
         return count - count % self.model.batch_size if self.drop_last else count
 
@@ -321,8 +321,8 @@ class _EpochLoop:
         self.history.epochs.append(done)
         self.model.end_epoch(done.train_loss)
         self.position = position.next_epoch()
-        if done.index >= self.told.epoch:
-            self.told = Position(epoch=done.index + 1, step=self.told.step)
+        if done.index >= self.reported.epoch:
+            self.reported = Position(epoch=done.index + 1, step=self.reported.step)
             if self.observer is not None:
                 self.observer.epoch(done)
         last = self.position.epoch >= self.epochs
@@ -337,9 +337,9 @@ class _EpochLoop:
 
     def _tell_iteration(self, done: Iteration) -> None:
         """Once, however often the iteration had to be done."""
-        if done.step < self.told.step:
+        if done.step < self.reported.step:
             return
-        self.told = Position(epoch=self.told.epoch, step=done.step + 1)
+        self.reported = Position(epoch=self.reported.epoch, step=done.step + 1)
         if self.observer is not None:
             self.observer.iteration(done)
 

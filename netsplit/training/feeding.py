@@ -43,7 +43,7 @@ class Feeding:
         self.data = data
         self.options: dict[str, Any] = {"seed": seed, "drop_last": drop_last}
         size = model.batch_size
-        self.here = Reader(
+        self.reader = Reader(
             Loader(data.train, size, workers=data.workers, prefetch=data.prefetch, **self.options)
         )
         self.once = Reader(Loader(data.train, size, **self.options))  # of single batches, without processes
@@ -67,7 +67,7 @@ class Feeding:
                 return train(unread, None)
             except UnlikeBatch as error:
                 self._leave_to_controller(str(error))
-        pair = (self.once if self.by_workers else self.here).batch(place)
+        pair = (self.once if self.by_workers else self.reader).batch(place)
         done = train(*pair)
         if self.by_workers:
             self._note(pair)
@@ -75,7 +75,7 @@ class Feeding:
 
     def close(self) -> None:
         """End the processes that load samples, here and beside the workers."""
-        self.here.close()
+        self.reader.close()
         runtime, self.given = self.given, None
         if runtime is not None and runtime.pool.connections:
             runtime.readers = frozenset()

@@ -60,7 +60,7 @@ class Position:
 
     @property
     def mean_loss(self) -> float:
-        """Over the epoch's samples so far; nan where none counts."""
+        """The mean loss over the epoch's samples so far; nan where none counts."""
         counted = self.samples - self.left_out
         return self.loss_sum / counted if counted else math.nan
 
@@ -104,10 +104,10 @@ class History:
         return low, high
 
     def _batch_seconds(self) -> list[float]:
-        whole = [it for it in self.iterations if (it.samples or self.batch_size) % self.batch_size == 0]
-        timed = [it for it in whole if it.timed]
+        whole = [done for done in self.iterations if (done.samples or self.batch_size) % self.batch_size == 0]
+        timed = [done for done in whole if done.timed]
         chosen = timed[1:] or timed or whole or self.iterations
-        return [it.seconds * self.batch_size / (it.samples or self.batch_size) for it in chosen]
+        return [done.seconds * self.batch_size / (done.samples or self.batch_size) for done in chosen]
 
     @property
     def throughput(self) -> float:

@@ -340,7 +340,7 @@ class _CaptureCheck:
                 yield f"the gradient of '{k}', which the captured step does not use", p.grad, None
 
     def _move_weights(self, call: int) -> None:
-        """As an optimiser would, alike in both; at first too, where copies may still equal the weights."""
+        """Move weights as an optimiser would, alike in both; at first copies may still equal the weights."""
         for k, tensor in self.real.items():
             if self.graph.initializers[k].requires_grad and tensor.is_floating_point():
                 flat = self.ours[k].detach().reshape(-1)

@@ -31,7 +31,7 @@ _UNSCALED: _Scales = (1, 1)
 
 
 def as_autocast(tensor: Tensor) -> Tensor:
-    """As autocast hands it to a convolution or a matrix product; itself where autocast is off."""
+    """The tensor as autocast hands it to a convolution or a product; itself where autocast is off."""
     dtype = _autocast_dtype(tensor)
     return tensor if dtype is None else _cast(tensor, dtype)
 

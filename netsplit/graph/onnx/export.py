@@ -115,7 +115,7 @@ def inference_model(
 def _exported(
     step: _StepModule, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], opset: int, fixed_batch: bool
 ) -> Any:
-    """In training mode with a loss, else in evaluation mode."""
+    """Exports in training mode with a loss, else in evaluation mode."""
     onnx = onnx_package()
     training = step.loss is not None
     names = _names("input", len(inputs)), _names("target", len(targets))
@@ -225,7 +225,7 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _unmerged() -> Iterator[None]:
-    """Without the exporter's pass that merges equal operators, which no option of it leaves out."""
+    """Leaves out the exporter's pass that merges equal operators, for which it has no option."""
     own = torch._C._jit_pass_cse
     torch._C._jit_pass_cse = lambda *_: False
     try:
@@ -236,7 +236,7 @@ def _unmerged() -> Iterator[None]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without what the exporter prints of a failure (from C++ too), and of its own future."""
+    """Silences what the exporter prints of a failure (from C++ too), and of its own future."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]

@@ -49,7 +49,7 @@ def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph
 
 
 def graph_of(model: Any, path: str, sizes: Mapping[str, int] | None = None) -> Graph:
-    """As `read_onnx`, of a ModelProto, which is changed; `path` is what errors call it."""
+    """Reads a ModelProto, which is changed, as `read_onnx` does; `path` is what errors call it."""
     nodes, notes = nodes_of(model, path), metadata_of(model)
     kinds = kinds_of(model, nodes, notes)
     initializers = {each.name: _initializer(each, kinds[each.name]) for each in model.graph.initializer}
@@ -112,7 +112,7 @@ def _types(
 
 
 def _light(model: Any) -> Any:
-    """Without the data of large weights, which has nothing to say of shapes and may be more than fits."""
+    """Drops the data of large weights, which says nothing of shapes and may be more than fits."""
     for each in model.graph.initializer:
         if len(each.raw_data) > 2**16:
             each.ClearField("raw_data")

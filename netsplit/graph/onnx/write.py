@@ -37,7 +37,7 @@ class NodeNotes:
     backward_s: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, graph: Graph, node: Node) -> dict[str, str]:
-        """As text, with the bytes that the graph knows: of the node's outputs and of its parameters."""
+        """Notes as text, with the bytes that the graph knows of the node's outputs and parameters."""
         notes = {"device": self.device.get(node.name)}
         for key, seconds in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):
             notes[key] = f"{seconds[node.name]:.9g}" if node.name in seconds else None
@@ -160,7 +160,7 @@ def _tensors(node: Node, gaps: bool) -> list[tuple[str, str]]:
 
 
 def _attributes(onnx: Any, node: Node) -> Iterator[Any]:
-    """As the operator's schema has them: a whole number where it asks for a float is one."""
+    """Attributes as the operator's schema has them: a whole number where it asks for a float is one."""
     _, name, version = _parts(node)
     schema = onnx.defs.get_schema(name, max_inclusive_version=version) if onnx.defs.has(name) else None
     for key, value in node.kwargs.items():

@@ -53,7 +53,7 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
 def _used(
     recorder: Recorder, calls: Sequence[RecordedCall], outputs: Sequence[str]
 ) -> Iterator[RecordedCall]:
-    """Without calls that nothing depends on; those that write or draw stay.
+    """Drops calls that nothing depends on; those that write or draw stay.
 
     What draws stays for the sake of what draws after it; what writes, where its storage is one that
     somebody reads.

@@ -147,7 +147,7 @@ def _fails_said_to_compile(job: _Job) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch logs about failures that the model's code, or we, deal with."""
+    """Silences what torch logs about failures that the model's code, or we, deal with."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

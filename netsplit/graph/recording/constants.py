@@ -68,7 +68,7 @@ def constant_value(
         stand_ins: those of its initializers.
     """
     recording = _Replay(calls, tensors, stand_ins)
-    makers = recording.behind(tag, name)
+    makers = recording.calls_before(tag, name)
     if makers is None:
         return None
     with _disable_current_modes(), torch.no_grad():
@@ -88,7 +88,7 @@ class _Replay:
         self.stand_ins = stand_ins
         self.values: dict[str, Tensor] = {}
 
-    def behind(self, tag: str, name: str) -> list[RecordedCall] | None:
+    def calls_before(self, tag: str, name: str) -> list[RecordedCall] | None:
         """The calls that a value depends on, in order; None: on something that is not known, too.
 
         By memory: a view depends on what was written into its base, before it was taken or after.

@@ -107,7 +107,7 @@ class Instance:
         )  # fmt: skip
         known = _alive.get(key)
         if known is None:
-            known = _alive[key] = cls._made(problem)
+            known = _alive[key] = cls._build(problem)
         if known.problem is problem:
             return known
         same = copy(known)  # with the tables that were asked for already
@@ -115,7 +115,7 @@ class Instance:
         return same
 
     @classmethod
-    def _made(cls, problem: Problem) -> Instance:
+    def _build(cls, problem: Problem) -> Instance:
         graph, costs, cluster = problem.graph, problem.costs, problem.cluster
         index = graph.position
         names = tuple(graph.nodes)

@@ -29,7 +29,7 @@ _ORDER = "the order of operators alone"
 
 @dataclass(frozen=True)
 class PlacementChange:
-    """From one to another. Of an operator in other parts, those count as moved that are elsewhere."""
+    """What changes between two placements; of an operator in other parts, those elsewhere are moved."""
 
     moved: int  # operators, or parts of them, on another device than before
     split: int  # operators in parts that were whole, or in other parts

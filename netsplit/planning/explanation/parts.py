@@ -60,11 +60,11 @@ class PlacedSplit:
 
     @property
     def along(self) -> str:
-        """In words."""
+        """The axis in words."""
         return axis_words(self.axis, self.blocks, self.samples)
 
     @property
-    def told(self) -> str:
+    def where(self) -> str:
         """``50 % on cpu:0, 50 % on cpu:1``; of one device, ``all 2 parts on cpu:0 (50 %, 50 %)``."""
         homes = {p.devices for p in self.parts}
         if len(self.parts) > 1 and len(homes) == 1 == len(self.parts[0].devices):
@@ -110,16 +110,16 @@ def _groups(splits: Sequence[PlacedSplit]) -> list[list[PlacedSplit]]:
     """Those in parts alike together (along one dimension, by the same fractions, on the same devices)."""
     alike: dict[tuple[str, str], list[PlacedSplit]] = {}
     for each in splits:
-        alike.setdefault((each.along, each.told), []).append(each)
+        alike.setdefault((each.along, each.where), []).append(each)
     return list(alike.values())
 
 
 def _named(group: Sequence[PlacedSplit], most: int) -> str:
     """``linear (fc1), linear_1 (fc2), gelu and 9 more``."""
-    return _some([each.name for each in group], most)
+    return _first_names([each.name for each in group], most)
 
 
-def _some(names: Sequence[str], most: int) -> str:
+def _first_names(names: Sequence[str], most: int) -> str:
     rest = len(names) - most
     return listed([*names[:most], *([f"{rest} more"] if rest > 0 else [])])
 
@@ -129,7 +129,7 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
     if not splits:
         return ""
     groups = _groups(splits)
-    lines = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].told}" for each in groups[:most])
+    lines = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].where}" for each in groups[:most])
     left = sum(map(len, groups[most:]))
     rest = f"; and {left} more" if left else ""
     return f"{counted(len(splits), 'operator')} in parts: {lines}{rest}"

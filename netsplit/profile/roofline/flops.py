@@ -296,7 +296,7 @@ def _pooling(call: _Call, kind: str) -> Work:
 
 
 def _embedding(call: _Call, kind: str) -> Work:
-    """Only the rows asked for are read; the gradient is the size of the table, and zero first."""
+    """Work of an embedding: only rows asked for are read; the gradient is a whole table, zero first."""
     forward = Pass(0.0, 2 * call.out_bytes)
     if not (call.wanted_parameters or call.wanted_variables):
         return Work(forward)

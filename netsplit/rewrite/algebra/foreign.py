@@ -148,7 +148,7 @@ def _computed(terms: Sequence[Term], inputs: Mapping[Ref, _Matrix]) -> Mapping[R
     for i, term in enumerate(terms):
         given = [values[ref][0] for ref in term.inputs]
         cuts = [values[ref][1] for ref in term.inputs]
-        (x, *others), d = given, int(term.of("dim") or 0)
+        (x, *others), d = given, int(term.value("dim") or 0)
         common = [own[0] if len({*own}) == 1 else 0 for own in zip(*cuts, strict=True)]
         if term.op == "split":
             if not (cut := common[d]):
@@ -160,7 +160,7 @@ def _computed(terms: Sequence[Term], inputs: Mapping[Ref, _Matrix]) -> Mapping[R
         elif term.op == "concat":
             parts, common[d] = [np.concatenate(given, d)], x.shape[d] if len(given) == 2 else 0
         elif term.op == "unary":
-            parts = [np.sin(x + crc32(str(term.of("function")).encode()) % 97)]
+            parts = [np.sin(x + crc32(str(term.value("function")).encode()) % 97)]
         elif x.shape != others[0].shape:
             raise ValueError
         else:

@@ -135,7 +135,7 @@ class _Matcher:
     ) -> Iterator[Match]:
         """All matches that have these calls for the terms of these numbers."""
         if len(calls) == len(self.order):
-            match = self._made(calls, bound, numbers)
+            match = self._match(calls, bound, numbers)
             if match is not None:
                 yield match
             return
@@ -152,7 +152,7 @@ class _Matcher:
             if ref in term.inputs:
                 best = min(best, self.index.readers.get((tag, k), ()), key=len)
             if ref[0] == i:
-                best = min(best, self.index.made.get(k, ()) if tag == "var" else (), key=len)
+                best = min(best, self.index.writers.get(k, ()) if tag == "var" else (), key=len)
         wanted = self.nodes[i] if self.nodes else None
         return [each for each in best if each.op == term.op and wanted in (None, each.node.name)]
 
@@ -197,8 +197,8 @@ class _Matcher:
             return None
         return numbers
 
-    def _made(self, calls: Mapping[int, RuleCall], bound: _Bound, known: Mapping[str, Any]) -> Match | None:
-        """With its right side; None where it may not be replaced."""
+    def _match(self, calls: Mapping[int, RuleCall], bound: _Bound, known: Mapping[str, Any]) -> Match | None:
+        """The match with its right side; None where it may not be replaced."""
         rule, own = self.rule, tuple(calls[i] for i in range(len(calls)))
         match = Match(rule, own, {name: bound[name] for name in rule.inputs if name in bound})
         names = {value for term in rule.right for _, value in term.parameters if isinstance(value, str)}

@@ -66,10 +66,10 @@ class RuleCall:
 
 @dataclass(frozen=True)
 class RuleCalls:
-    """The calls of a graph: `by_op`, `made` by variable, `readers` by what is read, each once."""
+    """The calls of a graph: `by_op`, `writers` by variable, `readers` by what is read, each once."""
 
     by_op: Mapping[str, Sequence[RuleCall]]
-    made: Mapping[str, Sequence[RuleCall]]
+    writers: Mapping[str, Sequence[RuleCall]]
     readers: Mapping[Reference, Sequence[RuleCall]]
 
 

@@ -67,7 +67,7 @@ def right_shapes(
                 if parts.count(None) > 1:
                     return None
                 sizes = tuple(rest if part is None else part for part in parts)
-            output_shapes = _made(term.op, given, tuple(numbers[i].items()), sizes)
+            output_shapes = _output_shapes(term.op, given, tuple(numbers[i].items()), sizes)
             shapes |= {(i, j): shape for j, shape in enumerate(output_shapes)}
     except (KeyError, IndexError, ValueError, RuntimeError):
         return None
@@ -75,7 +75,7 @@ def right_shapes(
 
 
 @lru_cache(maxsize=1 << 14)
-def _made(
+def _output_shapes(
     op: Operator, given: tuple[Shape, ...], numbers: tuple[tuple[str, Any], ...], sizes: Shape
 ) -> list[Shape]:
     """Raises ValueError, RuntimeError: these cannot be computed with."""

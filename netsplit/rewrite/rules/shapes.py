@@ -34,9 +34,9 @@ def _reshape(call: SplitCall) -> Ways:
     ways: Ways = {}
     for old_dims, new_dims in _groups(before, after):
         for axis in new_dims:
-            inner = _behind(after, new_dims, axis)
+            inner = _inner_size(after, new_dims, axis)
             for d in old_dims:
-                if where := _lies_in(after[axis], inner, before[d], _behind(before, old_dims, d), d):
+                if where := _lies_in(after[axis], inner, before[d], _inner_size(before, old_dims, d), d):
                     ways[axis] = _reshaped(after, after[axis], where, Where(axis))
                     break
             else:
@@ -49,7 +49,7 @@ def _of_several(
 ) -> Ways:
     ways: Ways = {}
     for d in own:
-        where = _lies_in(before[d], _behind(before, own, d), after[axis], inner, axis)
+        where = _lies_in(before[d], _inner_size(before, own, d), after[axis], inner, axis)
         if where and before[d] > 1:
             key = f"self.{d}" if axis in ways else axis
             ways[key] = _reshaped(after, before[d], Where(d), where)
@@ -74,7 +74,7 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int]
     return groups
 
 
-def _behind(shape: Sequence[int], group: Sequence[int], dim: int) -> int:
+def _inner_size(shape: Sequence[int], group: Sequence[int], dim: int) -> int:
     """Elements of a group from one index of a dimension to the next."""
     return prod(shape[d] for d in group if d > dim)
 
@@ -165,7 +165,7 @@ def _but_one(removed: bool) -> Rule:
 
 
 def _taken_apart(call: SplitCall) -> Ways:
-    """As `_but_one`; equal pieces along `dim` can be cut alike, each one."""
+    """Cuts as `_but_one`; equal pieces along `dim` can be cut alike, each one."""
     ways = _but_one(False)(call)
     over = call.number("dim") % call.rank("self")
     pieces = {shape[over] for shape in call.outputs()}

@@ -27,7 +27,7 @@ class Cut:
 
 
 def cut_state(cut: Cut) -> State:
-    """As a part of a checkpoint."""
+    """The cut as a part of a checkpoint."""
     return {f"cut.{key}": value for key, value in asdict(cut).items()}
 
 

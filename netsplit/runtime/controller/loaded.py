@@ -30,7 +30,7 @@ __all__ = ["HeldState", "LoadedPrograms", "graphs_of", "light", "tell"]
 
 
 def tell(pool: WorkerPool, graphs: list[Graph], *others: Any) -> None:
-    """Before they are sent graphs, an optimiser and such, whose code then finds what it finds here."""
+    """Tell workers the surroundings, so that code sent later finds what it finds here."""
     calls = [call for graph in graphs for call in graph.calls.values()]
     pool.carried |= dict.fromkeys(carried_modules([*calls, *(each for each in others if each is not None)]))
     pool.call(_take, settings())

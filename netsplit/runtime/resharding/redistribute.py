@@ -70,7 +70,7 @@ class Meeting:
             by_host.setdefault(host, []).append(rank)
         return Network.uniform(by_host, _NIC_BANDWIDTH, _INSIDE_BANDWIDTH, _NIC_LATENCY_S, _INSIDE_LATENCY_S)
 
-    def told(self, at: str, what: _Told | None) -> _Told:
+    def announced(self, at: str, what: _Told | None) -> _Told:
         """What the leader says, to all."""
         answer: _Told = self._round(at, None, lambda _: what)
         return answer
@@ -217,7 +217,7 @@ def redistribute(
     meeting.calls += 1
     name = f"redistribution {meeting.calls}"
     said = _asked(tensor, ways, placements, network, meeting) if own == leader else None
-    task = meeting.told(name, said)
+    task = meeting.announced(name, said)
     if wrong := task.wrong or meeting.objection(name, task.objection(tensor, (origin, mesh), placements)):
         raise ReshardError(wrong)
     meeting.plans.update(task.plans)
@@ -393,7 +393,7 @@ def _has_gradient(tensor: Tensor) -> bool:
 
 
 def _normal(placements: Sequence[Placement], shape: tuple[int, ...]) -> tuple[Placement, ...]:
-    """With dimensions counted from the first."""
+    """Placements with dimensions counted from the first."""
     return tuple(
         Shard(each.dim % len(shape)) if type(each) is Shard and shape else each for each in placements
     )

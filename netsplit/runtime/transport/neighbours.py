@@ -95,7 +95,7 @@ class Neighbours:
             wire.proceed()
 
     def await_any(self, seconds: float) -> None:
-        """Until something can proceed, or the seconds are over."""
+        """Wait until something can proceed, or the seconds are over."""
         for wire in self.wires.values():
             if wire.lost and not wire.left:
                 self.poll.unregister(wire.socket)
@@ -236,7 +236,7 @@ def may_be_read() -> bool:
 
 
 def _place() -> str:
-    """Where process numbers and names of sockets mean the same; nothing where the system does not say."""
+    """The space in which process numbers and socket names mean the same; "" where it is unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -246,7 +246,7 @@ def _place() -> str:
 
 
 def _door(name: str, count: int) -> socket.socket | None:
-    """Where this process can be reached by those of its host."""
+    """The socket by which processes of the same host reach this one."""
     with suppress(OSError):
         door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         door.bind(f"\0{name}")

@@ -69,21 +69,21 @@ def _unadaptable(reason: str) -> NetSplitError:
     return NetSplitError(f"adapt finds no other plan for this training: {reason}; leave adapt out.")
 
 
-def changeable(open_: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[str, ...]]:
+def changeable(auto: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[str, ...]]:
     """What is open where the plan is to change while the graph trains, and what there is to be said of it.
 
     Stages that keep running statistics have no replicas, as a change would make these of other micro-batches.
     """
     statistics = replicated_statistics(graph, graph.nodes)
-    if not (open_.replicas and statistics):
-        return open_, ()
+    if not (auto.replicas and statistics):
+        return auto, ()
     more = f" and {len(statistics) - 1} more" if len(statistics) > 1 else ""
     why = "adapt could not change such a plan"
     remark = (
         f"no stage has replicas, as {why}: '{statistics[0]}'{more} would be of one replica's micro-batches, "
         "and then of others"
     )
-    return replace(open_, replicas=False, no_replicas=why), (remark,)
+    return replace(auto, replicas=False, no_replicas=why), (remark,)
 
 
 def why_unswitchable(plan: Plan, other: Plan) -> str | None:

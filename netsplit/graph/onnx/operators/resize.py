@@ -78,7 +78,7 @@ def _resized(
 def _by_torch(
     call: OnnxCall, x: Tensor, changed: dict[int, tuple[int, float]], mode: str, coordinates: str
 ) -> Tensor | None:
-    """By ``interpolate``; None where it would say something else."""
+    """Resizes by ``interpolate``; None where it would say something else."""
     n = x.ndim - 2
     if not 1 <= n <= 3 or any(axis < 2 for axis in changed):
         return None

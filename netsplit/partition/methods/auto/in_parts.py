@@ -108,7 +108,7 @@ class _Contenders:
                 self.judge(each[0].origin, [own.placement for own in each])
 
     def measure(self, count: int) -> None:
-        """Until none of the first so many is estimated that may be of use."""
+        """Measure until none of the first so many that may be of use is estimated."""
         while first := next(filter(self._is_estimated, self.leaders[:count]), None):
             self.measured.add(first.rewrites)
             try:
