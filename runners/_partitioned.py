@@ -19,7 +19,6 @@ from netsplit.formats.placements import read_placement
 from netsplit.formats.read import read_workload
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.partition.objectives import CONTIGUOUS
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide, verified
@@ -55,7 +54,7 @@ def run(
     of_a_step = settings.objective in ("latency", "simulated") and settings.passes == "training"
     problem = work.problem(
         cluster,
-        CONTIGUOUS[settings.objective] if settings.contiguous else settings.objective,
+        settings.objective,
         schedule=schedule,
         seed=settings.seed,
         time_limit_s=settings.time_limit,

@@ -3,13 +3,7 @@
 MLflow makes a section of charts of what stands before the ``/``, in alphabetical order, and puts names
 without it last: speed comes first, then what was tested and the loss, then the rest.
 
-per run        speed/samples_per_s, speed/seconds_per_iteration (of the median iteration),
-               speed/samples_per_s_predicted, seconds_per_iteration_predicted, prediction_error,
-               peak_bytes (of the fullest device), peak_bytes_predicted, solver_seconds, solver_gap
-per epoch      test/<metric> (test/accuracy, test/mse, …; none without a metric),
-               train/epoch_loss, train/epoch_s
-per iteration  train/loss, train/iteration_s,
-               train/learning_rate where it changed (of the first group; train/learning_rate.1, … of others)
+`docs/tracking.md` lists them.
 """
 
 from __future__ import annotations
