@@ -21,7 +21,7 @@ from netsplit.partition import (
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.placement.placement import Stage
-from netsplit.planning.verify import recompute_used_bytes, verify
+from netsplit.planning.verify import used_bytes, verify
 from netsplit.profile.memory import static_bytes
 from netsplit.program.schedules import GPipe
 from netsplit.simulate.simulator import Simulator
@@ -169,7 +169,7 @@ def test_bytes_and_max_load_are_those_of_the_other_definitions(problem, data):
     assert largest_s == pytest.approx(instance.loads(where).max(), abs=1e-12)
     for p, device in enumerate(instance.devices):
         nodes = {name for name, q in device_of.items() if q == device}
-        assert recompute_used_bytes(problem, nodes) == instance.used_bytes(where)[p]
+        assert used_bytes(problem, {"it": nodes})["it"] == instance.used_bytes(where)[p]
 
 
 @settings(max_examples=60, deadline=None)
