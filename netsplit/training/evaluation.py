@@ -37,7 +37,7 @@ def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any
     Raises:
         NetSplitError: there is no batch, or what is none, or the metric is not for what is there.
     """
-    measure = None if _is_auto(metric) else _asked(metric)
+    measure = None if isinstance(metric, str) and metric == AUTO else _asked(metric)
     if not isinstance(batches, Iterable):
         raise ConfigError(f"batches is {batches!r}: give pairs (inputs, targets), as a DataLoader does.")
     begun: Metric | None = None
@@ -70,10 +70,6 @@ def lack_told(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
                 "and evaluate([((inputs, targets), targets)])."
             ) from error
         raise
-
-
-def _is_auto(metric: Any) -> bool:
-    return isinstance(metric, str) and metric == AUTO
 
 
 def _asked(metric: Any) -> Metric:
