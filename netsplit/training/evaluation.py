@@ -22,7 +22,7 @@ from netsplit.training.metrics import (
     value_of,
 )
 
-__all__ = ["evaluated", "lack_told"]
+__all__ = ["evaluated", "lack_explained"]
 
 
 def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any, loss: Any) -> float:
@@ -54,7 +54,7 @@ def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any
 
 
 @contextmanager
-def lack_told(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
+def lack_explained(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
     """Within a prediction: of a model with its loss inside, what fails for want of targets says so.
 
     Raises:
