@@ -128,7 +128,7 @@ def show_plan(console: Console, plan: Plan, work: Workload) -> None:
     facts.append(f"decided in {plan.seconds:.2f} s" + (f" by {report.engine}" if report.engine else ""))
     console.print("[bold]" + escape(", ".join(facts)), highlight=False)
     console.print(_devices(plan, work).terminal())
-    _lines(console, plan.told_of_parts)
+    _lines(console, plan.lines_on_parts)
     for i, stage in enumerate(plan.placement.stages):
         turns = f", micro-batches on {', '.join(stage.in_turn)}" if stage.turns else ""
         where = ", ".join(stage.devices)

@@ -118,7 +118,7 @@ class LearningRate:
             own = make_optimizer(optimizer, {})
             guard(own, optimizer)
             scheduler = self.copied().scheduler_for(own.optimizer)
-            self._check_made(scheduler, own.optimizer)
+            self._check_type(scheduler, own.optimizer)
             for _ in range(_TRIED):
                 step(scheduler, 1.0)
             if not all(math.isfinite(group["lr"]) for group in own.optimizer.param_groups):
@@ -204,7 +204,7 @@ class LearningRate:
                 "number of steps (a torch.Generator of its own draws alike)."
             )
 
-    def _check_made(self, scheduler: Any, optimizer: Optimizer) -> None:
+    def _check_type(self, scheduler: Any, optimizer: Optimizer) -> None:
         if not isinstance(scheduler, LRScheduler):
             raise ConfigError(
                 f"scheduler makes a {type(scheduler).__name__}, which is no torch.optim.lr_scheduler."
@@ -266,10 +266,10 @@ def _as_process(number: int) -> Iterator[None]:
     with _OTHER_PROCESS:
         thread, kept = threading.get_ident(), (os.getpid, os.getppid)
 
-        def seen(real: Callable[[], int]) -> Callable[[], int]:
+        def disguised(real: Callable[[], int]) -> Callable[[], int]:
             return lambda: number if threading.get_ident() == thread else real()
 
-        os.getpid, os.getppid = map(seen, kept)
+        os.getpid, os.getppid = map(disguised, kept)
         try:
             yield
         finally:

@@ -32,7 +32,7 @@ from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
-    algebra_told,
+    algebra_lines,
     parallel_graph,
     parts_summary,
     placed_splits,
@@ -171,10 +171,10 @@ class Plan:
         return tuple(replace(each, samples=each.operator in sampled) for each in splits)
 
     @property
-    def told_of_parts(self) -> list[str]:
+    def lines_on_parts(self) -> list[str]:
         """What algebra replaced, and which operators are in parts."""
         cut = parts_summary(self.splits)
-        algebra = [f"algebra: {line}" for line in algebra_told(self.placement)]
+        algebra = [f"algebra: {line}" for line in algebra_lines(self.placement)]
         return [*algebra, *([cut] if cut else [])]
 
     def explain(self) -> Explanation:
@@ -229,7 +229,7 @@ class Plan:
             f"{schedule} with {cut}",
             predicted_line,
         ]
-        lines += self.told_of_parts
+        lines += self.lines_on_parts
         if self.placement.shards:
             lines.append(shard_line(self.placement))
         if self.placement.recomputed:

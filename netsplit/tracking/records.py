@@ -20,7 +20,7 @@ from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.planning.explanation.parts import algebra_told, parts_summary, placed_views
+from netsplit.planning.explanation.parts import algebra_lines, parts_summary, placed_views
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
@@ -379,7 +379,7 @@ def record_parts(run: MethodRun, plan: Plan) -> None:
         {
             "operators_in_parts": len(plan.splits),
             "in_parts": parts_summary(plan.splits),
-            "algebra": "; ".join(algebra_told(plan.placement)),
+            "algebra": "; ".join(algebra_lines(plan.placement)),
         }
     )
 

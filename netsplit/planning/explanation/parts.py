@@ -18,7 +18,7 @@ from netsplit.rewrite.tasks import OperatorTasks, TaskCut, axis_words
 __all__ = [
     "PlacedPart",
     "PlacedSplit",
-    "algebra_told",
+    "algebra_lines",
     "copied_nodes",
     "operator_cuts",
     "parallel_graph",
@@ -135,7 +135,7 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
     return f"{counted(len(splits), 'operator')} in parts: {lines}{rest}"
 
 
-def algebra_told(placement: Placement) -> tuple[str, ...]:
+def algebra_lines(placement: Placement) -> tuple[str, ...]:
     """Rules that replaced operators, in order; with the seconds of the whole after each, where noted."""
     records = [each for each in placement.rewrites if isinstance(each, Algebra)]
     steps = placement.report.notes.get("substitutions") or [(r.rule.name, r.node, None) for r in records]
