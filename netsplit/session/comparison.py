@@ -32,6 +32,7 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
+from netsplit.runtime.checkpoint.cut import saved_cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.session.request import Request
@@ -57,7 +58,6 @@ from netsplit.tracking.records import (
 )
 from netsplit.training.adapt.switchable import check_adaptable
 from netsplit.training.checkpoints import (
-    as_saved,
     newest,
     opened_checkpoints,
     origin_checkpoint,
@@ -67,7 +67,7 @@ from netsplit.training.epochs import fit
 from netsplit.training.metrics import Metric, accuracy, chosen_metric, update_metric
 from netsplit.training.options import Training
 
-__all__ = ["Experiment", "Shared", "compare", "each_method", "experiment_of", "recorded"]
+__all__ = ["Experiment", "Shared", "as_saved", "compare", "each_method", "experiment_of", "recorded"]
 
 log = logging.getLogger(__name__)
 
@@ -252,6 +252,20 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
     plan, whole = session.plan(step, schedule, method)
     assert whole is not None, "all was decided together"
     return Shared(step, plan.asked, (plan, whole))
+
+
+def as_saved(asked: AutoSchedule, checkpoint: Path) -> AutoSchedule:
+    """With the number of micro-batches of a checkpoint's training, unless others are asked for.
+
+    Normalisations and rounding depend on it; devices, placement and schedule may be others each time.
+    """
+    cut, given = saved_cut(checkpoint), asked.microbatches
+    if cut is None or not (
+        given is None or cut.microbatches in ([given] if isinstance(given, int) else given)
+    ):
+        return asked
+    log.info("Using %d micro-batches, as in the checkpoint's training (%s).", cut.microbatches, checkpoint)
+    return replace(asked, microbatches=cut.microbatches)
 
 
 def _check_metric(experiment: Experiment, step: ModelStep, size: int) -> None:

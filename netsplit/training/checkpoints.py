@@ -18,18 +18,15 @@ import re
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.runtime.checkpoint.checksums import is_complete
-from netsplit.runtime.checkpoint.cut import saved_cut
 from netsplit.settings import Settings
 
 __all__ = [
-    "Checkpoints", "as_saved", "newest", "opened_checkpoints", "origin_checkpoint", "stable_folder",
+    "Checkpoints", "newest", "opened_checkpoints", "origin_checkpoint", "stable_folder",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -237,20 +234,6 @@ def _passed_over(folder: Path, method: str) -> Path | None:
     others = [place for place in folder.parent.iterdir() if place.name.rpartition("-")[0] == name]
     known = [checkpoint for place in others if (checkpoint := newest(place / method)) is not None]
     return max(known, key=lambda checkpoint: checkpoint.stat().st_mtime, default=None)
-
-
-def as_saved(asked: AutoSchedule, checkpoint: Path) -> AutoSchedule:
-    """With the number of micro-batches of a checkpoint's training, unless others are asked for.
-
-    Normalisations and rounding depend on it; devices, placement and schedule may be others each time.
-    """
-    cut, given = saved_cut(checkpoint), asked.microbatches
-    if cut is None or not (
-        given is None or cut.microbatches in ([given] if isinstance(given, int) else given)
-    ):
-        return asked
-    log.info("Using %d micro-batches, as in the checkpoint's training (%s).", cut.microbatches, checkpoint)
-    return replace(asked, microbatches=cut.microbatches)
 
 
 def _deciding(config: Any) -> dict[str, Any]:

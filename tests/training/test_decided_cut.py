@@ -12,7 +12,7 @@ import netsplit
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.checkpoint.cut import Cut, saved_cut
-from netsplit.training.checkpoints import as_saved
+from netsplit.session.comparison import as_saved
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
 from tests.nets import SGD
