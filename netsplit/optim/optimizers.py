@@ -18,7 +18,6 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pickle import PicklingError
 from typing import Any, NoReturn
-from weakref import WeakSet
 
 import cloudpickle
 import torch
@@ -122,17 +121,12 @@ class ParameterGroups:
 class ForModel:
     """A factory with the trainable parameters of the model that it is for, in the model's own order.
 
-    `attributes` are those that people gave them in Python, by which a factory may go; `optimizers` those
-    that it made in this process and somebody still has.
+    `attributes` are those that people gave them in Python, by which a factory may go.
     """
 
     factory: OptimizerFactory
     parameters: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    optimizers: WeakSet[torch.optim.Optimizer] = field(default_factory=WeakSet, compare=False, repr=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ForModel, (self.factory, self.parameters, self.attributes)
 
     def __call__(self, parameters: Any) -> torch.optim.Optimizer:
         return self.factory(parameters)
@@ -188,7 +182,6 @@ def make_optimizer(
     """
     parts = parts or {}
     tensors = [(parts.get(k, k), tensor) for k, tensor in own.items()]
-    known = None
     if isinstance(factory, ForModel):
         tensors_of: dict[str, list[Tensor]] = {}
         for name, tensor in tensors:
@@ -197,14 +190,11 @@ def make_optimizer(
         tensors = [(k, tensor) for k, each in (every | tensors_of).items() for tensor in each]
         for k, tensor in tensors:
             vars(tensor).update(factory.attributes.get(k, {}))
-        known = factory.optimizers
     names = {id(parameter): name for name, parameter in tensors}
     optimizer, groups = _grouped(factory, tensors, names)
     given = _own_settings(optimizer)
     if any(k in parts for k in own):
         _check_groups(factory, groups, parts)
-    if known is not None:
-        known.add(optimizer)
     _keep(optimizer, {id(parameter) for parameter in own.values()})
     return NamedOptimizer(optimizer, groups, given)
 
