@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 WIDTH = 100
+_TOGETHER = re.compile(r" (->|\.\.) |(?<=\d) (s|ms|us|B|[KMG]iB|%)(?!\w)")  # not parted at a line's end
 
 
 def seconds(value: float) -> str:
@@ -72,7 +73,8 @@ def node_run(nodes: Sequence[str], length: int = 26) -> str:
 def wrapped(text: str, indent: str = "", hanging: str | None = None) -> list[str]:
     """Lines of at most `WIDTH` columns; a word that is wider is cut."""
     hanging = indent + "  " if hanging is None else hanging
+    text = _TOGETHER.sub(lambda match: match[0].replace(" ", "\u00a0"), text)
     lines = textwrap.wrap(
         text, WIDTH, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
     )
-    return lines or [indent.rstrip()]
+    return [line.replace("\u00a0", " ") for line in lines] or [indent.rstrip()]
