@@ -17,7 +17,7 @@ from typing import Any
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import NetSplitError
-from netsplit.formats.text import JsonPlaces, checked_number, topological
+from netsplit.formats.text import checked_number, topological
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.planning.workload import ACCELERATOR, CPU, Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -47,7 +47,7 @@ class _FileTask:
     size: int
 
 
-def read_msr(data: dict[str, Any], text: str, where: str, name: str) -> Workload:
+def read_msr(data: dict[str, Any], where: str, name: str) -> Workload:
     """The workload of a parsed file.
 
     A node is a forward task whether the file calls it a backward node or not, and makes one variable, which
@@ -55,13 +55,11 @@ def read_msr(data: dict[str, Any], text: str, where: str, name: str) -> Workload
     A node that no accelerator supports gets more seconds there than all the work takes on CPUs.
 
     Args:
-        text: what `data` was parsed from, to find lines.
         where: the file, for errors.
 
     Raises:
-        NetSplitError: the first thing that is wrong, by line.
+        NetSplitError: the first thing that is wrong, by its place.
     """
-    places = JsonPlaces(text, where)
     counts = {key: _whole(data, key, where) for key in ("maxFPGAs", "maxCPUs")}
     if not sum(counts.values()):
         raise NetSplitError(f"{where}: maxFPGAs and maxCPUs are both 0: the work needs a device.")
@@ -69,10 +67,10 @@ def read_msr(data: dict[str, Any], text: str, where: str, name: str) -> Workload
         MOST_BYTES,
         round(checked_number(_item(data, "maxSizePerFPGA", where), "maxSizePerFPGA", where, most=math.inf)),
     )
-    tasks = _tasks(data, places)
-    edges, costs, sizes, remarks = _edges(data, tasks, places)
+    tasks = _tasks(data, where)
+    edges, costs, sizes, remarks = _edges(data, tasks, where)
     order = topological(
-        list(tasks), list(edges), {ends: places.at("edges", i) for ends, i in edges.items()}, where
+        list(tasks), list(edges), {ends: f"{where}, edges[{i}]" for ends, i in edges.items()}, where
     )
     nbytes, seconds_per_byte, measured = _bytes(costs, sizes)
     if not measured and any(costs.values()):
@@ -110,10 +108,10 @@ def _forward(milliseconds: dict[str, float]) -> DeviceCosts:
     return DeviceCosts({v: NodeSeconds(each * UNIT_S, 0.0) for v, each in milliseconds.items()})
 
 
-def _tasks(data: dict[str, Any], places: JsonPlaces) -> dict[str, _FileTask]:
+def _tasks(data: dict[str, Any], where: str) -> dict[str, _FileTask]:
     tasks: dict[str, _FileTask] = {}
-    for i, item in enumerate(_array(data, "nodes", places)):
-        place = places.at("nodes", i)
+    for i, item in enumerate(_array(data, "nodes", where)):
+        place = f"{where}, nodes[{i}]"
         item = _object(item, place)
         key = _identity(item, "id", place)
         if key in tasks:
@@ -128,20 +126,20 @@ def _tasks(data: dict[str, Any], places: JsonPlaces) -> dict[str, _FileTask]:
             size=round(checked_number(_item(item, "size", place), "size", place)),
         )
     if not tasks:
-        raise NetSplitError(f"{places.where}: the file has no nodes.")
+        raise NetSplitError(f"{where}: the file has no nodes.")
     return tasks
 
 
 def _edges(
-    data: dict[str, Any], tasks: dict[str, _FileTask], places: JsonPlaces
+    data: dict[str, Any], tasks: dict[str, _FileTask], where: str
 ) -> tuple[dict[tuple[str, str], int], dict[str, float], dict[str, float | None], list[str]]:
     """(u, v) -> index in the file; by source: milliseconds, and bytes (None: missing or unequal); remarks."""
     edges: dict[tuple[str, str], int] = {}
     costs: dict[str, float] = {}
     sizes: dict[str, float | None] = {}
     uneven: dict[str, None] = {}
-    for i, item in enumerate(_array(data, "edges", places)):
-        place = places.at("edges", i)
+    for i, item in enumerate(_array(data, "edges", where)):
+        place = f"{where}, edges[{i}]"
         item = _object(item, place)
         ends = _identity(item, "sourceId", place), _identity(item, "destId", place)
         for end in ends:
@@ -235,26 +233,26 @@ def _cluster(name: str, accelerators: int, cpus: int, capacity: int, seconds_per
     return Cluster(name, tuple(devices), links)
 
 
-def _array(data: dict[str, Any], key: str, places: JsonPlaces) -> list[Any]:
-    value = _item(data, key, places.where)
+def _array(data: dict[str, Any], key: str, where: str) -> list[Any]:
+    value = _item(data, key, where)
     if not isinstance(value, list):
-        raise NetSplitError(f"{places.where}: '{key}' must be a list.")
+        raise NetSplitError(f"{where}: '{key}' must be a list.")
     return value
 
 
-def _object(item: Any, place: object) -> dict[str, Any]:
+def _object(item: Any, place: str) -> dict[str, Any]:
     if not isinstance(item, dict):
         raise NetSplitError(f"{place}: an object is expected here, in braces.")
     return item
 
 
-def _item(item: dict[str, Any], key: str, place: object) -> Any:
+def _item(item: dict[str, Any], key: str, place: str) -> Any:
     if key not in item:
         raise NetSplitError(f"{place}: '{key}' is missing.")
     return item[key]
 
 
-def _identity(item: dict[str, Any], key: str, place: object) -> str:
+def _identity(item: dict[str, Any], key: str, place: str) -> str:
     value = _item(item, key, place)
     if not isinstance(value, int) or isinstance(value, bool):
         raise NetSplitError(f"{place}: {key} is {value!r}: it must be an integer.")
@@ -268,14 +266,14 @@ def _whole(data: dict[str, Any], key: str, where: str) -> int:
     return round(number)
 
 
-def _flag(item: dict[str, Any], key: str, default: bool, place: object) -> bool:
+def _flag(item: dict[str, Any], key: str, default: bool, place: str) -> bool:
     value = item.get(key, default)
     if value not in (0, 1):
         raise NetSplitError(f"{place}: {key} is {value!r}: it must be true or false.")
     return bool(value)
 
 
-def _color(value: Any, place: object) -> Any:
+def _color(value: Any, place: str) -> Any:
     if value is not None and (not isinstance(value, int | str) or isinstance(value, bool)):
         raise NetSplitError(f"{place}: colorClass is {value!r}: it must be an integer.")
     return value
