@@ -18,7 +18,7 @@ from netsplit.graph.onnx.constants import evaluate_node, fold_constants, kinds_o
 from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, onnx_package, opsets_of
 from netsplit.graph.onnx.operators import DRAWING, HOST_ONLY, OPERATORS
 
-__all__ = ["OLDEST", "OnnxModule", "from_onnx", "value_types"]
+__all__ = ["OLDEST", "OnnxModule", "from_onnx"]
 
 OLDEST = 9
 """The oldest operator set whose operators mean here what they meant then."""
@@ -188,10 +188,6 @@ class OnnxModule(nn.Module):
 
     def forward(self, *batch: Any) -> Any:
         """Tensors for `input_names`; a tuple or list stands for its items."""
-        return self._compute(batch, None)
-
-    def _compute(self, batch: tuple[Any, ...], seen: dict[str, tuple[str, tuple[int, ...]]] | None) -> Any:
-        """`seen` is filled with dtype and shape of every value, by name."""
         given = [t for each in batch for t in (each if isinstance(each, tuple | list) else (each,))]
         part = self._part
         if len(given) != len(part.inputs):
@@ -203,10 +199,7 @@ class OnnxModule(nn.Module):
         for node, dies in zip(part.nodes, self._dies, strict=True):
             values = [self._value(known, name) if name else None for name in node.inputs]
             results = self._run(node, values, device)
-            made = [(name, value) for name, value in zip(node.outputs, results, strict=False) if name]
-            known.update(made)
-            if seen is not None:
-                seen.update((name, _type_of(value)) for name, value in made)
+            known.update((name, value) for name, value in zip(node.outputs, results, strict=False) if name)
             for name in dies:
                 known.pop(name, None)
         outputs = tuple(self._value(known, name) for name in part.outputs)
@@ -305,33 +298,6 @@ def _loss(file: OnnxFile, ends: tuple[str, ...], model: OnnxPart) -> OnnxModule 
             f"the loss in '{file.path}' does not read the output '{missing[0]}': name those it reads."
         )
     return OnnxModule(part)
-
-
-def value_types(
-    model: Any, path: str, inputs: Mapping[str, tuple[str, tuple[int, ...]]]
-) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Dtype and shape of the values that lead to a ModelProto's outputs, by running it without data.
-
-    Args:
-        model: of which all operators are known; with the data of its initializers.
-        path: of the file, for errors.
-        inputs: dtype and shape of the file's inputs.
-
-    Raises:
-        NetSplitError: an operator is not known, or a size depends on the data.
-    """
-    file = OnnxFile(model, path)
-    seen = {name: _type_of(value) for name, value in (file.numbers | file.large).items()}
-    with torch.device("meta"):
-        module = OnnxModule(file.part(file.outputs)).eval()
-        given = [torch.empty(inputs[k][1], dtype=getattr(torch, inputs[k][0])) for k in module.input_names]
-        with torch.no_grad():
-            module._compute(tuple(given), seen)
-    return seen
-
-
-def _type_of(value: Value) -> tuple[str, tuple[int, ...]]:
-    return str(value.dtype).removeprefix("torch."), tuple(value.shape)
 
 
 def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | None) -> None:
