@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from netsplit.errors import NetSplitError
 from netsplit.graph.analyse import storage_id
 from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
-from netsplit.graph.deferral.deferred_calls import CALLS, PRODUCTS, as_autocast
+from netsplit.graph.deferral.deferred_calls import CALLS, as_autocast
 from netsplit.graph.ir import CALL, TRANSFER, Graph, Initializer, Node, once_of
 from netsplit.graph.operators import in_its_mode, operator_of, resolve, written_storages
 from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
@@ -213,7 +213,6 @@ class _Writer:
         target: Callable[..., Any] = operator_of(self.graph, node)
         if weight is not None:  # a call that can leave the gradient of that argument to a queue
             target = CALLS[node.kind]
-            kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
         if copies_as_captured(self.graph, node):
             target = _named(partial(_copied, target), f"{node.kind}_copied")
         target = in_its_mode(node, target, self.device or "cpu")
