@@ -21,6 +21,7 @@ from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
 from netsplit.graph.onnx.files import METADATA, onnx_package
 from netsplit.graph.recording.step import as_tuple
+from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["export_inference", "export_training", "exported_inference"]
 
@@ -110,7 +111,7 @@ def _exported(
     names = _names("input", len(inputs)), _names("target", len(targets))
     mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
     size = sum(each.nbytes for each in (*step.parameters(), *step.buffers()))
-    with tempfile.TemporaryDirectory() as folder, _unchanged(step.model):
+    with tempfile.TemporaryDirectory() as folder, kept(step.model):
         file = Path(folder, "model.onnx")
         memory = io.BytesIO()
         target: Any = memory if size < _LIMIT else file
@@ -194,22 +195,6 @@ def _write(exported: Any, path: Path) -> None:
 
 def _names(what: str, count: int) -> list[str]:
     return [what] if count == 1 else [f"{what}_{i}" for i in range(count)]
-
-
-@contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Exporting runs the model: its buffers and the random generator are put back."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [(each, each.detach().clone()) for each in model.buffers()]
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        with torch.no_grad():
-            for each, before in buffers:
-                each.copy_(before)
-        for module, training in modes:
-            module.training = training
 
 
 @contextmanager

@@ -162,7 +162,6 @@ class OnnxModule(nn.Module):
             self._keep(name, nn.Parameter(as_tensor(array), name not in part.frozen))
         for name, array in part.buffers.items():
             self._keep(name, as_tensor(array))
-        self._dies = _last_readers(part)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -196,12 +195,10 @@ class OnnxModule(nn.Module):
             _check_shape(name, tensor, part.shapes.get(name))
         device = given[0].device if given else torch.device("cpu")
         known: dict[str, Value | None] = {**part.numbers, **dict(zip(part.inputs, given, strict=True))}
-        for node, dies in zip(part.nodes, self._dies, strict=True):
+        for node in part.nodes:
             values = [self._value(known, name) if name else None for name in node.inputs]
             results = self._run(node, values, device)
             known.update((name, value) for name, value in zip(node.outputs, results, strict=False) if name)
-            for name in dies:
-                known.pop(name, None)
         outputs = tuple(self._value(known, name) for name in part.outputs)
         outputs = tuple(v if isinstance(v, Tensor) else as_tensor(v, device) for v in outputs)
         return outputs[0] if len(outputs) == 1 else outputs
@@ -312,18 +309,6 @@ def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | N
         f"the input '{name}' has the shape {shape}, but the ONNX file takes ({wanted}): give that shape, or "
         "export the model with a free batch dimension."
     )
-
-
-def _last_readers(part: OnnxPart) -> tuple[tuple[str, ...], ...]:
-    """The values, for every node, that no later one reads."""
-    last: dict[str, int] = {}
-    for i, node in enumerate(part.nodes):
-        last |= dict.fromkeys((*node.inputs, *node.outputs), i)
-    dying: list[list[str]] = [[] for _ in part.nodes]
-    for name, i in last.items():
-        if name not in part.outputs:
-            dying[i].append(name)
-    return tuple(map(tuple, dying))
 
 
 def _free(module: nn.Module, name: str) -> str:
