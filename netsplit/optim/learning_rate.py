@@ -7,7 +7,6 @@ import math
 import pickle
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import cloudpickle
@@ -15,7 +14,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.optim.carried import uncarried_in_scheduler
 from netsplit.optim.factories import called, check_settings
 from netsplit.optim.optimizers import ForModel, make_optimizer
 
@@ -122,20 +120,30 @@ class LearningRate:
                 "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=30)."
             ) from error
 
-    def check_switchable(self, optimizer: Optimizer) -> None:
+    def check_switchable(self, optimizer: Optimizer, other: Optimizer) -> None:
         """Whether a scheduler that another plan's devices make goes on where this one stands.
 
+        Args:
+            optimizer, other: two alike.
+
         Raises:
-            ConfigError: `state_dict`, which moves, lacks what changes with its steps.
+            ConfigError: its `state_dict`, which moves, lacks what its rates go by.
         """
-        made = self.copied().of(optimizer)
-        name = uncarried_in_scheduler(made, partial(_steps_on, made))
-        if name is not None:
-            raise ConfigError(
-                f"scheduler {type(made).__name__} keeps what changes with its steps in '{name}', and its "
-                "state_dict() has not that, so it would not move when the plan changes: let it go by the "
-                "number of steps alone, or keep that where state_dict() has it."
-            )
+        made, resumed = (self.copied().of(each) for each in (optimizer, other))
+        for _ in range(_TRIED):
+            step(made, 1.0)
+        resumed.load_state_dict(pickle.loads(pickle.dumps(made.state_dict())))
+        for group, own in zip(other.param_groups, optimizer.param_groups, strict=True):
+            group.update({key: value for key, value in own.items() if key != "params"})
+        for _ in range(_TRIED):
+            step(made, 1.0)
+            step(resumed, 1.0)
+            if [group["lr"] for group in optimizer.param_groups] != [g["lr"] for g in other.param_groups]:
+                raise ConfigError(
+                    f"scheduler {type(made).__name__} goes on with other rates from its state_dict(), which "
+                    "is all that moves when the plan changes: let it go by the number of steps alone, or "
+                    "keep what it goes by where state_dict() has it."
+                )
 
     def check_steps(self, optimizer: ForModel, steps: int) -> None:
         """Refuse a scheduler that has an end before the training has.
@@ -180,11 +188,6 @@ class LearningRate:
                 "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
                 "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
             )
-
-
-def _steps_on(scheduler: LRScheduler) -> None:
-    for _ in range(_TRIED):
-        step(scheduler, 1.0)
 
 
 def step(scheduler: LRScheduler, loss: float | None) -> None:
