@@ -66,12 +66,6 @@ class WeightGradients:
         """Calls whose weight gradient is still to be computed."""
         return len(self._entries)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are kept alive for them: the calls' inputs and output gradients, each storage once."""
-        storages = (tensor.untyped_storage() for entry in self._entries for tensor in entry.held)
-        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
     @contextmanager
     def collect(self) -> Iterator[WeightGradients]:
         """Within, a backward leaves deferrable weight gradients to this queue; after an error, none.
