@@ -288,20 +288,20 @@ def described_cluster(
 def _nics_of_hosts(
     hosts: Sequence[DescribedHost], names: Sequence[str], links: Mapping[tuple[str, str], Link]
 ) -> tuple[Nic, ...]:
-    taken: dict[str, str] = {}
+    host_of: dict[str, str] = {}
     nics: list[Nic] = []
     for i, host in enumerate(hosts):
         key = f"cluster.hosts[{i}]"
         unknown = [each for each in host.devices if each not in names]
-        twice = [each for each in host.devices if each in taken]
+        twice = [each for each in host.devices if each in host_of]
         if unknown or twice or not host.devices or len(set(host.devices)) < len(host.devices):
             raise ConfigError(
                 f"{key}.devices is [{', '.join(host.devices)}]: give some of {', '.join(names)}, each in one "
                 "host and once."
             )
-        if host.name in taken.values():
+        if host.name in host_of.values():
             raise ConfigError(f"{key}.name is '{host.name}', which is taken: give each its own name.")
-        taken |= dict.fromkeys(host.devices, host.name)
+        host_of |= dict.fromkeys(host.devices, host.name)
         rate = None if host.nic == "auto" else given_rate(host.nic, f"{key}.nic")
         nics += nics_of({host.name: host.devices}, links, rate)
     return tuple(nics)
@@ -399,5 +399,5 @@ def named_cluster(name: str) -> ClusterSpec | ClusterDescription:
         raise ConfigError(f"cluster is '{name}', which is no option of conf/cluster: {suggest(name, known)}")
     node = OmegaConf.load(OPTIONS / f"{name}.yaml")
     assert isinstance(node, DictConfig)
-    made: ClusterSpec | ClusterDescription = build(OmegaConf.create({"cluster": node}).cluster)
-    return made
+    cluster: ClusterSpec | ClusterDescription = build(OmegaConf.create({"cluster": node}).cluster)
+    return cluster

@@ -25,7 +25,7 @@ def cluster_here(spec: ClusterSpec) -> Cluster:
 
 
 def _links(spec: ClusterSpec) -> dict[tuple[str, str], Link]:
-    """As stated; else between GPUs what the driver promises, and `BETWEEN_PROCESSES` for all others."""
+    """Stated links; else what the driver promises between GPUs, and `BETWEEN_PROCESSES` for all others."""
     pairs = permutations(spec.devices, 2)
     if spec.bandwidth is not None:
         given = Link(spec.latency_s or 0.0, 1.0 / spec.bandwidth)

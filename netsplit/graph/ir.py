@@ -253,7 +253,7 @@ class Graph:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was derived, which may be larger than the graph."""
+        """The state without what was derived, which may be larger than the graph."""
         return {name: value for name, value in self.__dict__.items() if name != "derived"}
 
     @cached_property

@@ -73,7 +73,7 @@ class PlainDraws:
         self.calls = graph.calls
         self.inside = 0  # calls that are one node
         self.seed = 0  # of the generator, as long as the model does not set it
-        self.taken: list[Node] = []
+        self.drawn: list[Node] = []
         self.again: list[Node] | None = None  # what a recomputation is still to draw
         self.stack = ExitStack()
 
@@ -86,8 +86,8 @@ class PlainDraws:
                 self.stack = stack.pop_all()
                 return self
             self.seed = marked()
-            for told in (_functions_told, _modules_told, _checkpoints_told):
-                stack.enter_context(told(self))
+            for patched in (_functions_told, _modules_told, _checkpoints_told):
+                stack.enter_context(patched(self))
             stack.enter_context(script_unoptimised())
             stack.enter_context(enable_python_dispatcher())
             stack.enter_context(_Seen(self))
@@ -117,8 +117,8 @@ class PlainDraws:
 
     def take(self) -> None:
         """Seed for the next node."""
-        self.taken.append(self.left.pop())
-        self.seed = self.key.of(self.taken[-1].name)
+        self.drawn.append(self.left.pop())
+        self.seed = self.key.seed_of(self.drawn[-1].name)
         seed_generators(self.seed)
 
     @contextmanager
@@ -156,7 +156,7 @@ class PlainDraws:
         if self.inside or not operator_draws(op, args, kwargs):
             return op(*args, **kwargs)
         if self.again:
-            seed_generators(self.key.of(self.again.pop().name))
+            seed_generators(self.key.seed_of(self.again.pop().name))
             return in_logical_order(op, args, kwargs)
         if _in_backward():
             return op(*args, **kwargs)
@@ -233,9 +233,9 @@ class _Repeated:
         if self.nodes is not None:
             with self.plain.once_more(self.nodes):
                 return self.function(*args, **kwargs)
-        before = len(self.plain.taken)
+        before = len(self.plain.drawn)
         result = self.function(*args, **kwargs)
-        self.nodes = self.plain.taken[before:]
+        self.nodes = self.plain.drawn[before:]
         return result
 
 
@@ -243,7 +243,7 @@ def _checkpoints_told(plain: PlainDraws) -> AbstractContextManager[None]:
     def within(original: Callable[..., Generator[None, None, None]]) -> Callable[..., Iterator[None]]:
         def told(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
             repeated = _Repeated(plain, function)
-            before = len(plain.taken)
+            before = len(plain.drawn)
             inner = original(repeated, *args, **kwargs)
             next(inner)
             try:
@@ -251,7 +251,7 @@ def _checkpoints_told(plain: PlainDraws) -> AbstractContextManager[None]:
             except BaseException as error:
                 inner.throw(error)
                 raise
-            repeated.nodes = plain.taken[before:]
+            repeated.nodes = plain.drawn[before:]
             next(inner, None)
 
         return told

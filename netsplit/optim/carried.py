@@ -22,13 +22,13 @@ __all__ = [
 def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
     """What of the state of an optimiser that has stepped would be lost or doubled, in words."""
     for state in optimizer.state.values():
-        seen: dict[int, str] = {}
+        name_of: dict[int, str] = {}
         for place, value in _flat(state):
             if any("." in key for key in place if isinstance(key, str)):
                 return f"keeps state under '{'.'.join(map(str, place))}', in which a dot stands for a level"
             name = ".".join(map(str, place))
-            if isinstance(value, Tensor) and value.numel() and seen.setdefault(id(value), name) != name:
-                return f"keeps one tensor as '{seen[id(value)]}' and '{name}', which would become two"
+            if isinstance(value, Tensor) and value.numel() and name_of.setdefault(id(value), name) != name:
+                return f"keeps one tensor as '{name_of[id(value)]}' and '{name}', which would become two"
     return None
 
 

@@ -65,7 +65,7 @@ class LearningRate:
         settings = {key: count if value == ALL else value for key, value in self.settings.items()}
         return LearningRate(self.scheduler, self.every, **settings)
 
-    def of(self, optimizer: Optimizer) -> LRScheduler:
+    def scheduler_for(self, optimizer: Optimizer) -> LRScheduler:
         """The scheduler of one device's optimiser.
 
         Raises:
@@ -77,7 +77,7 @@ class LearningRate:
         return self.scheduler(optimizer, **self.settings)
 
     def copied(self) -> LearningRate:
-        """As a device has it: what is tried on that leaves these functions, which may count, as they were.
+        """A copy as a device has it: trying it leaves these functions, which may count, as they were.
 
         Raises:
             ConfigError: it has what cannot be copied.
@@ -101,16 +101,16 @@ class LearningRate:
         """
         try:
             own = make_optimizer(optimizer, {}).optimizer
-            made = self.copied().of(own)
-            self._check_made(made, own)
+            scheduler = self.copied().scheduler_for(own)
+            self._check_made(scheduler, own)
             for _ in range(_TRIED):
-                step(made, 1.0)
+                step(scheduler, 1.0)
             if not all(math.isfinite(group["lr"]) for group in own.param_groups):
                 raise ConfigError(
                     f"scheduler makes a learning rate that is no finite number within {_TRIED} steps: "
                     f"correct the settings of {self!r}."
                 )
-            pickle.dumps(made.state_dict())
+            pickle.dumps(scheduler.state_dict())
         except ConfigError:
             raise
         except Exception as error:  # of a function that may do anything
@@ -129,19 +129,19 @@ class LearningRate:
         Raises:
             ConfigError: its `state_dict`, which moves, lacks what its rates go by.
         """
-        made, resumed = (self.copied().of(each) for each in (optimizer, other))
+        scheduler, resumed = (self.copied().scheduler_for(each) for each in (optimizer, other))
         for _ in range(_TRIED):
-            step(made, 1.0)
-        resumed.load_state_dict(pickle.loads(pickle.dumps(made.state_dict())))
+            step(scheduler, 1.0)
+        resumed.load_state_dict(pickle.loads(pickle.dumps(scheduler.state_dict())))
         for group, own in zip(other.param_groups, optimizer.param_groups, strict=True):
             group.update({key: value for key, value in own.items() if key != "params"})
         for _ in range(_TRIED):
-            step(made, 1.0)
+            step(scheduler, 1.0)
             step(resumed, 1.0)
             if [group["lr"] for group in optimizer.param_groups] != [g["lr"] for g in other.param_groups]:
                 raise ConfigError(
-                    f"scheduler {type(made).__name__} goes on with other rates from its state_dict(), which "
-                    "is all that moves when the plan changes: let it go by the number of steps alone, or "
+                    f"scheduler {type(scheduler).__name__} goes on with other rates from its state_dict(), "
+                    "which is all that moves when the plan changes: let it go by the number of steps alone, or "
                     "keep what it goes by where state_dict() has it."
                 )
 
@@ -154,12 +154,12 @@ class LearningRate:
         Raises:
             ConfigError: only ``OneCycleLR`` has such an end.
         """
-        made = self.copied().of(make_optimizer(optimizer, {}).optimizer)
-        last = getattr(made, "total_steps", None)
+        scheduler = self.copied().scheduler_for(make_optimizer(optimizer, {}).optimizer)
+        last = getattr(scheduler, "total_steps", None)
         if isinstance(last, int) and last < steps:
             raise ConfigError(
-                f"scheduler {type(made).__name__} ends after {last} steps, and the training has {steps}: "
-                f"give total_steps={steps}, or more."
+                f"scheduler {type(scheduler).__name__} ends after {last} steps, and the training has {steps}"
+                f": give total_steps={steps}, or more."
             )
 
     def check_loss(self, loss: float | None) -> None:
@@ -171,19 +171,19 @@ class LearningRate:
         if loss is None and self.scheduler is ReduceLROnPlateau:
             raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
 
-    def _check_made(self, made: Any, optimizer: Optimizer) -> None:
-        if not isinstance(made, LRScheduler):
+    def _check_made(self, scheduler: Any, optimizer: Optimizer) -> None:
+        if not isinstance(scheduler, LRScheduler):
             raise ConfigError(
-                f"scheduler makes a {type(made).__name__}, which is no torch.optim.lr_scheduler.LRScheduler: "
-                "give a function of an optimiser that makes one."
+                f"scheduler makes a {type(scheduler).__name__}, which is no torch.optim.lr_scheduler."
+                "LRScheduler: give a function of an optimiser that makes one."
             )
-        for each in (made, *getattr(made, "_schedulers", ())):
+        for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
             if each.optimizer is not optimizer:
                 raise ConfigError(
                     f"scheduler {type(each).__name__} is of another optimiser than the one it was given, "
                     "which nothing steps: make it of that, as in lambda optimizer: StepLR(optimizer, 30)."
                 )
-        if isinstance(made, ReduceLROnPlateau) and self.every == "step":
+        if isinstance(scheduler, ReduceLROnPlateau) and self.every == "step":
             raise ConfigError(
                 "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
                 "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."

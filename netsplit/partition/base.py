@@ -111,7 +111,7 @@ class Objective(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """As the command line has it."""
+        """The name on the command line."""
 
     @abstractmethod
     def solved_by(self, solvers: Solvers[Answer]) -> Answer: ...
@@ -213,7 +213,7 @@ class Problem:
 
     @property
     def the_simulator(self) -> Simulator:
-        """For what is asked of simulated problems alone."""
+        """The simulator of a problem that is simulated."""
         assert self.simulator is not None, "the problem has no simulator"
         return self.simulator
 

@@ -156,15 +156,15 @@ def memory_figure(
         times, used = [1e3 * each[0] for each in course], [each[1] / size for each in course]
         axes.fill_between(times, used, step="post", color=colours[device], alpha=0.35)
         axes.step(times, used, where="post", color=colours[device], label="predicted")
-        told = f"{device}: at most {nbytes(peak)} of {nbytes(capacity)}"
+        title = f"{device}: at most {nbytes(peak)} of {nbytes(capacity)}"
         if capacity < _NEAR * peak:
             axes.axhline(capacity / size, color="black", linestyle=":", label="capacity")
         if measured is not None and device in measured:
             axes.axhline(
                 measured[device] / size, color="#D55E00", linestyle="--", label="measured at its peak"
             )
-            told += f", measured {nbytes(measured[device])}"
-        axes.set_title(told, loc="left", fontsize=11)
+            title += f", measured {nbytes(measured[device])}"
+        axes.set_title(title, loc="left", fontsize=11)
         axes.set_ylabel(unit)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)

@@ -55,7 +55,7 @@ class NodeSeconds:
         return self.forward_s + self.backward_s
 
     def scaled(self, speed: float) -> NodeSeconds:
-        """On a device that is so many times as fast."""
+        """The costs on a device that is so many times as fast."""
         return NodeSeconds(self.forward_s / speed, self.backward_s / speed, self.weight_s / speed)
 
 
@@ -91,7 +91,7 @@ class StepScratch:
     every: float = 0.0  # of all at once
 
     def nbytes(self, sizes: Iterable[int]) -> int:
-        """At most, with parameters of these bytes in any order; a copy of the largest at least."""
+        """The most bytes, with parameters of these bytes in any order; at least a copy of the largest."""
         largest, second, *_ = (*nlargest(2, given := list(sizes)), 0, 0)
         more, less = max(self.own, self.before), min(self.own, self.before)
         return max(largest, ceil(more * largest + less * second + self.every * sum(given)))
@@ -238,7 +238,7 @@ class Costs:
 
     @property
     def device_alpha(self) -> int:
-        """As `alpha`, of what stays on the device between steps."""
+        """`alpha` of what stays on the device between steps."""
         return min(self.alpha, 2) if self.offload.optimizer else self.alpha
 
     def of(self, kind: str) -> DeviceCosts:
@@ -289,7 +289,7 @@ class Costs:
         return copies_alive(in_flight) if self.variable_copies is None else self.variable_copies
 
     def with_device(self, kind: str, **changes: Any) -> Costs:
-        """With fields of one kind's record changed, as by `dataclasses.replace`."""
+        """Costs with fields of one kind's record changed, as by `dataclasses.replace`."""
         return replace(self, devices=self.devices | {kind: replace(self.devices[kind], **changes)})
 
     def without_backward(self) -> Costs:

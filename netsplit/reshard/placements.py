@@ -47,13 +47,13 @@ def out_of_order(mesh: DeviceMesh, placements: Sequence[Placement]) -> str:
     Of a mesh as [2, 0, 1] torch 2.13 has two minds: `distribute_tensor` and `full_tensor` take pieces in the
     order of the axis's group, which is that of ranks, and `redistribute` from whole in that of the mesh.
     """
-    here = mesh.get_coordinate()
-    if here is None:
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
         return ""
     for axis, placement in enumerate(placements):
         if type(placement) is not Shard:
             continue
-        along = tuple(slice(None) if each == axis else place for each, place in enumerate(here))
+        along = tuple(slice(None) if each == axis else place for each, place in enumerate(coordinate))
         ranks, group = mesh.mesh[along].tolist(), dist.get_process_group_ranks(mesh.get_group(axis))
         if ranks != group:
             return (

@@ -128,7 +128,7 @@ def _cells(box: Box, marks: Sequence[Sequence[int]]) -> tuple[slice, ...]:
 
 
 def _piece(layout: Layout, device: DeviceName, shape: Sequence[int]) -> Box:
-    """By the letters of the specification: an S cuts, axis after axis, as `torch.chunk` does."""
+    """The piece of a device by the specification: an S cuts, axis after axis, as `torch.chunk` does."""
     number = layout.mesh.devices.index(device)
     place: list[int] = []
     for size in reversed(layout.mesh.shape):

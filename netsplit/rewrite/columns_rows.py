@@ -67,19 +67,19 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     calls, ways = ways_of_graph(graph)
     every = [_chain(graph, last) for last in _closing(calls, ways)]
     chains = sorted(filter(None, every), key=lambda each: -each.weight_bytes)
-    taken: set[str] = set()
+    cut: set[str] = set()
     chosen = []
     for each in chains:
-        if taken.isdisjoint(each.cuts):
-            taken.update(each.cuts)
+        if cut.isdisjoint(each.cuts):
+            cut.update(each.cuts)
             chosen.append(each)
-    single = [_single(graph, calls[name], own) for name, own in ways.items() if name not in taken]
+    single = [_single(graph, calls[name], own) for name, own in ways.items() if name not in cut]
     chosen += sorted(filter(None, single), key=lambda each: -each.weight_bytes)
     return tuple(chosen)
 
 
 def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float]) -> tuple[Split, ...]:
-    """In the graph's order, of those of these that can be cut in so many parts.
+    """Splits of those that can be cut in so many parts, in the graph's order.
 
     Args:
         chosen: of what `columns_and_rows` answers of this graph.

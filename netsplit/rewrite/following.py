@@ -87,10 +87,10 @@ def cut_fitting(
     for own, where in pairs:
         if where is None or where.dim != own.dim or own.blocks % where.blocks:
             return None
-        here = FollowedCut(call, axis, way, own.scale / where.times, own.blocks // where.blocks)
-        if cut not in (None, here):
+        candidate = FollowedCut(call, axis, way, own.scale / where.times, own.blocks // where.blocks)
+        if cut not in (None, candidate):
             return None
-        cut = here
+        cut = candidate
     if cut is None or way.size != cut.scale * size * cut.blocks or (way.in_one and cut.blocks > 1):
         return None
     return cut
@@ -112,9 +112,9 @@ def cut_behind(graph: Graph, last: FollowedCut, size: int) -> list[FollowedCut]:
     wanted = _variables(last) or {}
     whole = last.reads_whole()
     for node in reversed(list(graph)[: graph.position[last.call.node.name]]):
-        made = [k for k in node.outputs if k]
-        readers = {v for k in made for v in graph.variables[k].consumers}
-        if not any(k in wanted for k in made) or not readers <= cuts.keys() or whole & {*made}:
+        outputs = [k for k in node.outputs if k]
+        readers = {v for k in outputs for v in graph.variables[k].consumers}
+        if not any(k in wanted for k in outputs) or not readers <= cuts.keys() or whole & {*outputs}:
             continue
         for axis, way in ways[node.name].items():
             cut = cut_fitting(calls[node.name], axis, way, size, wanted, made=True)

@@ -72,7 +72,7 @@ def task_layouts(graph: Graph, tasks: OperatorTasks, devices: Sequence[DeviceNam
         if place not in once
     }
     makes = []
-    for j, made in enumerate(leaf.makes):
+    for j, output in enumerate(leaf.makes):
         where = [how.where if isinstance(how := way.joined[j], Cat) else None for way in ways]
-        makes.append(layout(len(made.region), where, [own is None for own in where]))
+        makes.append(layout(len(output.region), where, [own is None for own in where]))
     return TaskLayouts(mesh, reads, tuple(makes))

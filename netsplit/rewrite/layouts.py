@@ -266,8 +266,8 @@ def _root(tag: str, k: str, layouts: Mapping[str, MemoryLayout]) -> str:
 
 def _initializer(init: _Held) -> Tensor:
     shape, dtype, requires_grad = init
-    made = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
-    return made.requires_grad_(requires_grad)
+    tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
+    return tensor.requires_grad_(requires_grad)
 
 
 def _stand_in(layout: MemoryLayout) -> Tensor:

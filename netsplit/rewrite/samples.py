@@ -86,7 +86,7 @@ def samples_axes(graph: Graph) -> dict[str, Axis]:
 
 
 def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
-    """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
+    """Copies of the weights that parts 1, 2, ... of all these operators read, by their numbers.
 
     Raises:
         RewriteError: one is of no operator of the graph.
@@ -130,7 +130,7 @@ def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
     shapes = {k: graph.variables[k].shape for k in graph.input_variables}
     lies = {k: AxisIn(0) for k, shape in shapes.items() if shape and shape[0] == graph.batch_size}
     calls, ways = ways_of_graph(graph)
-    made: set[str] = set()
+    yielded: set[str] = set()
     for name, call in calls.items():
         cut = None
         if name not in whole and not _moves(call.node):
@@ -140,8 +140,8 @@ def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
             lies |= _kept(graph, call, lies)
             continue
         for each in (*_made_for(graph, cut, lies, whole), cut):
-            if each.call.node.name not in made:  # else made in parts for others, along another axis
-                made.add(each.call.node.name)
+            if each.call.node.name not in yielded:  # else made in parts for others, along another axis
+                yielded.add(each.call.node.name)
                 yield each
                 lies |= {k: own for k, own in each.makes().items() if own.blocks == 1}
 
@@ -162,7 +162,7 @@ def _made_for(
 ) -> list[FollowedCut]:
     """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
     made of. What nobody can make so stays whole, and is cut where it is."""
-    made: dict[str, FollowedCut] = {}
+    cuts: dict[str, FollowedCut] = {}
     calls, ways = ways_of_graph(graph)
     for (tag, k), wanted in cut.reads():
         name = graph.variables[k].producer if tag == "var" else None
@@ -173,14 +173,14 @@ def _made_for(
             fits = own is not None and own.blocks == 1 and own.scale.denominator == 1
             if own is not None and fits and not way.in_one and not own.cuts_weights:
                 before = _made_for(graph, own, lies, whole)
-                made |= {each.call.node.name: each for each in (*before, own)}
+                cuts |= {each.call.node.name: each for each in (*before, own)}
                 break
-    return list(made.values())
+    return list(cuts.values())
 
 
 def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, AxisIn]) -> dict[str, AxisIn]:
     """Where samples lie in what a whole operator makes: as in its inputs, where the size is the same."""
-    made: dict[str, AxisIn] = {}
+    axes: dict[str, AxisIn] = {}
     for k in filter(None, call.node.outputs):
         shape = graph.variables[k].shape
         alike = (
@@ -191,8 +191,8 @@ def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, AxisIn]) -> dict[str
             and shape[lies[name].dim] == graph.variables[name].shape[lies[name].dim]
         )
         if (own := next(alike, None)) is not None:
-            made[k] = own
-    return made
+            axes[k] = own
+    return axes
 
 
 def _moves(node: Node) -> bool:

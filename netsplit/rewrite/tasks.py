@@ -132,9 +132,9 @@ class OperatorTasks:
 
     def with_cut(self, cut: TaskCut) -> OperatorTasks:
         """Whose parts read the weights that what is cut read."""
-        made = replace(self, cuts=(*self.cuts, cut), weights=(0,), places=())
+        cut_again = replace(self, cuts=(*self.cuts, cut), weights=(0,), places=())
         known = dict(zip(self.paths, self._every, strict=True))
-        return replace(made, weights=tuple(self._of(known, path) for path in made.paths))
+        return replace(cut_again, weights=tuple(self._of(known, path) for path in cut_again.paths))
 
     def with_weights(self, path: Path, weights: Weights) -> OperatorTasks:
         """What one part reads."""

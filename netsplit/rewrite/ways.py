@@ -82,7 +82,7 @@ class OperatorPart:
 
     @property
     def whole_size(self) -> int:
-        """In all blocks together."""
+        """The size in all blocks together."""
         return self.size * self.blocks
 
     def sizes(self, made_for: tuple[int, ...], axis: int) -> list[int]:

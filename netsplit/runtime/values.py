@@ -108,7 +108,7 @@ class IterationValues:
         self.parts.setdefault((k, i), []).append((place, grad))
 
     def collect(self, k: str, i: int, backwards: int) -> None:
-        """After one of so many backwards of micro-batch i that read such a `k`: add what they gave to the sum
+        """Note one of so many backwards of micro-batch i that read such a `k`: add what they gave to the sum
         once all are over, as a parameter would have it.
         """
         left = self.to_come[k, i] = self.to_come.get((k, i), backwards) - 1
@@ -177,7 +177,7 @@ def places_of_copies(
 
 
 def backwards_of(program: Program, device: str, segments: Mapping[int, Segment]) -> Counter[str]:
-    """In how many backwards of a micro-batch the device makes gradients of what lasts or is pooled."""
+    """The number of backwards of a micro-batch that make gradients of what lasts or is pooled."""
     trained = {
         ins.segment
         for ins in program.instructions[device]

@@ -111,7 +111,7 @@ class BatchCuts:
         self.remarks.append(f"the batch is kept whole: {differs} (schedule.microbatches=N cuts it anyway)")
         return [1]
 
-    def decided(
+    def checked_plan(
         self, decide: Callable[[Sequence[int]], WholePlan], counts: Sequence[int], at_size: bool = True
     ) -> WholePlan:
         """Decide; and anew where only micro-batches of the very size that is decided differ.
@@ -123,12 +123,12 @@ class BatchCuts:
         if not at_size:
             self.not_at_size()
         plan = decide(counts)
-        told = self.differs
+        differed = self.differs
         if not at_size or plan.schedule.microbatches in self.at_size(plan.plan.problem.graph, counts):
-            notes = (self.differs, *plan.notes) if self.differs != told else plan.notes
+            notes = (self.differs, *plan.notes) if self.differs != differed else plan.notes
             return replace(plan, notes=notes)
         return decide([1])
 
-    def told(self, microbatches: int) -> tuple[str, ...]:
+    def notes_for(self, microbatches: int) -> tuple[str, ...]:
         """What is to be said of a plan with so many."""
         return (*self.remarks, *([self.differs] if self.differs and microbatches > 1 else ()))

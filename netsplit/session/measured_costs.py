@@ -34,7 +34,7 @@ class CostSource(Protocol):
     """What training steps cost on some devices."""
 
     @property
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether they are here, and what is planned will be trained on them."""
 
     @property
@@ -78,7 +78,7 @@ class MeasuredCosts:
     pool: Callable[[], WorkerPool]
     linked: Callable[[], Cluster]
     controller_s: float | None = None  # of an iteration, once it was measured
-    here: ClassVar[bool] = True
+    is_local: ClassVar[bool] = True
 
     @property
     def count(self) -> int:

@@ -49,7 +49,7 @@ class PredictedCosts:
     overlap: bool = True
     device_type: str = "cpu"
     _optimizer: tuple[OptimizerFactory, int, OptimizerScratch] | None = None  # the last, with what it keeps
-    here: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
     predicted: ClassVar[bool] = True
 
     def of(self, task: Calibration, alone: bool = False) -> Costs:

@@ -33,7 +33,7 @@ class Contender:
 
     @property
     def label(self) -> str:
-        """At the beginning of a sentence."""
+        """The label at the beginning of a sentence."""
         return f"One device ({ONE_DEVICE})" if self.name == ONE_DEVICE else self.name
 
     @property

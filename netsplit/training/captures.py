@@ -40,7 +40,7 @@ def checked_capture(
     loss: Loss | None,
     batch: Batch,
     check: bool = True,
-    told: int = logging.DEBUG,
+    level: int = logging.DEBUG,
     **options: Any,
 ) -> Graph:
     """`capture`, compared with plain PyTorch unless told not to; raises what both do.
@@ -49,7 +49,7 @@ def checked_capture(
     then model and torch are not as the user knows them.
 
     Args:
-        told: at which level of the log it is said what was captured.
+        level: at which level of the log it is said what was captured.
     """
     with interrupts_held():
         graph = capture(model, loss, batch, **options)
@@ -58,7 +58,7 @@ def checked_capture(
     checked = (
         f": they train as plain PyTorch does (checked in {seconds:.1f} s)" if seconds is not None else ""
     )
-    log.log(told, "Captured %d operators%s.", len(graph), checked)
+    log.log(level, "Captured %d operators%s.", len(graph), checked)
     return graph
 
 

@@ -52,7 +52,7 @@ class Switched:
 
 
 def _end_here(process: int, close: Callable[[], None]) -> None:
-    """Not in a fork of the process, as those that load data: the workers are not theirs."""
+    """Closes, but not in a fork of the process, as those that load data: the workers are not theirs."""
     if os.getpid() == process:
         close()
 
@@ -417,7 +417,7 @@ class ParallelModel:
         )
 
     def _adapt(self, timeline: Timeline | None, step: bool) -> None:
-        """After a trained batch: its measured timeline, where there is one, tells of the workers."""
+        """Adapt after a trained batch: its measured timeline, where there is one, tells of the workers."""
         runtime, adaptation = self.runtime, self.adaptation
         if adaptation is None or not step or runtime.pool.programs[TRAINING] is not runtime.program:
             return

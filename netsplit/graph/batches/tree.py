@@ -88,17 +88,17 @@ class _Object:
         values = [child.build(tensors) for child in self.children]
         held = values[len(self.attributes) :]
         if issubclass(self.kind, tuple):
-            made: Any = tuple.__new__(self.kind, held)
+            instance: Any = tuple.__new__(self.kind, held)
         else:
             base: Any = next((b for b in (OrderedDict, dict, list) if issubclass(self.kind, b)), object)
-            made = base.__new__(self.kind)
+            instance = base.__new__(self.kind)
             for key, value in zip(self.keys or (), held, strict=False):
-                base.__setitem__(made, key, value)
+                base.__setitem__(instance, key, value)
             if base is list:
-                list.extend(made, held)
+                list.extend(instance, held)
         for name, value in zip(self.attributes, values, strict=False):
-            object.__setattr__(made, name, value)
-        return made
+            object.__setattr__(instance, name, value)
+        return instance
 
     def key(self) -> Hashable:
         return self.kind, self.attributes, _frozen(self.keys), tuple(child.key() for child in self.children)

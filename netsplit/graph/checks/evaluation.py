@@ -221,7 +221,7 @@ def _is_own(module: nn.Module, name: str) -> bool:
 
 
 def move_weights(model: nn.Module, part: float) -> None:
-    """As training may: every trained parameter, zeros too, by noise of this part of its largest element."""
+    """Move every trained parameter, zeros too, by noise of this part of its largest element."""
     generator = torch.Generator().manual_seed(5)
     trained = {t._cdata: t for t in named_tensors(model).values() if t.requires_grad}
     for tensor in trained.values():

@@ -29,7 +29,7 @@ _Layout: TypeAlias = tuple[Sequence[int], Sequence[int]]  # shape, strides
 
 
 def as_autocast(tensor: Tensor) -> Tensor:
-    """As autocast hands it to a convolution or a matrix product; itself where autocast is off."""
+    """The tensor as autocast hands it to a convolution or a product; itself where autocast is off."""
     dtype = _autocast_dtype(tensor)
     return tensor if dtype is None else _cast(tensor, dtype)
 

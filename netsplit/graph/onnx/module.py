@@ -58,12 +58,12 @@ class OnnxFile:
         self.outputs = tuple(each.name for each in model.graph.output)
         self.numbers = {name: self.arrays[name] for name, kind in self.kinds.items() if kind == "number"}
         self.nodes, self.large = fold_constants(nodes, self.numbers, self.opset)
-        self.made = {name for node in self.nodes for name in node.outputs}
+        self.computed = {name for node in self.nodes for name in node.outputs}
         self.frozen = _matching(frozen, [name for name, kind in self.kinds.items() if kind == "parameter"])
 
     def check_names(self, names: Iterable[str]) -> None:
         for name in names:
-            if not any(name in each for each in (self.made, self.numbers, self.large)):
+            if not any(name in each for each in (self.computed, self.numbers, self.large)):
                 raise NetSplitError(
                     f"'{self.path}' computes no value named '{name}': give names that it has."
                 )
@@ -79,10 +79,10 @@ class OnnxFile:
                 reads.update(node.inputs)
                 wanted.update(k for k in node.inputs if k not in stop)
         self._check_operators(chosen)
-        made = {name for node in chosen for name in node.outputs}
+        outputs = {name for node in chosen for name in node.outputs}
         unknown = [
             k
-            for k in reads - made - {""}
+            for k in reads - outputs - {""}
             if not any(k in each for each in (self.arrays, self.inputs, self.numbers, self.large, stop))
         ]
         if unknown:
@@ -126,7 +126,7 @@ def _dims(value: Any) -> tuple[int | None, ...] | None:
 
 
 def _without_unread(node: OnnxNode, read: set[str]) -> OnnxNode:
-    """With "" for outputs that no one reads: exporters name all that a batch normalisation could give."""
+    """The node with "" for unread outputs: exporters name all that a batch normalisation could give."""
     return replace(node, outputs=tuple(name if name in read else "" for name in node.outputs))
 
 
@@ -226,7 +226,7 @@ class OnnxModule(nn.Module):
         return getattr(self.get_submodule(path), leaf)
 
     def _keep(self, name: str, tensor: Tensor) -> None:
-        """Under the name that the file has, in a tree of modules where it has dots."""
+        """Keep a weight under the file's name, in a tree of modules where that has dots."""
         *path, leaf = [part or "_" for part in name.split(".")]
         module: nn.Module = self
         for i, part in enumerate(path):

@@ -33,7 +33,7 @@ class NodeNotes:
     backward_s: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, graph: Graph, node: Node) -> dict[str, str]:
-        """As text, with the bytes that the graph knows: of the node's outputs and of its parameters."""
+        """Notes as text, with the bytes that the graph knows of the node's outputs and parameters."""
         notes = {"device": self.device.get(node.name)}
         for key, seconds in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):
             notes[key] = f"{seconds[node.name]:.9g}" if node.name in seconds else None
@@ -62,8 +62,8 @@ def write_onnx(graph: Graph, path: str | Path, notes: NodeNotes | None = None) -
     notes = notes or NodeNotes()
     _check(graph, notes)
     helper = onnx.helper
-    made = [k for k in graph.variables if graph.variables[k].producer is not None]
-    inner = [k for k in made if k not in graph.output_variables]
+    computed = [k for k in graph.variables if graph.variables[k].producer is not None]
+    inner = [k for k in computed if k not in graph.output_variables]
     weights = _weight_names(graph)
     file = helper.make_graph(
         [_node(onnx, graph, node, notes, weights) for node in graph],
@@ -93,7 +93,7 @@ def _check(graph: Graph, notes: NodeNotes) -> None:
 
 def _node(onnx: Any, graph: Graph, node: Node, notes: NodeNotes, weights: Mapping[str, str]) -> Any:
     domain, name = _parts(node)
-    made = onnx.helper.make_node(
+    proto = onnx.helper.make_node(
         name,
         [weights.get(k, k) if tag == "init" else k for tag, k in read_by(node)],
         list(node.outputs),
@@ -101,8 +101,8 @@ def _node(onnx: Any, graph: Graph, node: Node, notes: NodeNotes, weights: Mappin
         domain=domain,
         arguments=json.dumps([list(node.args), node.kwargs]),
     )
-    _note(made, notes.of(graph, node))
-    return made
+    _note(proto, notes.of(graph, node))
+    return proto
 
 
 def _parts(node: Node) -> tuple[str, str]:
@@ -113,22 +113,22 @@ def _parts(node: Node) -> tuple[str, str]:
 
 def _weight_names(graph: Graph) -> dict[str, str]:
     """A model may use one name for a variable and for a weight; a file may not."""
-    taken = set(graph.variables)
-    return {k: f"{k} (weight)" if k in taken else k for k in graph.initializers}
+    variables = set(graph.variables)
+    return {k: f"{k} (weight)" if k in variables else k for k in graph.initializers}
 
 
 def _value(onnx: Any, graph: Graph, name: str) -> Any:
     variable = graph.variables[name]
-    made = onnx.helper.make_tensor_value_info(name, _type(variable.dtype, name), variable.shape)
-    _note(made, {"bytes": str(variable.nbytes)})
-    return made
+    info = onnx.helper.make_tensor_value_info(name, _type(variable.dtype, name), variable.shape)
+    _note(info, {"bytes": str(variable.nbytes)})
+    return info
 
 
 def _weight(onnx: Any, graph: Graph, key: str, name: str) -> Any:
     init = graph.initializers[key]
-    made = onnx.helper.make_tensor_value_info(name, _type(init.dtype, key), init.shape)
-    _note(made, {"bytes": str(init.nbytes), "trained": str(init.requires_grad).lower()})
-    return made
+    info = onnx.helper.make_tensor_value_info(name, _type(init.dtype, key), init.shape)
+    _note(info, {"bytes": str(init.nbytes), "trained": str(init.requires_grad).lower()})
+    return info
 
 
 def _type(dtype: str, name: str) -> int:
@@ -137,7 +137,7 @@ def _type(dtype: str, name: str) -> int:
     return _TYPES[dtype]
 
 
-def _note(made: Any, notes: Mapping[str, str]) -> None:
+def _note(proto: Any, notes: Mapping[str, str]) -> None:
     for key, value in notes.items():
-        each = made.metadata_props.add()
+        each = proto.metadata_props.add()
         each.key, each.value = key, value

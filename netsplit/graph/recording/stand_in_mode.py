@@ -56,11 +56,11 @@ def _workspace_bytes(args: Sequence[Any]) -> int:
     x, hx = args[0], args[5]
     steps, samples, features = x.shape
     shape = (samples, features, hx.shape[-1], x.dtype, *args[7:8], args[9], args[12])
-    some = 2 * -(-_ENOUGH_BYTES // (2 * samples * hx.shape[-1] * x.element_size()))
-    if steps <= some:
+    few = 2 * -(-_ENOUGH_BYTES // (2 * samples * hx.shape[-1] * x.element_size()))
+    if steps <= few:
         return _kept_bytes(steps, *shape)
-    at_some = _kept_bytes(some, *shape)
-    return at_some + (steps - some) * (at_some - _kept_bytes(some // 2, *shape)) // (some // 2)
+    few_bytes = _kept_bytes(few, *shape)
+    return few_bytes + (steps - few) * (few_bytes - _kept_bytes(few // 2, *shape)) // (few // 2)
 
 
 @cache

@@ -96,7 +96,7 @@ class _SeenByTorch(type):
 
 
 class _Unseen(metaclass=_SeenByTorch):
-    """In place of `FakeTensor`: libraries that ask whether they are traced go the way they train."""
+    """Replaces `FakeTensor`: libraries that ask whether they are traced go the way they train."""
 
 
 _TRANSFORMS = "it transforms functions (torch.func: grad, jacrev, jvp)"

@@ -29,7 +29,7 @@ _KINDS = ("flash", "mem_efficient", "math", "cudnn")
 
 
 def settings() -> dict[str, Any]:
-    """As they are here, by names of this module; those that this torch has, and tells."""
+    """The settings of this process by their names here; those that this torch has, and tells."""
     values: dict[str, Any] = {}
     for name in (*_CALLS, *_FLAGS):
         with suppress(AttributeError, RuntimeError):

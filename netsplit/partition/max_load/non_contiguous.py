@@ -53,9 +53,9 @@ def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int)
         for d in range(model.devices):
             used = sum(int(model.state[g]) * x[g][d] for g in range(model.count))
             for h, size in enumerate(model.held_bytes.tolist()):
-                here = cp.new_bool_var("")
-                cp.add_max_equality(here, [x[g][d] for g in model.held[h].tolist()])
-                used += size * here
+                held = cp.new_bool_var("")
+                cp.add_max_equality(held, [x[g][d] for g in model.held[h].tolist()])
+                used += size * held
             cp.add(used <= int(model.capacity[d]))
     cp.minimize(most)
     solver = cp_sat_solver(max(0.01, time_limit_s), seed, 2)

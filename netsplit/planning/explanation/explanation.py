@@ -222,8 +222,8 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
     for number, stage in enumerate(explanation.stages):
         replicas = f", {len(stage.devices)} replicas" if len(stage.devices) > 1 else ""
         if stage.turns:
-            taken = ", ".join(percent(part, 1.0) for part in stage.parts.values())
-            replicas += f" that take {taken} of the micro-batches"
+            percents = ", ".join(percent(part, 1.0) for part in stage.parts.values())
+            replicas += f" that take {percents} of the micro-batches"
         lines += wrapped(
             f"stage {number}: {node_run(stage.nodes)} on {', '.join(stage.devices)}{replicas},"
             f" {stage.warm_up} forwards of warm-up",
@@ -232,7 +232,7 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
     for device, nodes in explanation.recomputed:
         count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
         lines += wrapped(f"{device} computes {count} again for the backward: {node_run(nodes)}", "  ")
-    algebra = [f"algebra: {told}" for told in explanation.algebra]
+    algebra = [f"algebra: {line}" for line in explanation.algebra]
     steps = steps_told(explanation.parallel, explanation.sums)
     for text in (*algebra, *parts_lines(explanation.splits), *steps):
         lines += wrapped(text, "  ")

@@ -122,9 +122,11 @@ class _Paths:
 
 
 class _SegmentPaths:
-    """Through one segment, from its end to its beginning. `kept[t]` and `again[t]`: [Q + 1] least seconds in
-    which at least so many steps of bytes are freed after the t-th place from the end, where the first part
-    after it is kept, or recomputed."""
+    """Least seconds through one segment, from its end to its beginning.
+
+    `kept[t]` and `again[t]`: [Q + 1] least seconds in which at least so many steps of bytes are freed after
+    the t-th place from the end, where the first part after it is kept, or recomputed.
+    """
 
     def __init__(
         self, options: SegmentOptions, limit: float, step: float, start: Floats, after: float

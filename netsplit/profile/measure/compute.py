@@ -126,7 +126,7 @@ class Profiler:
 
     @property
     def drift(self) -> float:
-        """By what part the slowest round took longer than the fastest."""
+        """The part by which the slowest round took longer than the fastest."""
         return max(self.rounds) / min(self.rounds) - 1 if self.rounds else 0.0
 
     def _walk(self) -> None:

@@ -52,8 +52,8 @@ def _backward(meter: MemoryMeter, context: ForwardResult, strides: Strides) -> t
         gradients = torch.autograd.grad(
             list(outputs.values()), list(context.leaves.values()), seeds, allow_unused=True
         )
-    made = [t.untyped_storage() for t in gradients if t is not None and t.layout is torch.strided]
-    own = {storage._cdata: storage.nbytes() for storage in made}
+    storages = [t.untyped_storage() for t in gradients if t is not None and t.layout is torch.strided]
+    own = {storage._cdata: storage.nbytes() for storage in storages}
     handed_on = {t.untyped_storage()._cdata for t in seeds}
     beyond = meter.risen_bytes - sum(own[key] for key in own.keys() - handed_on)
     known = zip(context.leaves, gradients, strict=True)

@@ -162,9 +162,9 @@ def accumulate_seconds_per_byte(shapes: Sequence[tuple[int, ...]], torch_device:
         for _ in range(1 + REPEATS):
             laps: list[Lap] = []
             for total in sums:
-                made = torch.ones_like(total)
+                gradient = torch.ones_like(total)
                 start = clock.now()
-                total += made
+                total += gradient
                 laps.append((start, clock.now()))
             totals.append(sum(clock.seconds(laps)))
     return median(totals[1:]) / sum(4 * total.numel() for total in sums)

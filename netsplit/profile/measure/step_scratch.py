@@ -26,7 +26,7 @@ SIDE = 48  # of a dummy: numbers that optimisers make beside are little
 
 
 def optimizer_scratch(factory: OptimizerFactory) -> OptimizerScratch:
-    """As it steps on a CPU, and on accelerators, where torch's own step on all parameters at once by default.
+    """Scratch of a step on a CPU, and on accelerators, where torch's own steps take all parameters at once.
 
     Of groups of parameters the one that takes most counts.
 

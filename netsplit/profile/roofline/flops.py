@@ -296,12 +296,12 @@ def _pooling(call: _Call, kind: str) -> Work:
 
 
 def _embedding(call: _Call, kind: str) -> Work:
-    """Only the rows asked for are read; the gradient is the size of the table, and zero first."""
+    """Work of an embedding: only rows asked for are read; the gradient is a whole table, zero first."""
     forward = Pass(0.0, 2 * call.out_bytes)
     if not (call.wanted_parameters or call.wanted_variables):
         return Work(forward)
-    made = call.parameters_out + call.gradients_out
-    return Work(forward, weight=Pass(float(prod(call.out_shape)), 3 * call.out_bytes, made))
+    written = call.parameters_out + call.gradients_out
+    return Work(forward, weight=Pass(float(prod(call.out_shape)), 3 * call.out_bytes, written))
 
 
 def _recurrent(call: _Call, kind: str) -> Work:
@@ -336,13 +336,13 @@ def _plain(call: _Call, kind: str) -> Work:
         forward += Pass(0.0, call.in_bytes)  # once more for the sums
     if not (call.wanted_variables or call.wanted_parameters):
         return Work(forward)
-    made = call.gradients_out + call.parameters_out
+    written = call.gradients_out + call.parameters_out
     if plain_kind(node) in PASSED:
-        smaller = made < (len(call.wanted_variables) + len(call.wanted_parameters)) * call.gradients_in
-        return Work(forward, Pass(elements, call.gradients_in + made) if smaller else Pass())
+        smaller = written < (len(call.wanted_variables) + len(call.wanted_parameters)) * call.gradients_in
+        return Work(forward, Pass(elements, call.gradients_in + written) if smaller else Pass())
     if part:
-        return Work(forward, Pass(0.0, 2 * call.gradients_in + made))
-    return Work(forward, Pass(flops, call.gradients_in + call.saved + made))
+        return Work(forward, Pass(0.0, 2 * call.gradients_in + written))
+    return Work(forward, Pass(flops, call.gradients_in + call.saved + written))
 
 
 _RULES: dict[str, Callable[[_Call, str], Work]] = {

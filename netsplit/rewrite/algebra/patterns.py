@@ -66,10 +66,10 @@ class RuleCall:
 
 @dataclass(frozen=True)
 class RuleCalls:
-    """The calls of a graph: `by_op`, `made` by variable, `readers` by what is read, each once."""
+    """The calls of a graph: `by_op`, `writers` by variable, `readers` by what is read, each once."""
 
     by_op: Mapping[str, Sequence[RuleCall]]
-    made: Mapping[str, Sequence[RuleCall]]
+    writers: Mapping[str, Sequence[RuleCall]]
     readers: Mapping[Reference, Sequence[RuleCall]]
 
 
@@ -81,7 +81,7 @@ def shape_of(graph: Graph, reference: Reference) -> Shape:
 @once_of
 def calls_of(graph: Graph) -> RuleCalls:
     """All that rules may be about."""
-    by_op, made, readers = (defaultdict[Any, list[RuleCall]](list) for _ in range(3))
+    by_op, writers, readers = (defaultdict[Any, list[RuleCall]](list) for _ in range(3))
     written_roots = {root for node in graph for root in written_storages(graph, node)}
     within = {name for unit in graph.units for name in unit}
     for node in graph if graph.autocast is None else ():
@@ -92,10 +92,10 @@ def calls_of(graph: Graph) -> RuleCalls:
                 continue
             by_op[call.op].append(call)
             for k in call.outputs:
-                made[k].append(call)
+                writers[k].append(call)
             for reference in dict.fromkeys(call.inputs):
                 readers[reference].append(call)
-    return RuleCalls(by_op, made, readers)
+    return RuleCalls(by_op, writers, readers)
 
 
 def _is_plain(graph: Graph, call: RuleCall, written_roots: set[str]) -> bool:
@@ -125,8 +125,8 @@ def _function(graph: Graph, node: Node) -> Function | None:
     given = read_by(node)
     if node.op.startswith(CALL) or len(given) != 1 or len(node.outputs) != 1:
         return None
-    made = graph.variables[node.outputs[0]]
-    if made.shape != shape_of(graph, given[0]) or made.alias_of is not None:
+    output = graph.variables[node.outputs[0]]
+    if output.shape != shape_of(graph, given[0]) or output.alias_of is not None:
         return None
     if torch.Tag.pointwise not in resolve(node.op).tags or node_draws(node):
         return None

@@ -60,7 +60,7 @@ class Term:
     inputs: tuple[Ref, ...]
     parameters: tuple[tuple[str, int | str], ...] = ()
 
-    def of(self, key: str) -> int | str | None:
+    def value(self, key: str) -> int | str | None:
         """A parameter's value."""
         return dict(self.parameters).get(key)
 

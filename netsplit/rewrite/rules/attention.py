@@ -50,7 +50,7 @@ def _attention(call: SplitCall) -> Ways:
 
 
 def _recurrence(call: SplitCall) -> Ways:
-    """By samples: the output has them in one dimension, states in their second."""
+    """Cuts by samples: the output has them in one dimension, states in their second."""
     if call.rank("input") != 3:
         return {}
     samples = 0 if call["batch_first"] else 1

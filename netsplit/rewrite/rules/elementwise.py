@@ -22,7 +22,7 @@ _ALSO = (
 
 
 def is_elementwise(op: str) -> bool:
-    """By torch's own tag."""
+    """Whether torch tags the operator as pointwise."""
     return op.count(".") == 2 and torch.Tag.pointwise in resolve(op).tags
 
 

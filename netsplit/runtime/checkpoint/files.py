@@ -161,7 +161,7 @@ def write_checkpoint(
 
 
 def _remove(temporary: Path) -> None:
-    """Also where devices that were interrupted are still writing a last file into it."""
+    """Removes a folder, also while interrupted devices still write a last file into it."""
     for _ in range(_REMOVALS):
         shutil.rmtree(temporary, ignore_errors=True)
         if not temporary.exists():

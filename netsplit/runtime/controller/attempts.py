@@ -139,14 +139,14 @@ class LossWords:
 
     def __init__(self, rule: OnNonFinite | None, cut_said: bool = False) -> None:
         self.rule = rule
-        self._said = False  # that losses are not finite, since the last that was
+        self._warned = False  # that losses are not finite, since the last that was
         self._uneven_said = cut_said  # that micro-batches have different numbers of targets that count
         self._zeros_said = False  # that zeros were taken where there was no gradient
 
     @property
     def of_nonfinite(self) -> bool:
         """Whether there is something to be said of one that is not finite."""
-        return self.rule is not None and not (self.rule == "warn" and self._said)
+        return self.rule is not None and not (self.rule == "warn" and self._warned)
 
     def stepped_on(self, said: str) -> bool:
         """Say that devices have stepped on this loss already; True: it is trained.
@@ -158,7 +158,7 @@ class LossWords:
         if self.rule == "stop":
             raise NonFiniteError(f"{said} (on_nonfinite=warn trains on).")
         log.warning("%s", said)
-        self._said = True
+        self._warned = True
         return True
 
     def taken_back(self, said: str) -> bool:
@@ -172,7 +172,7 @@ class LossWords:
                 f"{said}: {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip leaves it out)."
             )
         log.warning("%s; %s", said, "it is left out" if self.rule == "skip" else "trained on all the same")
-        self._said = True
+        self._warned = True
         return self.rule == "warn"
 
     def zeros(self) -> None:
@@ -187,7 +187,7 @@ class LossWords:
 
     def trained(self, program: Program, loss: float, outputs: Mapping[Key, float], iteration: int) -> None:
         """Note a loss that is about to be stepped on."""
-        self._said = self._said and not math.isfinite(loss)
+        self._warned = self._warned and not math.isfinite(loss)
         numbers = None if self._uneven_said else uneven(program, outputs)
         if numbers is not None:
             self._uneven_said = True

@@ -30,7 +30,7 @@ __all__ = ["HeldState", "LoadedPrograms", "graphs_of", "light", "tell"]
 
 
 def tell(pool: WorkerPool, graphs: list[Graph], *others: Any) -> None:
-    """Before they are sent graphs, an optimiser and such, whose code then finds what it finds here."""
+    """Tell workers the surroundings, so that code sent later finds what it finds here."""
     calls = [call for graph in graphs for call in graph.calls.values()]
     pool.carried |= dict.fromkeys(carried_modules([*calls, *(each for each in others if each is not None)]))
     pool.call(_take, settings())
@@ -97,8 +97,8 @@ class LoadedPrograms:
             if known is program:
                 return number
         began = time.perf_counter()
-        here = {k: home for each in self._every for k, home in each.initializer_device.items()}
-        missing = {k: home for k, home in program.initializer_device.items() if k not in here}
+        homes = {k: home for each in self._every for k, home in each.initializer_device.items()}
+        missing = {k: home for k, home in program.initializer_device.items() if k not in homes}
         values = {**self.values, **program.graph.constants}
         new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
         for k in missing:

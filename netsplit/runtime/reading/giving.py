@@ -60,8 +60,8 @@ def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> Non
     first: dict[int, tuple[int, str]] = {}
     for rank, own in enumerate(digests):
         for i, digest in own.items():
-            other, told = first.setdefault(i, (rank, digest))
-            if told != digest:
+            other, expected = first.setdefault(i, (rank, digest))
+            if expected != digest:
                 raise UnlikeBatch(
                     f"workers {pool.who(other)} and {pool.who(rank)} read different samples of micro-batch "
                     f"{i}, as a dataset does that draws from a generator of its own, or changes."

@@ -131,7 +131,7 @@ class _PieceMover:
             ) from error
 
     def _room(self, task: int) -> Tensor:
-        """For a slice that comes: its own place in the new piece where that is contiguous."""
+        """Memory for a slice that comes: its own place in the new piece where that is contiguous."""
         region = self.plan.tasks[task].region
         if self.new is not None and self.needed is not None and _inside(region, self.needed):
             place = self.new[_slices(region, self.needed)]

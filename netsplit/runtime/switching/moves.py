@@ -192,7 +192,7 @@ def _state(worker: Worker, copies: Copies) -> State:
 
 
 def _by_parts(share: Share) -> Share:
-    """As if every part were a tensor of its own: both plans have the same ones."""
+    """Moves as if every part were a tensor of its own: both plans have the same ones."""
     return replace(share, regions={})
 
 

@@ -184,7 +184,7 @@ class ProcessTransport:
         return coming + going
 
     def _collecting(self, devices: tuple[str, ...]) -> torch.device:
-        """Where a collective has its tensors."""
+        """The device on which a collective has its tensors."""
         nccl = all(self.devices[name].type == "cuda" for name in devices)
         return self.device if nccl else torch.device("cpu")
 

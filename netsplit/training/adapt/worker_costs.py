@@ -43,11 +43,11 @@ def segment_medians(timelines: Iterable[Timeline]) -> dict[SegmentTime, float]:
     for timeline in timelines:
         for event in timeline.events:
             if event.kind in _LEARNT:
-                seconds.setdefault(_of(event), []).append(event.seconds)
+                seconds.setdefault(_segment_time(event), []).append(event.seconds)
     return {key: statistics.median(each) for key, each in seconds.items()}
 
 
-def _of(event: Event) -> SegmentTime:
+def _segment_time(event: Event) -> SegmentTime:
     return event.device, event.kind, event.name
 
 
@@ -69,13 +69,13 @@ class WorkerCosts:
     cluster: Cluster
     costs: Costs
     first: Costs
-    seen: dict[str, set[str]]
+    measured: dict[str, set[str]]
     forgotten: set[str] = field(default_factory=set)  # at the last window
     _idle: dict[str, int] = field(default_factory=dict)  # worker -> windows without work
     _patience: dict[str, int] = field(default_factory=dict)  # worker -> how many are waited for
 
     @classmethod
-    def of(cls, graph: Graph, cluster: Cluster, costs: Costs) -> WorkerCosts:
+    def from_kinds(cls, graph: Graph, cluster: Cluster, costs: Costs) -> WorkerCosts:
         """Costs by device from costs by kind; an operator without any costs nothing yet."""
         devices = {}
         for device in cluster.devices:
@@ -105,15 +105,15 @@ class WorkerCosts:
         if self._idle[name] < patience or self.slowness(name) < SLOWER:
             return False
         self.costs = self.costs.with_device(name, nodes=self.first.devices[name].nodes)
-        self.seen[name] = set()
+        self.measured[name] = set()
         self._idle[name], self._patience[name] = 0, 2 * patience
         return True
 
     def slowness(self, name: str) -> float:
         """How many times as long as first known a worker takes for the operators that were timed on it."""
         first, now = self.first.devices[name].nodes, self.costs.devices[name].nodes
-        before = sum(first[node].total_s for node in self.seen[name])
-        return sum(now[node].total_s for node in self.seen[name]) / before if before > 0 else 1.0
+        before = sum(first[node].total_s for node in self.measured[name])
+        return sum(now[node].total_s for node in self.measured[name]) / before if before > 0 else 1.0
 
     def _learnt(
         self,
@@ -146,12 +146,12 @@ class WorkerCosts:
         how much slower what they and this one timed has become; where that is nothing, by how much slower
         than expected this one's is. What none timed, as all that some did."""
         known, first = self.costs.devices[name].nodes, self.first.devices[name].nodes
-        earlier, seen = self.seen[name] - timed, self.seen[name] | timed
-        speed = _speed(known, learnt.nodes, self.seen[name] & timed or timed)
+        earlier, measured = self.measured[name] - timed, self.measured[name] | timed
+        speed = _speed(known, learnt.nodes, self.measured[name] & timed or timed)
         nodes = {**learnt.nodes, **{node: known[node].scaled(speed) for node in earlier}}
-        speed = _speed(first, nodes, seen)
-        nodes |= {node: each.scaled(speed) for node, each in first.items() if node not in seen}
-        self.seen[name] = seen
+        speed = _speed(first, nodes, measured)
+        nodes |= {node: each.scaled(speed) for node, each in first.items() if node not in measured}
+        self.measured[name] = measured
         return replace(learnt, nodes=nodes)
 
 

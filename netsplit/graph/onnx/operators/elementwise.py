@@ -55,7 +55,7 @@ def _div(call: OnnxCall) -> Tensor:
 
 
 def _mod(call: OnnxCall) -> Tensor:
-    """With the sign of the divisor, or of the dividend where `fmod` is set."""
+    """The rest with the sign of the divisor, or of the dividend where `fmod` is set."""
     return (torch.fmod if call.attr("fmod", 0) else torch.remainder)(call.tensor(0), call.tensor(1))
 
 

@@ -83,7 +83,7 @@ class Stretch:
         return results
 
     def ends(self, results: tuple[Tensor, ...]) -> list[Tensor]:
-        """Where a backward begins."""
+        """The tensors where a backward begins."""
         asked = self.graph.requires_backward
         return [t for k, t in zip(self.outputs, results, strict=True) if k in asked]
 
