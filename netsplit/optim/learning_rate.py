@@ -30,17 +30,12 @@ class LearningRate:
 
     ``LearningRate(torch.optim.lr_scheduler.CosineAnnealingLR, every="epoch", T_max=20)``
 
-    A scheduler is made on every device, of an optimiser with the same groups, and stepped alike on all.
-
     Args:
         scheduler: a class of schedulers, or its dotted name, or a function of an optimiser.
-        every: what it is stepped after. "step": each optimiser step, as a plain loop that calls
-            ``scheduler.step()`` after ``optimizer.step()``, also where a loss scale skipped that; under a
-            schedule whose devices step within the batch, each batch. "epoch": each epoch of
-            ``netsplit.training.epochs.fit``, or each call of `ParallelModel.step_scheduler`; only so can
-            ``ReduceLROnPlateau`` have the loss it wants, the epoch's mean training loss.
-        settings: of the scheduler. "all" stands for how often a training whose length is known steps it, as
-            that of an experiment is.
+        every: "step": it is stepped after each optimiser step, skipped ones too; where devices step within
+            the batch, after each batch. "epoch": after each epoch of ``netsplit.training.epochs.fit``, or by
+            `ParallelModel.step_scheduler`, as ``ReduceLROnPlateau`` needs it.
+        settings: of the scheduler. "all" stands for how often a training of known length steps it.
 
     Raises:
         ConfigError: a setting that the scheduler does not have.
@@ -141,8 +136,8 @@ class LearningRate:
             if [group["lr"] for group in optimizer.param_groups] != [g["lr"] for g in other.param_groups]:
                 raise ConfigError(
                     f"scheduler {type(scheduler).__name__} goes on with other rates from its state_dict(), "
-                    "which is all that moves when the plan changes: let it go by the number of steps alone, or "
-                    "keep what it goes by where state_dict() has it."
+                    "which is all that moves when the plan changes: let it go by the number of steps, or "
+                    "have state_dict() keep what it goes by."
                 )
 
     def check_steps(self, optimizer: ForModel, steps: int) -> None:

@@ -57,11 +57,11 @@ def export_training(
 ) -> None:
     """Write the training step ``(inputs, targets) -> loss`` as an ONNX file in training mode.
 
-    Batch normalisation and dropout stay what they are in training, and weights keep the model's names. The
-    file's outputs are the loss and the model's outputs, so that `netsplit.from_onnx` finds both.
+    Weights keep the model's names. The file's outputs are the loss and the model's outputs, so that
+    `netsplit.from_onnx` finds both.
 
     Args:
-        model: left as it was: buffers, training mode and the random generator too.
+        model: left as it was.
         loss: called with the model's output and the targets.
         batch: example ``(inputs, targets)``, each a tensor or several, of at least two samples.
         path: of the file, written whole or not at all; weights of 2 GiB and more go to `path` + ".data".

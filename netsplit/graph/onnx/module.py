@@ -146,10 +146,8 @@ log = logging.getLogger(__name__)
 class OnnxModule(nn.Module):
     """What a file computes, node by node, by differentiable operators of torch.
 
-    Parameters and buffers keep the names of the file's initializers, so the `state_dict` of the model that
-    this package exported loads here, but for the batch counters of batch normalisation, which no file has.
-    Nodes of training (BatchNormalization, Dropout) follow the file in `train()`, and are as in inference in
-    `eval()`.
+    Parameters and buffers keep the names of the file's initializers. Nodes of training (BatchNormalization,
+    Dropout) follow the file in `train()`, and are as in inference in `eval()`.
     """
 
     def __init__(self, part: OnnxPart, loss: OnnxModule | NetSplitError | None = None) -> None:

@@ -96,12 +96,8 @@ def graph_of_step(
     """The graph of ``step(*batch) -> tensors``, a tuple; the modules are left as they were.
 
     Args:
-        step: calls the model and the loss.
         model, loss: whose names the initializers bear.
-        batch: examples; their shapes become the graph's.
-        autocast: the dtype of an autocast around all of it.
-        device_type: whose autocast; each kind of device has lists of its own of what to cast.
-        constants: precedes the names of literals.
+        autocast, device_type, constants: as of `capture`.
         grad: autograd is on around the step, as for training; else off, as for prediction.
 
     Raises:

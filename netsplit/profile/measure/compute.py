@@ -4,18 +4,13 @@
          ▲       └► the same nodes one by one: forward, timed ──► contexts ──► backward in reverse, timed
          └─────────────── outputs, detached ◄──┘                               on the gradients behind it
 
-The graph is walked many times and each walk runs every node once, in the order and among the neighbours
-of a real step: a node repeated on the spot finds its data in the caches and its branches predicted, and
-came out a quarter too fast. Timed alone, a node pays for a call of its own, which costs tens of
-microseconds in backward; the nodes' seconds are fitted to the window's. A walk goes window by window, so
-that a model too big for a device can be profiled on it: alive are the values that later nodes read, and
-one window's autograd contexts.
+Each walk over the graph runs every node once, among the neighbours of a real step: a node repeated on the
+spot finds its data in the caches. Timed alone, a node pays for a call of its own, so the nodes' seconds are
+fitted to the window's. A walk goes window by window, so that a model too big for a device can be profiled on
+it.
 
-Walks come in rounds, which may lie apart in time. A machine whose speed changes shows in the seconds of a
-round's walks; a profile whose rounds differ too much goes on for some more.
-
-Source: NetSplit thesis, section 4.4, which hooks a model that runs as a whole, and so needs a bootstrap
-placement for a big one; windows do not.
+Walks come in rounds. A profile whose rounds differ too much, as the machine's speed changed, goes on for some
+more. Source: NetSplit thesis, section 4.4.
 """
 
 from __future__ import annotations

@@ -39,9 +39,8 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
     """Bytes of training state per byte of parameter: alpha of equation (5-18), thesis section 5.2.2.
 
     One for the parameter, one for its gradient, and one for each tensor of the parameter's shape that
-    the optimiser keeps after a step: SGD 2, with momentum 3, Adam 4, with AMSGrad 5. Counters and
-    factored moments, which do not grow with the parameter's bytes, are left out. Of groups of parameters
-    the one that keeps most counts, by its largest parameter.
+    the optimiser keeps after a step: SGD 2, with momentum 3, Adam 4, with AMSGrad 5. The group that keeps
+    most counts, by its largest parameter.
 
     Raises:
         ConfigError: the optimiser cannot take a step without a closure.
