@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.bench import NodeBench
 from netsplit.profile.measure.clock import Clock, Lap
 from netsplit.profile.measure.live_values import LiveValues
-from netsplit.profile.measure.stretches.stretch import Stretch
+from netsplit.profile.measure.stretches.stretch import Stretch, Timed
 
 __all__ = ["Window", "adjusted_to_sum"]
 
@@ -90,7 +89,7 @@ class Window:
         inputs, tensors = stretch.copies(live)
         stretch.run(inputs, tensors)
         if self.split is not None:
-            results = stretch.results(_Plain(self.split.module), inputs, tensors)
+            results = stretch.results(Timed(self.split.module, self.clock), inputs, tensors)
             self.split.run(stretch.ends(results))
             del results
         contexts = [bench.run_forward(live) for bench in self.benches]
@@ -120,17 +119,6 @@ class Window:
         n = self.in_flight
         means = [sum(self.clock.seconds(laps[walk * n : (walk + 1) * n])) / n for walk in timed]
         return max(median(means), SMALLEST_S)
-
-
-class _Plain(nn.Module):
-    """A module under the name that the window's tensors have."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.module.forward(*inputs)
 
 
 def adjusted_to_sum(alone: Mapping[str, float], together: float) -> dict[str, float]:
