@@ -90,7 +90,6 @@ class _EvaluationCheck:
         self.step = Inference(model, batch.without_targets)
         self.written = set(written_initializers(graph))
         self.draws = any(node_draws(node) for node in graph)
-        self.grad = False  # on, where the model runs only so
         self.modes = [(module, module.training) for module in model.modules()]
         constants = graph.constants.items()
         self.ours = {k: own(values.get(k, tensor), False) for k, tensor in constants}
@@ -151,11 +150,6 @@ class _EvaluationCheck:
                 )
 
     def _cause(self) -> str:
-        if self.grad:
-            return (
-                "its forward needs gradients, and predictions are made under torch.no_grad: put "
-                "torch.enable_grad() around what does; "
-            )
         own = next((m for m in self.model.modules() for name in ("train", "eval") if _is_own(m, name)), None)
         if own is not None:
             return f"{type(own).__name__} has a train() or eval() of its own, which no captured graph has; "
@@ -165,17 +159,14 @@ class _EvaluationCheck:
         cast = autocast_of(self.graph, "cpu")
         drawing = draws(self.graph, iteration=call, phase="predict") if self.draws else nullcontext()
         try:
-            with torch.set_grad_enabled(self.grad), stance(self.graph), drawing, cast:
+            with torch.no_grad(), stance(self.graph), drawing, cast:
                 return [t.detach().clone() for t in self.step(*copies(tensors))]
         except NetSplitError as error:
             raise CaptureError(f"{self.name} draws otherwise than what was captured: {error}") from error
         except Exception as error:
-            if not self.grad:
-                self.grad = True
-                return self._plain(call, tensors)
             raise CaptureError(
-                f"{self.name} does not run on this batch in evaluation mode, in plain PyTorch"
-                f"{where_of(error)}: {line_of(error)}; check model and batch."
+                f"{self.name} does not run on this batch in evaluation mode under torch.no_grad, in plain "
+                f"PyTorch{where_of(error)}: {line_of(error)}; check model and batch."
             ) from error
 
     def _captured(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
