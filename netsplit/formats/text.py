@@ -11,7 +11,7 @@ from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json
 from netsplit.graph.order import topological_order
 
-__all__ = ["checked_number", "parse_json", "topological"]
+__all__ = ["checked_number", "neighbours", "parse_json", "topological"]
 
 LARGEST = 1e14  # bytes or time units; thousands of them, several times, still fit 64-bit integers
 _SHOWN = 6  # nodes of a cycle that an error names
@@ -83,3 +83,16 @@ def topological(
         shown = " -> ".join(cycle[:_SHOWN]) + (" -> ..." if len(cycle) > _SHOWN else f" -> {cycle[0]}")
         raise NetSplitError(f"{place}: the edges form a cycle of {len(cycle)} nodes: {shown}.")
     return [names[i] for i in order]
+
+
+def neighbours(
+    order: Sequence[str], edges: Sequence[tuple[str, str]]
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """What leads to each name, and what it leads to, as they stand in `order`."""
+    rank = {name: i for i, name in enumerate(order)}
+    before: dict[str, list[str]] = {name: [] for name in order}
+    after: dict[str, list[str]] = {name: [] for name in order}
+    for u, v in sorted(edges, key=lambda ends: (rank[ends[0]], rank[ends[1]])):
+        after[u].append(v)
+        before[v].append(u)
+    return before, after
