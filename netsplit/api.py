@@ -13,7 +13,7 @@ from netsplit import cluster as clusters
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
 from netsplit.cluster.unprobed import cluster_here
-from netsplit.errors import ConfigError, told_plainly
+from netsplit.errors import ConfigError, plain_errors
 from netsplit.formats.read import read_workload
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
@@ -62,7 +62,7 @@ def cpu_cluster(workers: int, capacity: int | str = "all") -> ClusterSpec:
     return local_cluster(f"cpu{workers}", devices)
 
 
-@told_plainly
+@plain_errors
 def parallelize(
     model: nn.Module,
     loss: Loss | None,
@@ -172,7 +172,7 @@ def parallelize(
             raise
 
 
-@told_plainly
+@plain_errors
 def plan(
     model: nn.Module,
     loss: Loss | None,

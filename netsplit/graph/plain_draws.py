@@ -33,7 +33,11 @@ from netsplit.graph.random_draws import (
 )
 from netsplit.graph.recording.seeds import marked, no_seeds
 from netsplit.graph.recording.step import Inference, TrainingStep
-from netsplit.graph.recording.torch_calls import checkpoints_replaced, function_calls_told, script_unoptimised
+from netsplit.graph.recording.torch_calls import (
+    checkpoints_replaced,
+    intercepted_functions,
+    script_unoptimised,
+)
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 
 __all__ = ["draws"]
@@ -86,7 +90,7 @@ class PlainDraws:
                 self.stack = stack.pop_all()
                 return self
             self.seed = marked()
-            for patched in (_functions_told, _modules_told, _checkpoints_told):
+            for patched in (_patched_functions, _patched_modules, _patched_checkpoints):
                 stack.enter_context(patched(self))
             stack.enter_context(script_unoptimised())
             stack.enter_context(enable_python_dispatcher())
@@ -192,10 +196,10 @@ class _Seen(SchemaCheckMode):
             return self.plain.run(func, args, kwargs or {})
 
 
-def _functions_told(plain: PlainDraws) -> AbstractContextManager[None]:
+def _patched_functions(plain: PlainDraws) -> AbstractContextManager[None]:
     """Custom autograd functions that are nodes of the graph are entered as such."""
 
-    def told(apply: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def patched_call(apply: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
         if cls is torch_checkpoint.CheckpointFunction:
             args = (_Repeated(plain, args[0]), *args[1:])
         known = plain.expects(
@@ -204,20 +208,20 @@ def _functions_told(plain: PlainDraws) -> AbstractContextManager[None]:
         with plain.opaque() if known else nullcontext():
             return apply(*args, **kwargs)
 
-    return function_calls_told(told)
+    return intercepted_functions(patched_call)
 
 
 @contextmanager
-def _modules_told(plain: PlainDraws) -> Iterator[None]:
+def _patched_modules(plain: PlainDraws) -> Iterator[None]:
     """Modules that are nodes of the graph are entered as such."""
     original = nn.Module.__call__
 
-    def told(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def patched_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         known = plain.expects(lambda call: isinstance(call, ModuleCall) and call.is_of(module))
         with plain.opaque() if known else nullcontext():
             return original(module, *args, **kwargs)
 
-    with mock.patch.object(nn.Module, "__call__", told):
+    with mock.patch.object(nn.Module, "__call__", patched_call):
         yield
 
 
@@ -239,9 +243,9 @@ class _Repeated:
         return result
 
 
-def _checkpoints_told(plain: PlainDraws) -> AbstractContextManager[None]:
+def _patched_checkpoints(plain: PlainDraws) -> AbstractContextManager[None]:
     def within(original: Callable[..., Generator[None, None, None]]) -> Callable[..., Iterator[None]]:
-        def told(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
+        def patched_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
             repeated = _Repeated(plain, function)
             before = len(plain.drawn)
             inner = original(repeated, *args, **kwargs)
@@ -254,7 +258,7 @@ def _checkpoints_told(plain: PlainDraws) -> AbstractContextManager[None]:
             repeated.nodes = plain.drawn[before:]
             next(inner, None)
 
-        return told
+        return patched_call
 
     return checkpoints_replaced(within)
 

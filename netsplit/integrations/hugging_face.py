@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.api import parallelize
-from netsplit.errors import NetSplitError, told_plainly
+from netsplit.errors import NetSplitError, plain_errors
 from netsplit.integrations.named_groups import KEY, NamedGroups, OtherSettings, pack, unpack
 from netsplit.lazy import of_extra
 from netsplit.training.parallel import ParallelModel
@@ -33,7 +33,7 @@ else:
     Base = object
 
 
-@told_plainly
+@plain_errors
 def split_trainer(trainer: Any, **options: Any) -> None:
     """Makes `trainer.train()` train its model split over devices; the rest of the script stays.
 

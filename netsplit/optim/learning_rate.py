@@ -97,7 +97,7 @@ class LearningRate:
         try:
             own = make_optimizer(optimizer, {}).optimizer
             scheduler = self.copied().scheduler_for(own)
-            self._check_made(scheduler, own)
+            self._check_type(scheduler, own)
             for _ in range(_TRIED):
                 step(scheduler, 1.0)
             if not all(math.isfinite(group["lr"]) for group in own.param_groups):
@@ -166,7 +166,7 @@ class LearningRate:
         if loss is None and self.scheduler is ReduceLROnPlateau:
             raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
 
-    def _check_made(self, scheduler: Any, optimizer: Optimizer) -> None:
+    def _check_type(self, scheduler: Any, optimizer: Optimizer) -> None:
         if not isinstance(scheduler, LRScheduler):
             raise ConfigError(
                 f"scheduler makes a {type(scheduler).__name__}, which is no torch.optim.lr_scheduler."

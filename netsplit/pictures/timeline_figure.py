@@ -49,7 +49,8 @@ def timeline_figure(
     heights = [max(len(stack), 1) for stack in rows.values()]
     figure = new_figure(_WIDTH_IN, 1.6 + _ROW_IN * sum(heights) + 0.4 * len(heights))
     panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    end_ms = 1e3 * max(_end_s(timeline) for timeline in timelines.values()) or 1.0
+    end_s = (max([each.iteration_s, *(event.end_s for event in each.events)]) for each in timelines.values())
+    end_ms = 1e3 * max(end_s) or 1.0
     for axes, (name, timeline) in zip(panels, timelines.items(), strict=True):
         axes.set_xlim(0, 1.02 * end_ms)
         for place, (_, tracks) in enumerate(rows[name]):
@@ -74,10 +75,6 @@ def _labels(parts: Mapping[str, EventParts]) -> _Labels:
         for name, each in parts.items()
     }
     return {name: (parts_label(own), parts_label(own, short=True)) for name, own in cut.items() if own}
-
-
-def _end_s(timeline: Timeline) -> float:
-    return max([timeline.iteration_s, *(event.end_s for event in timeline.events)])
 
 
 def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float, labels: _Labels) -> None:

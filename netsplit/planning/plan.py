@@ -31,12 +31,12 @@ from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
-    algebra_told,
+    algebra_lines,
     parallel_graph,
     parts_summary,
     placed_splits,
     placed_sums,
-    steps_told,
+    step_lines,
 )
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.summary import PlanSummary, recomputation_line, weight_lines
@@ -180,13 +180,13 @@ class Plan:
         return tuple(replace(each, samples=each.operator in sampled) for each in splits)
 
     @property
-    def told_of_parts(self) -> list[str]:
+    def lines_on_parts(self) -> list[str]:
         """What algebra replaced, which operators are in parts, what moves and what adds between them, and
         what of weights travels; the last of an objective that is simulated."""
         cut = parts_summary(self.splits)
-        algebra = [f"algebra: {line}" for line in algebra_told(self.placement)]
+        algebra = [f"algebra: {line}" for line in algebra_lines(self.placement)]
         parallel = None if self.parallel_graph is None else self.parallel_graph[1]
-        steps = steps_told(parallel, placed_sums(self.placement, self.problem.graph))
+        steps = step_lines(parallel, placed_sums(self.placement, self.problem.graph))
         return [*algebra, *([cut] if cut else []), *steps, *weight_lines(*self.simulated)]
 
     def explain(self) -> Explanation:
@@ -238,7 +238,7 @@ class Plan:
             f"{schedule} with {cut}",
             predicted_line,
         ]
-        lines += self.told_of_parts
+        lines += self.lines_on_parts
         if self.placement.shards:
             lines.append(shard_line(self.placement))
         if self.placement.recomputed:

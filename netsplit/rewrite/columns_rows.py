@@ -20,7 +20,7 @@ from math import lcm
 from netsplit.errors import RewriteError, brief
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.emitter import require_graph
-from netsplit.rewrite.following import FollowedCut, cut_behind, ways_of_graph
+from netsplit.rewrite.following import FollowedCut, following_cuts, ways_of_graph
 from netsplit.rewrite.records import Split, proportioned, proportions_of
 from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.ways import Axis, Cat, PartialSum, SplitCall, Way
@@ -122,7 +122,7 @@ def _closing(calls: Mapping[str, SplitCall], ways: Mapping[str, Mapping[Axis, Wa
 
 def _chain(graph: Graph, last: FollowedCut) -> CutProducts | None:
     """All that is cut alike before a product; None where no other product is."""
-    size, first = last.way.size, cut_behind(graph, last, last.way.size)
+    size, first = last.way.size, following_cuts(graph, last, last.way.size)
     nbytes = {each.call.node.name: _cut_bytes(graph, each) for each in first}
     unit = lcm(*(each.scale.denominator for each in first))
     columns = any(

@@ -21,7 +21,7 @@ from netsplit.rewrite.leaves import chosen_way, ways_to_cut
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 from netsplit.rewrite.ways import Axis, Cat, SplitCall, Way, Where
 
-__all__ = ["AxisIn", "FollowedCut", "cut_behind", "cut_fitting", "followed", "ways_of_graph"]
+__all__ = ["AxisIn", "FollowedCut", "cut_fitting", "followed", "following_cuts", "ways_of_graph"]
 
 Ways = Mapping[str, Mapping[Axis, Way]]
 """Operator -> how it can be cut along each of its axes."""
@@ -105,7 +105,7 @@ def ways_of_graph(graph: Graph) -> tuple[dict[str, SplitCall], Ways]:
     return calls, {name: ways_to_cut(call, graph) for name, call in calls.items()}
 
 
-def cut_behind(graph: Graph, last: FollowedCut, size: int) -> list[FollowedCut]:
+def following_cuts(graph: Graph, last: FollowedCut, size: int) -> list[FollowedCut]:
     """An operator with all before it that make its pieces, and nothing for others; the last one first."""
     calls, ways = ways_of_graph(graph)
     cuts = {last.call.node.name: last}
@@ -150,7 +150,7 @@ def followed(graph: Graph, node: str, axis: Axis, sizes: Sequence[int]) -> tuple
     calls, ways = ways_of_graph(graph)
     operator_named(graph, node)
     axis, way = chosen_way(calls[node], axis, graph)
-    size, first = way.size, cut_behind(graph, FollowedCut(calls[node], axis, way), way.size)
+    size, first = way.size, following_cuts(graph, FollowedCut(calls[node], axis, way), way.size)
     cuts = {each.call.node.name: each for each in first}
     unit = lcm(*(each.scale.denominator for each in first))
     if any(each % unit for each in sizes):

@@ -140,7 +140,7 @@ class Holdings:
                 for other in sources:
                     rest = [each for one in rest for each in _without(one, other.box)]
                 sources += rest
-                left -= sum(_volume(each.box) for each in rest)
+                left -= sum(prod(compared(b - a) for a, b in each.box) for each in rest)
             if not left:
                 return sources if _falls_apart([each.box for each in sources]) else _refined(sources)
         raise AssertionError(f"{tensor.like.name} is not all there")
@@ -329,10 +329,6 @@ def _local(region: Region, held: Region) -> _Box:
     inside = within(region, held)
     assert inside is not None, "a region that is cut out of a piece lies in it"
     return tuple(run for (run,) in inside)
-
-
-def _volume(box: _Box) -> int:
-    return prod(compared(b - a) for a, b in box)
 
 
 def _apart(spans: Sequence[_Span]) -> list[list[_Span]]:

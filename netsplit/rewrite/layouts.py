@@ -33,8 +33,8 @@ __all__ = [
     "keep_layouts",
     "keep_runs",
     "layouts_of",
-    "made_as_views",
     "stand_in_run",
+    "view_outputs",
 ]
 
 _KEY, _RUNS = "rewrite.layouts", "rewrite.runs"
@@ -92,7 +92,7 @@ def _runs_of(graph: Graph) -> StandInRuns:
 
 
 @once_of
-def made_as_views(graph: Graph, name: str) -> frozenset[str]:
+def view_outputs(graph: Graph, name: str) -> frozenset[str]:
     """The outputs of a node that autograd takes for views, as what `linear` makes of more than two
     dimensions."""
     run = stand_in_run(graph, name)

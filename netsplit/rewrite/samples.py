@@ -139,7 +139,7 @@ def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
         if cut is None:
             lies |= _kept(graph, call, lies)
             continue
-        for each in (*_made_for(graph, cut, lies, whole), cut):
+        for each in (*_producer_cuts(graph, cut, lies, whole), cut):
             if each.call.node.name not in yielded:  # else made in parts for others, along another axis
                 yielded.add(each.call.node.name)
                 yield each
@@ -157,7 +157,7 @@ def _along(
     return None if any(where.blocks > 1 for where in way.cut.values()) else cut
 
 
-def _made_for(
+def _producer_cuts(
     graph: Graph, cut: FollowedCut, lies: Mapping[str, AxisIn], whole: Collection[str]
 ) -> list[FollowedCut]:
     """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
@@ -172,7 +172,7 @@ def _made_for(
             own = cut_fitting(calls[name], axis, way, graph.batch_size, {k: wanted}, made=True)
             fits = own is not None and own.blocks == 1 and own.scale.denominator == 1
             if own is not None and fits and not way.in_one and not own.cuts_weights:
-                before = _made_for(graph, own, lies, whole)
+                before = _producer_cuts(graph, own, lies, whole)
                 cuts |= {each.call.node.name: each for each in (*before, own)}
                 break
     return list(cuts.values())

@@ -15,7 +15,7 @@ from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.planning.explanation.parts import PlacedPart, algebra_told, parts_summary, placed_views
+from netsplit.planning.explanation.parts import PlacedPart, algebra_lines, parts_summary, placed_views
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
@@ -393,7 +393,7 @@ _COLUMNS = (
 
 def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
     """How many there are; where there are some, which, along what, by what fraction and where; algebra."""
-    splits, algebra = plan.splits, algebra_told(plan.placement)
+    splits, algebra = plan.splits, algebra_lines(plan.placement)
     run.tags({"operators_in_parts": len(splits)} | ({"algebra": "; ".join(algebra)} if algebra else {}))
     write_parts(plan, folder)
     if not splits:

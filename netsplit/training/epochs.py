@@ -116,7 +116,7 @@ def fit(
 
 
 @contextmanager
-def _last_batch_told(samples: int) -> Iterator[None]:
+def _naming_last_batch(samples: int) -> Iterator[None]:
     """Says of what cannot be trained within that it is an epoch's last batch, which can be left out."""
     try:
         yield
@@ -288,7 +288,7 @@ class _EpochLoop:
         return loss, metered
 
     def _uneven(self, inputs: Any, targets: Any, samples: int, fraction: float) -> float:
-        with _last_batch_told(samples):
+        with _naming_last_batch(samples):
             return self.model.train_batch(inputs, targets, fraction=fraction, step=True)
 
     def _make_last_program(self) -> None:
@@ -302,7 +302,7 @@ class _EpochLoop:
             pair = self.feeding.once.batch(BatchPlace(self.position.epoch, self._samples - rest, rest))
         except ReadError:  # is told when it is that batch's turn
             return
-        with _last_batch_told(rest):
+        with _naming_last_batch(rest):
             self.model.make_program(*pair)
 
     def _score(self) -> float | None:

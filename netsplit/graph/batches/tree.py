@@ -249,8 +249,8 @@ def _frozen(value: Any, above: frozenset[int] = frozenset()) -> Hashable:
     held = {} if isinstance(value, (*_PLAIN, *_WHOLE)) else _attributes(value)
     if held:
         content = tuple((name, _frozen(each, above)) for name, each in held.items())
-        return type(value), content, _told_apart(value) if _is_value(value) else None
-    return type(value), _told_apart(value)
+        return type(value), content, _comparable(value) if _is_value(value) else None
+    return type(value), _comparable(value)
 
 
 def _is_value(value: Any) -> bool:
@@ -259,7 +259,7 @@ def _is_value(value: Any) -> bool:
     return kind.__eq__ is not object.__eq__ and kind.__hash__ is not None
 
 
-def _told_apart(value: Any) -> Hashable:
+def _comparable(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError as error:

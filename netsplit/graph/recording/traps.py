@@ -33,7 +33,11 @@ from netsplit.graph.batches.tree import flatten
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.seeds import no_seeds
 from netsplit.graph.recording.stand_ins import attribute_tensors
-from netsplit.graph.recording.torch_calls import checkpoints_replaced, function_calls_told, script_unoptimised
+from netsplit.graph.recording.torch_calls import (
+    checkpoints_replaced,
+    intercepted_functions,
+    script_unoptimised,
+)
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import has_contents, reached
 
@@ -62,7 +66,7 @@ def trapped(
     names = itertools.count()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "__call__", _module_call(recorder, paths, whole)))
-        stack.enter_context(function_calls_told(_function_apply(recorder, names)))
+        stack.enter_context(intercepted_functions(_function_apply(recorder, names)))
         stack.enter_context(checkpoints_replaced(lambda _: _checkpoint(recorder, names)))
         fakes = mock.patch.object(torch._subclasses, "FakeTensor", _Unseen)
         stack.enter_context(said_to_compile() if compiling else fakes)

@@ -20,7 +20,7 @@ __all__ = [
     "PartsChange",
     "PlacedPart",
     "PlacedSplit",
-    "algebra_told",
+    "algebra_lines",
     "copied_nodes",
     "parallel_graph",
     "parts_change",
@@ -30,7 +30,7 @@ __all__ = [
     "placed_sums",
     "placed_views",
     "restated",
-    "steps_told",
+    "step_lines",
 ]
 
 
@@ -163,7 +163,7 @@ def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
         yield f"{_named(each, 8)} {of_each}in {len(first.parts)} parts along {first.along}: {first.where}"
 
 
-def algebra_told(placement: Placement) -> tuple[str, ...]:
+def algebra_lines(placement: Placement) -> tuple[str, ...]:
     """Rules that replaced operators, in order; with the seconds of the whole after each, where noted."""
     records = [each for each in placement.rewrites if isinstance(each, Algebra)]
     steps = placement.report.notes.get("substitutions") or [(r.rule.name, r.node, None) for r in records]
@@ -205,7 +205,7 @@ def placed_sums(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...]
     return {operator: tuple(devices) for operator, devices in sums.items()}
 
 
-def steps_told(parallel: ParallelGraph | None, sums: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+def step_lines(parallel: ParallelGraph | None, sums: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     """Which of a plan's steps only move tensors, and which add; where the sums are."""
     counts = Counter[str](each.kind for each in parallel.operators) if parallel else Counter[str]()
     kinds = {

@@ -184,7 +184,8 @@ def _stepped(optimizer: torch.optim.Optimizer) -> None:
             "choose one that steps on gradients alone, such as torch.optim.SGD or torch.optim.Adam."
         ) from error
     except RuntimeError as error:
-        kept = [key for key, value in vars(optimizer).items() if key not in _OWN and _is_of_others(value)]
+        others = {key: value for key, value in vars(optimizer).items() if key not in _OWN}
+        kept = [key for key, value in others.items() if any(each.is_meta for each in state_tensors(value))]
         if not kept:
             raise
         raise ConfigError(
@@ -192,11 +193,6 @@ def _stepped(optimizer: torch.optim.Optimizer) -> None:
             f"step on those of one device fails{where_of(error)} ({line_of(error)}): keep what belongs to a "
             "parameter in self.state[parameter], which is where the parameter is."
         ) from error
-
-
-def _is_of_others(value: Any) -> bool:
-    """Whether it has tensors of parameters that are on other devices."""
-    return any(tensor.is_meta for tensor in state_tensors(value))
 
 
 def _give_gradients(parameters: Sequence[Tensor]) -> None:

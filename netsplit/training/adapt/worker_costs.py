@@ -22,7 +22,7 @@ from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.simulate.simulate import simulate
-from netsplit.simulate.timeline import Event, EventKind, Timeline
+from netsplit.simulate.timeline import EventKind, Timeline
 
 __all__ = ["SegmentTime", "WorkerCosts", "segment_medians"]
 
@@ -43,12 +43,8 @@ def segment_medians(timelines: Iterable[Timeline]) -> dict[SegmentTime, float]:
     for timeline in timelines:
         for event in timeline.events:
             if event.kind in _LEARNT:
-                seconds.setdefault(_segment_time(event), []).append(event.seconds)
+                seconds.setdefault((event.device, event.kind, event.name), []).append(event.seconds)
     return {key: statistics.median(each) for key, each in seconds.items()}
-
-
-def _segment_time(event: Event) -> SegmentTime:
-    return event.device, event.kind, event.name
 
 
 @dataclass
