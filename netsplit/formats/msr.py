@@ -200,8 +200,8 @@ def _graph(
     feeders, readers = neighbours(order, edges)
     colors: dict[str, list[str]] = {}
     for v in order:
-        if tasks[v].color is not None:
-            colors.setdefault(tasks[v].color, []).append(v)
+        if (color := tasks[v].color) is not None:
+            colors.setdefault(color, []).append(v)
     return Graph(
         nodes={
             v: Node(
