@@ -57,8 +57,8 @@ class Profiler:
         batch: the graph's input variables, in order.
         values: the initializers; read only.
         torch_device: where to run, as for `torch.device`.
-        repeats: timed walks over the graph in one round.
-        warmup: untimed walks before them; more on a GPU, until they have taken `WARM_S`.
+        repeats: timed walks over the graph in one round, after one untimed; on a GPU after more, until they
+            have taken `WARM_S`.
         window_bytes: what nodes that run forward before they run backward may keep alive, beside
             gradients: more than the caches hold, less than the device has free.
         in_flight: micro-batches that a device computes forward before the first backward.
@@ -72,17 +72,14 @@ class Profiler:
         torch_device: torch.device | str,
         *,
         repeats: int = 5,
-        warmup: int = 1,
         window_bytes: int = 2**28,
         in_flight: int = 1,
     ) -> None:
-        if repeats < 1 or warmup < 0 or in_flight < 1:
-            raise ValueError(
-                f"repeats={repeats}, warmup={warmup}, in_flight={in_flight}: give at least 1, 0 and 1."
-            )
+        if repeats < 1 or in_flight < 1:
+            raise ValueError(f"repeats={repeats}, in_flight={in_flight}: give at least 1.")
         self.graph, self.batch, self.values = graph, batch, values
         self.device = torch.device(torch_device)
-        self.repeats, self.warmup = repeats, warmup
+        self.repeats = repeats
         self.warm_s = WARM_S if self.device.type == "cuda" else 0.0
         self.clock = Clock(self.device)
         in_flight = min(in_flight, MOST_IN_FLIGHT)
@@ -103,7 +100,7 @@ class Profiler:
             self.engine_call_s.append(engine_call_seconds(self.clock))
             took, first, began = list[float](), self.walks, time.perf_counter()
             while len(took) < self.repeats:
-                warm = self.walks - first >= self.warmup and time.perf_counter() - began >= self.warm_s
+                warm = self.walks > first and time.perf_counter() - began >= self.warm_s
                 self._walk()
                 if took or warm:
                     self.timed.append(self.walks)

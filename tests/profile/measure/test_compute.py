@@ -160,7 +160,7 @@ def profiler_of(in_flight: int = 1, window_bytes: int = 2**28) -> Profiler:
     graph = capture(model, loss, batch)
     return Profiler(
         graph, batch, initial_values(model, graph, loss), "cpu",
-        repeats=2, warmup=1, in_flight=in_flight, window_bytes=window_bytes,
+        repeats=2, in_flight=in_flight, window_bytes=window_bytes,
     )  # fmt: skip
 
 
