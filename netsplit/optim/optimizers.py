@@ -148,6 +148,9 @@ def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> 
     """The factory for a model, and for a loss where that is a module with parameters (named ``loss.…``).
 
     Parameters that do not require gradients are left out; a tied one has the first of its names.
+
+    Raises:
+        ConfigError: a parameter has an attribute that cannot be sent to devices.
     """
     if isinstance(factory, ForModel):
         return factory
@@ -160,7 +163,7 @@ def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> 
                     parameters.setdefault(id(parameter), (prefix + names[id(parameter)], parameter))
     trained = [(name, parameter) for name, parameter in parameters.values() if parameter.requires_grad]
     kinds = {name: (each.dtype, tuple(each.shape)) for name, each in trained}
-    attributes = {name: sendable_attributes(name, each) for name, each in trained if vars(each)}
+    attributes = {name: _sendable(name, each) for name, each in trained if vars(each)}
     return ForModel(factory, kinds, attributes)
 
 
@@ -342,11 +345,19 @@ def _keep(optimizer: torch.optim.Optimizer, own: Collection[int]) -> None:
 _MOST = 2**20  # bytes of a tensor that is an attribute
 
 
-def sendable_attributes(name: str, parameter: Tensor) -> dict[str, Any]:
-    """Those of a parameter; in place of what cannot be sent stands something that refuses to be used."""
-    return {
-        key: value if _can_be_sent(value) else _Unsent(name, key) for key, value in vars(parameter).items()
-    }
+def _sendable(name: str, parameter: Tensor) -> dict[str, Any]:
+    """A parameter's attributes.
+
+    Raises:
+        ConfigError: one cannot be sent.
+    """
+    for key, value in vars(parameter).items():
+        if not _can_be_sent(value):
+            raise ConfigError(
+                f"parameter '{name}' has the attribute '{key}', by which an optimizer may go, and which "
+                "cannot be sent to the devices: delete it, or let it be a plain value such as a number."
+            )
+    return dict(vars(parameter))
 
 
 def _can_be_sent(value: Any) -> bool:
@@ -363,24 +374,3 @@ class _AttributePickler(cloudpickle.Pickler):
         if isinstance(value, nn.Module | nn.Parameter) or large:
             raise PicklingError
         return super().reducer_override(value)
-
-
-class _Unsent:
-    def __init__(self, parameter: str, key: str) -> None:
-        self._parameter, self._key = parameter, key
-
-    def _refuse(self, *_: Any) -> NoReturn:
-        raise ConfigError(
-            f"optimizer goes by '{self._key}' of parameter '{self._parameter}', which cannot be sent to the "
-            "devices: let it be a number, a text or another plain value."
-        )
-
-    def __getattr__(self, key: str) -> Any:
-        if key.startswith("__"):
-            raise AttributeError(key)
-        self._refuse()
-
-    __bool__ = __call__ = __len__ = __iter__ = __getitem__ = __contains__ = _refuse
-    __eq__ = __hash__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __float__ = __int__ = __index__ = __neg__ = __str__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse

@@ -18,7 +18,7 @@ import numpy as np
 from netsplit.errors import ConfigError
 from netsplit.files import plain
 from netsplit.graph.ir import Graph
-from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
+from netsplit.graph.onnx.write import NodeNotes, write_onnx
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance
@@ -316,8 +316,8 @@ class Plan:
             memory_figure(courses, capacities, {} if measured is None else measured.peak_bytes), title
         )
 
-    def write_onnx(self, path: str | Path, node_data: str | Path | None = None) -> None:
-        """Write the placed graph as an ONNX file for Netron, and devices as node data for Model Explorer.
+    def write_onnx(self, path: str | Path) -> None:
+        """Write the placed graph as an ONNX file for Netron.
 
         Metadata of a node: its device (of a replicated stage the first), seconds there, and bytes. Errors as
         of `netsplit.graph.onnx.write_onnx`.
@@ -331,8 +331,6 @@ class Plan:
             {name: each.backward_s for name, each in known.items()},
         )
         write_onnx(self.problem.graph, path, notes)
-        if node_data is not None:
-            write_node_data(self.problem.graph, node_data, notes)
 
     def to_dict(self, unit: str = "s", unit_s: float = 1.0) -> dict[str, Any]:
         """JSON-ready. All times in `unit`, of `unit_s` seconds each, except `seconds`: how long it took."""

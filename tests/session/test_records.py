@@ -1,6 +1,5 @@
 """What of a plan and a training reaches the table: replicas, peaks above capacities, whose seconds."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +30,12 @@ def test_a_plan_is_written_as_onnx_with_the_seconds_of_each_nodes_device(
     experiment: Experiment, tmp_path: Path
 ) -> None:
     plan = described(experiment, two()).plan(MTopo())
-    plan.write_onnx(tmp_path / "placed.onnx", tmp_path / "devices.json")
+    plan.write_onnx(tmp_path / "placed.onnx")
     (costs,) = plan.asked.costs.devices.values()
     for node in onnx.load(str(tmp_path / "placed.onnx")).graph.node:
         said = {each.key: each.value for each in node.metadata_props}
         assert said["device"] == plan.placement.device_of[node.name]
         assert float(said["backward_s"]) == pytest.approx(costs.nodes[node.name].backward_s)
-    data = json.loads((tmp_path / "devices.json").read_text())["netsplit"]["results"]
-    assert {each["value"] for each in data.values()} == set(plan.placement.device_of.values())
 
 
 def test_a_planned_peak_above_the_capacity_is_recorded_and_in_the_table(
