@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netsplit import graph as graphs
+from netsplit.compiled import Floats, Ints, Packed
 from netsplit.graph.quotient import Sets, atoms_of, units_of
 from netsplit.graph.storage import hands_on
 from netsplit.partition.base import Problem
@@ -25,10 +25,6 @@ from netsplit.profile.costs import DeviceCosts
 
 __all__ = ["Csr", "DeviceTotals", "Floats", "Instance", "Ints", "Packed"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Packed: TypeAlias = Ints
-"""`Csr` in one array, for compiled functions: row i is ``p[p[i] : p[i + 1]]``; there are ``p[0] - 1``."""
 _MOST_PLACEMENTS = 100_000
 
 
