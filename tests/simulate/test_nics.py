@@ -100,7 +100,7 @@ def test_the_check_names_what_is_at_a_nic_at_once(drawn: Drawn, data: st.DataObj
     assume(at)
     late, other = data.draw(st.sampled_from(at))
     start = (late.start_s + other.start_s) / 2
-    moved = replace(late, start_s=start, end_s=start + late.seconds)
+    moved = late._replace(start_s=start, end_s=start + late.seconds)
     events = tuple(moved if e is late else e for e in drawn.timeline.events)
     moved_so = replace(drawn.timeline, events=events)
     assert any(

@@ -13,7 +13,6 @@ from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Pack
 from netsplit.partition.engines.step.arrays import KINDS, Arrays, moving_s
 from netsplit.partition.engines.step.lists import lay_out
 from netsplit.partition.engines.step.run import seconds_of
-from netsplit.simulate.engine.arrays import DeviceSeconds, Nics
 from netsplit.simulate.simulator import ONE_BATCH, Turns
 
 __all__ = ["Arrays", "CompiledStep", "list_schedule", "makespan", "upward_rank"]
@@ -28,14 +27,11 @@ class CompiledStep:
     def __init__(self, instance: Instance, turns: Turns = ONE_BATCH) -> None:
         self.instance = instance
         i, same = instance, instance.unchanging
-        cluster = i.problem.cluster
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
             i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.latency_s,
-            i.seconds_per_byte, Nics.among(cluster.devices, cluster), i.trainable_bytes,
-            DeviceSeconds.of(cluster.devices, i.problem.costs),
-            i.unit_of, _units(i), i.weights.packed, i.weight_bytes,
-            np.array([k in same for k in i.variables], bool),
+            i.seconds_per_byte, i.nics, i.trainable_bytes, i.device, i.unit_of, _units(i), i.weights.packed,
+            i.weight_bytes, np.array([k in same for k in i.variables], bool),
             np.array([KINDS[turns.schedule], turns.microbatches]),
         )  # fmt: skip
 

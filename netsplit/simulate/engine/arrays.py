@@ -31,7 +31,8 @@ class DeviceSeconds(NamedTuple):
 
     @classmethod
     def of(cls, devices: Sequence[Device], costs: Costs) -> DeviceSeconds:
-        on = [costs.of(device.kind) for device in devices]
+        kinds = {kind: costs.of(kind) for kind in {device.kind for device in devices}}
+        on = [kinds[device.kind] for device in devices]
         hosts: dict[str, int] = {}
         homes = [device.memory_host for device in devices]
         rows = list(costs.slowdowns(devices).values())

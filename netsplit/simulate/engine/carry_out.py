@@ -37,7 +37,7 @@ class CarriedOut(NamedTuple):
     stands: Ints  # [D] the message that it waits for; -1: none
     go: Ints  # [D] devices that may go on
     since: Floats  # [messages] the last of what each was missing
-    missing: Ints  # [messages]
+    missing: Ints  # [messages] as `ProgramArrays.missing`, counted down in place
     arrived: Floats  # [messages]; -1: not yet
     ready: Heap  # of messages, by tag
     free: Floats  # [D, D] when each link is
@@ -69,7 +69,7 @@ def carry_out(work: ProgramArrays, device: DeviceSeconds, nics: Nics, notes: Not
     devices, messages, slowed = len(work.first) - 1, len(work.tag), device.slowed
     run = CarriedOut(
         np.zeros(devices), work.first[:devices].copy(), np.full(devices, -1), np.arange(devices),
-        np.zeros(messages), work.missing.copy(), np.full(messages, -1.0), heap_of(messages),
+        np.zeros(messages), work.missing, np.full(messages, -1.0), heap_of(messages),
         np.zeros((devices, devices)), np.zeros(nics.s_per_byte.shape), np.zeros(2, np.int64),
     )  # fmt: skip
     pace = pace_of(devices, 2 * messages + len(work.groups) if slowed else 0)
@@ -106,20 +106,20 @@ def _advance(d: int, work: ProgramArrays, run: CarriedOut, pace: Paces, slowed: 
     clock, i, stop = run.clock[d], run.at[d], work.first[d + 1]
     stands = -1
     while i < stop:
-        first, last = work.wait_from[i], work.wait_to[i]
+        first, last, there = work.wait_from[i], work.wait_to[i], 0.0
         # a. wait
         for k in range(first, last):
             if arrived[waits[k]] < 0:
                 stands = waits[k]
                 break
+            there = max(there, arrived[waits[k]])
         if stands >= 0:
             break
         clock += work.overhead_s[i]
-        for k in range(first, last):
-            end = arrived[waits[k]]
-            if end > clock:
-                _note(WAITS, d, waits[k], clock, end, run, notes)
-                clock = end
+        if there > clock:
+            if len(notes.kind) > 0:
+                _note_waits(d, clock, first, last, work, run, notes)
+            clock = there
         message, seconds = work.meets[i], work.compute_s[i]
         i += 1
         if message >= 0:
@@ -133,6 +133,17 @@ def _advance(d: int, work: ProgramArrays, run: CarriedOut, pace: Paces, slowed: 
         _note(COMPUTES, d, i - 1, clock, clock + seconds, run, notes)
         clock += seconds
     run.clock[d], run.at[d], run.stands[d] = clock, i, stands
+
+
+@inlined
+def _note_waits(
+    d: int, clock: float, first: int, last: int, work: ProgramArrays, run: CarriedOut, notes: Notes
+) -> None:
+    for k in range(first, last):
+        end = run.arrived[work.waits[k]]
+        if end > clock:
+            _note(WAITS, d, work.waits[k], clock, end, run, notes)
+            clock = end
 
 
 @inlined

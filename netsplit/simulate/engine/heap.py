@@ -22,7 +22,8 @@ class Heap(NamedTuple):
 
 @inner
 def heap_of(size: int) -> Heap:
-    return Heap(np.zeros(1, np.int64), np.zeros(size), np.zeros(size, np.int64), np.zeros(size, np.int64))
+    ints = np.empty((2, size), np.int64)
+    return Heap(np.zeros(1, np.int64), np.empty(size), ints[0], ints[1])
 
 
 @inlined

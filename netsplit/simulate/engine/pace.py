@@ -50,9 +50,10 @@ class Paces(NamedTuple):
 @inner
 def pace_of(devices: int, copies: int) -> Paces:
     floats, ints = np.zeros((5, devices)), np.zeros((4, devices), np.int64)
+    never = np.full((2, devices), np.inf)
     return Paces(
-        floats[0], floats[1], floats[2], floats[3], floats[4], np.full(devices, np.inf),
-        np.full(devices, np.inf), ints[0], ints[1], ints[2], ints[3], heap_of(2 * copies), np.zeros(copies),
+        floats[0], floats[1], floats[2], floats[3], floats[4], never[0],
+        never[1], ints[0], ints[1], ints[2], ints[3], heap_of(2 * copies), np.empty(copies),
         np.zeros(2, np.int64),
     )  # fmt: skip
 

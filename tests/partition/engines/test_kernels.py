@@ -42,7 +42,8 @@ KNOWN = (of_one, GPipe, OneFOneB, EagerOneFOneB)
 
 def simulated(problem: Problem, schedule: Schedule) -> Simulator:
     """Without exchanges, of which compiled steps do not know."""
-    return Simulator(problem.graph, problem.cluster, problem.costs, replace(schedule, exchange="send_receive"))
+    schedule = replace(schedule, exchange="send_receive")
+    return Simulator(problem.graph, problem.cluster, problem.costs, schedule)
 
 
 def seconds(evaluate: Simulator, device_of: Mapping[str, str], priority: Mapping[str, int]) -> float:

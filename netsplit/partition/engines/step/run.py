@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from netsplit.compiled import inlined, inner
+from netsplit.compiled import Ints, inlined, inner
 from netsplit.partition.engines.step.arrays import Arrays, moving_s
-from netsplit.partition.engines.step.lists import BACKWARD, FORWARD, MESSAGE, STEP, Lists
+from netsplit.partition.engines.step.lists import FORWARD, MESSAGE, STEP, Lists
 from netsplit.simulate.engine.arrays import Notes, ProgramArrays
 from netsplit.simulate.engine.carry_out import carry_out
 
@@ -29,7 +29,7 @@ def seconds_of(lists: Lists, a: Arrays) -> float:
     if not a.device.slowed and a.nics.s_per_byte.size == 0:
         return _one_pass_s(lists, a)
     none, never = np.zeros(0, np.int64), np.zeros(0)
-    run = carry_out(_work(lists, a), a.device, a.nics, Notes(none, none, none, never, never))
+    run = carry_out(_arrays(lists, a), a.device, a.nics, Notes(none, none, none, never, never))
     last = run.arrived.max() if len(run.arrived) > 0 else 0.0
     return max(last, run.clock.max())
 
@@ -75,54 +75,77 @@ def _one_pass_s(lists: Lists, a: Arrays) -> float:
 
 
 @inner
-def _work(lists: Lists, a: Arrays) -> ProgramArrays:
+def _arrays(lists: Lists, a: Arrays) -> ProgramArrays:
     """The lists for each device by itself."""
-    devices, messages, rows = len(lists.step_s), len(lists.tag), len(lists.source)
+    devices, messages, rows, none = (
+        len(lists.step_s),
+        len(lists.tag),
+        len(lists.source),
+        np.zeros(0, np.int64),
+    )
     first = np.zeros(devices + 1, np.int64)
+    _count_tasks(lists, first)
+    tasks, waits = first[devices], a.turns[1] * (len(lists.reads) + len(lists.gradients))
+    seconds, ints, moving = np.empty((2, tasks)), np.empty((3, tasks), np.int64), np.empty((2, rows))
+    arrays = ProgramArrays(
+        first, seconds[0], seconds[1], ints[0], np.empty(waits, np.int64), ints[1], ints[2], lists.tag,
+        np.full(messages, 2), none, lists.source, lists.target, moving[0], moving[1], none, none,
+    )  # fmt: skip
+    _fill(arrays, first[:devices].copy(), lists, a)
+    return arrays
+
+
+@inlined
+def _count_tasks(lists: Lists, first: Ints) -> None:
     for i in range(len(lists.kind)):
         p, q = _ends(i, lists)
         first[p + 1] += 1
         first[q + 1] += p != q
-    for d in range(devices):
+    for d in range(len(first) - 1):
         first[d + 1] += first[d]
-    tasks, next_of = first[devices], first[:devices].copy()
-    compute_s, overhead_s, meets = np.zeros(tasks), np.zeros(tasks), np.full(tasks, -1)
-    wait_from, wait_to = np.zeros(tasks, np.int64), np.zeros(tasks, np.int64)
-    waits = np.zeros(a.turns[1] * (len(lists.reads) + len(lists.gradients)), np.int64)
-    size = 0
+
+
+@inlined
+def _fill(arrays: ProgramArrays, place: Ints, lists: Lists, a: Arrays) -> None:
+    """Of each device the `place` of its next task."""
+    size, rows = 0, len(lists.source)
     for i in range(len(lists.kind)):
         kind, x, others = lists.kind[i], lists.what[i], lists.microbatch[i] * rows
         p, q = _ends(i, lists)
-        for end in range(2 if kind == MESSAGE else 1):
-            d = p if end == 0 else q
-            t = next_of[d]
-            next_of[d] += 1
-            wait_from[t] = wait_to[t] = size
-            overhead_s[t] = a.device.message[d] if kind == MESSAGE else a.device.instruction[d]
-            if kind == MESSAGE:
-                meets[t] = others + x
-            elif kind == STEP:
-                compute_s[t] = lists.step_s[x]
-            else:
-                reads = lists.reads if kind == FORWARD else lists.gradients
-                for k in range(reads[x], reads[x + 1]):
-                    message = _awaited(kind, reads[k], others, lists)
-                    if message >= 0:
-                        waits[size] = message
-                        size += 1
-                wait_to[t] = size
-                compute_s[t] = lists.backward_s[x] if kind == BACKWARD else lists.forward_s[x]
-                if kind == BACKWARD and lists.microbatch[i] > 0:
-                    compute_s[t] += lists.adding_s[x]
-    moving, nbytes = np.zeros(rows), np.zeros(rows)
+        t = place[p]
+        place[p] += 1
+        arrays.wait_from[t] = size
+        if kind == MESSAGE:
+            arrays.overhead_s[t], arrays.meets[t], arrays.wait_to[t] = a.device.message[p], others + x, size
+            t = place[q]
+            place[q] += 1
+            arrays.overhead_s[t], arrays.meets[t] = a.device.message[q], others + x
+            arrays.wait_from[t], arrays.wait_to[t] = size, size
+            continue
+        arrays.overhead_s[t], arrays.meets[t] = a.device.instruction[p], -1
+        if kind == STEP:
+            arrays.compute_s[t] = lists.step_s[x]
+        elif kind == FORWARD:
+            arrays.compute_s[t] = lists.forward_s[x]
+            for k in range(lists.reads[x], lists.reads[x + 1]):
+                message = lists.reads[k]
+                arrays.waits[size] = message if lists.lasting[message] else others + message
+                size += 1
+        else:
+            arrays.compute_s[t] = lists.backward_s[x]
+            if lists.microbatch[i] > 0:
+                arrays.compute_s[t] += lists.adding_s[x]
+            last = others + rows == len(lists.tag)  # with whose gradients those of what lasts come
+            for k in range(lists.gradients[x], lists.gradients[x + 1]):
+                message = lists.gradients[k]
+                if last or not lists.lasting[message]:
+                    arrays.waits[size] = others + message
+                    size += 1
+        arrays.wait_to[t] = size
     for x in range(rows):
         u = lists.variable[x]
-        moving[x], nbytes[x] = moving_s(u, lists.source[x], lists.target[x], a), a.nbytes[u]
-    none = np.zeros(0, np.int64)
-    return ProgramArrays(
-        first, overhead_s, compute_s, meets, waits, wait_from, wait_to, lists.tag, np.full(messages, 2), none,
-        lists.source, lists.target, moving, nbytes, none, none,
-    )  # fmt: skip
+        arrays.moving_s[x] = moving_s(u, lists.source[x], lists.target[x], a)
+        arrays.nbytes[x] = a.nbytes[u]
 
 
 @inlined
@@ -133,13 +156,3 @@ def _ends(i: int, lists: Lists) -> tuple[int, int]:
         return lists.source[x], lists.target[x]
     d = x if lists.kind[i] == STEP else lists.home[x]
     return d, d
-
-
-@inlined
-def _awaited(kind: int, x: int, others: int, lists: Lists) -> int:
-    """The place of a transfer that a computation waits for; -1: it comes with a later micro-batch."""
-    if not lists.lasting[x]:
-        return others + x
-    if kind == FORWARD:
-        return x
-    return others + x if others + len(lists.source) == len(lists.tag) else -1
