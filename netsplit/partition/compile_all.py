@@ -19,6 +19,7 @@ from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.unity.choices import Machines
 from netsplit.partition.methods.unity.movement import Movement
 from netsplit.partition.objectives import MaxLoad
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, compile_program
 from netsplit.simulate import simulate
@@ -41,7 +42,12 @@ def compile_all() -> None:
     costs = Costs({"any": DeviceCosts(dict.fromkeys(names, NodeSeconds(1.0, 0.0)))}, alpha=1)
     problem = Problem(graph, costs, Cluster("small", devices, links), time_limit_s=60.0)
     simulate(
-        compile_program(graph, dict.fromkeys(names, "p"), graph.position, problem.cluster, GPipe(1)),
+        compile_program(
+            graph,
+            Placement("given", dict.fromkeys(names, "p"), graph.position, SolverReport("heuristic", 0.0)),
+            problem.cluster,
+            GPipe(1),
+        ),
         problem.cluster,
         costs,
     )

@@ -12,7 +12,6 @@ from netsplit.partition.base import Problem
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import compile_program
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import (
     ZBH1,
@@ -32,7 +31,7 @@ from netsplit.program.schedules import (
 from netsplit.simulate import Timeline, simulate
 from netsplit.simulate.run import Run
 from netsplit.simulate.timeline import Event
-from tests.builders import graph_fed
+from tests.builders import compile_placed, graph_fed
 from tests.nets import placements
 
 SCHEDULES: tuple[Schedule, ...] = (
@@ -135,7 +134,7 @@ def programs(
     cluster = Cluster("drawn", devices, links)
     problem = Problem(graph, costs, cluster, objective=SimulatedIteration())
     placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
-    program = compile_program(
+    program = compile_placed(
         graph, device_of, priority, cluster, schedule, replicas=replicas, turns=turns if uneven else {},
         shared_norm=schedule.update_every is None and rng.random() < 0.3,
         costs=costs if schedule.timed else None,

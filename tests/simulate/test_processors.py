@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import GPipe, compile_program
+from netsplit.program import GPipe
 from netsplit.simulate import simulate
 from netsplit.simulate.engine.arrays import DeviceSeconds
 from netsplit.simulate.timeline import Timeline
-from tests.builders import linked
+from tests.builders import compile_placed, linked
 from tests.simulate.drawn import chain
 
 
@@ -30,7 +30,7 @@ def at_once(cluster: Cluster, seconds: dict[str, float], contention: float = 1.0
     """Every device computes one forward, of the seconds of its kind."""
     graph, names = chain(1), tuple(device.name for device in cluster.devices)
     replicas = {names[0]: names} if len(names) > 1 else {}
-    program = compile_program(
+    program = compile_placed(
         graph, {"n0": names[0]}, graph.position, cluster, GPipe(len(names)), False, replicas
     )
     costs = {
