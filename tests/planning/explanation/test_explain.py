@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from netsplit.partition import Latency, MaxLoad, Placement, Problem, Random, SolverReport
 from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.path import critical_path, totals
-from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
+from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.instructions import Program
 from netsplit.simulate import Timeline, simulate
-from tests.builders import cluster_of, costs_of, graph_of
+from tests.builders import cluster_of, compile_placed, costs_of, graph_of
 from tests.examples import tried
 from tests.messages import tells
 from tests.partition.builders import problems
@@ -32,7 +32,7 @@ def placed(problem: Problem, device_of: dict[str, str]) -> Placement:
 
 def run(problem: Problem, placement: Placement, schedule: Schedule | None = None) -> tuple[Program, Timeline]:
     """Compiled and simulated."""
-    program = compile_program(
+    program = compile_placed(
         problem.graph, placement.device_of, placement.priority, problem.cluster, schedule or SingleBatch()
     )
     return program, simulate(program, problem.cluster, problem.costs)
