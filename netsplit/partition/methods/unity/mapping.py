@@ -407,9 +407,10 @@ def _beside(links: Iterator[_WayBetween]) -> dict[tuple[int, int], _WayBetween]:
 
 
 def _counts(devices: Devices, hosts: Sequence[int]) -> list[int]:
-    """Of devices for the first of two branches; of many, whole hosts and halves alone."""
+    """Of devices for the first of two branches; of many whole hosts, of many hosts about quarters; and halves."""
     n = len(devices)
     if n <= 8:
         return list(range(1, n))
     host = sum(hosts[p] == hosts[devices[0]] for p in devices)
-    return sorted({*range(host, n, host), n // 2} - {n})
+    step = host * -(-n // (4 * host))
+    return sorted({*range(step, n, step), n // 2} - {n})
