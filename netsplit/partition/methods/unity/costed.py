@@ -157,9 +157,12 @@ class Costed:
             said = ";".join(self._told(k, *ends) for k in tensors)
             key = self.number(f"{ends[0].key}-{said}-{ends[1].key}")
             links.append(TensorLink(source, target, tuple(tensors), key))
-        for k in graph.initializers:
-            reading = list({number[node.name]: node.name for node in graph if k in node.initializers}.items())
-            for (a, one), (b, other) in pairwise(reading):
+        reading: dict[str, dict[int, str]] = {k: {} for k in graph.initializers}
+        for node in graph:
+            for k in node.initializers:
+                reading[k][number[node.name]] = node.name
+        for k, by in reading.items():
+            for (a, one), (b, other) in pairwise(by.items()):
                 read = [sorted(map(str, self._places(name).get(k, ()))) for name in (one, other)]
                 key = self.number(
                     f"tied {graph.initializers[k].shape}{vertices[a].key}{read}{vertices[b].key}"
@@ -296,7 +299,8 @@ class Costed:
         names = self.graph.nodes[name].initializers
         trained = [i for i, k in enumerate(names) if self.graph.initializers[k].requires_grad]
         stepped = [sum(part.weights[i] for i in trained) for part in parts]
-        total = self.microbatches * (max(part.seconds[p.kind] for part, p in unlike) + self._ends(name, choice))
+        slowest = max(part.seconds[p.kind] for part, p in unlike)
+        total = self.microbatches * (slowest + self._ends(name, choice))
         total += max(stepped[parts.index(part)] * self.costs.of(p.kind).step_s_per_byte for part, p in unlike)
         total += self._sums(name, choice, parts[numbers[0]], trained)
         if self.spread_s:

@@ -45,8 +45,8 @@ def _common(runs: Numbers, a0: int, a1: int, other: Numbers, b0: int, b1: int) -
 
 @inner
 def _overlaps(a: Packed, m: int, b: Packed, n: int, lengths: Numbers, counts: Numbers) -> tuple[int, int]:
-    """Of every dimension that either cuts [pieces of one, pieces of the other] elements that both have, and in
-    how many boxes; and those of the dimensions that neither cuts."""
+    """Of each dimension that is cut [pieces of one, pieces of the other] elements that both have, and in how
+    many boxes; and those of the dimensions that neither cuts."""
     dimensions, length, count = a[4].shape[1], 1, 1
     for d in range(dimensions):
         x0, x1 = a[1][m * dimensions + d], a[1][m * dimensions + d + 1]
@@ -118,8 +118,8 @@ def seconds_of_layouts(
             each, each_count = _overlaps(a, m, b, n, lengths, counts)
             cut_here = 0
             for d in range(dimensions):
-                k, l = m * dimensions + d, n * dimensions + d
-                if a[1][k + 1] - a[1][k] > 1 or b[1][l + 1] - b[1][l] > 1:
+                x, y = m * dimensions + d, n * dimensions + d
+                if a[1][x + 1] - a[1][x] > 1 or b[1][y + 1] - b[1][y] > 1:
                     cuts[cut_here] = d
                     cut_here += 1
             busy[:], out[:], into[:] = 0, 0, 0

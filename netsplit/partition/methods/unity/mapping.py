@@ -358,7 +358,9 @@ def _elements(v: int, tables: Sequence[_OfVertices], size: Mapping[int, int]) ->
     return prod(size[u] for u in {u for each in tables if v in each.scope for u in each.scope})
 
 
-def _least(tables: Sequence[_OfVertices], axes: tuple[int, ...], size: Mapping[int, int]) -> tuple[Floats, Numbers]:
+def _least(
+    tables: Sequence[_OfVertices], axes: tuple[int, ...], size: Mapping[int, int]
+) -> tuple[Floats, Numbers]:
     """Of the sum of tables over the last of these vertices; one of its choices after another, as all at once
     have no room in a cache."""
     turned = []
@@ -417,7 +419,7 @@ def _beside(links: Iterator[_WayBetween]) -> dict[tuple[int, int], _WayBetween]:
 
 
 def _counts(devices: Devices, hosts: Sequence[int]) -> list[int]:
-    """Of devices for the first of two branches; of many whole hosts, of many hosts about quarters; and halves."""
+    """Of devices for the first of two branches; of many, whole hosts or about quarters of them; and halves."""
     n = len(devices)
     if n <= 8:
         return list(range(1, n))

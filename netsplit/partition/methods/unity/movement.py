@@ -182,9 +182,10 @@ class Movement:
         if devices not in self.rings:
             cluster = self.machines.cluster
             pairs = cluster.ring([cluster.devices[p].name for p in devices])
-            links = np.array([(cluster.links[pair].latency_s, cluster.links[pair].seconds_per_byte) for pair in pairs])
+            links = [cluster.links[pair] for pair in pairs]
+            latency, pace = np.array([(each.latency_s, each.seconds_per_byte) for each in links]).T
             queued = max((pace for pair in pairs for _, pace in cluster.way(*pair)), default=0.0)
-            self.rings[devices] = links[:, 0], links[:, 1], queued
+            self.rings[devices] = latency, pace, queued
         latency, pace, queued = self.rings[devices]
         times = 2 * (len(devices) - 1)
         alone = times * float(latency.max())
