@@ -29,7 +29,7 @@ from netsplit.partition.methods.unity.choices import (
     choices_on,
     task_axes,
 )
-from netsplit.partition.methods.unity.movement import Movement, key_of
+from netsplit.partition.methods.unity.movement import Movement, distinct_layouts, key_of
 from netsplit.partition.methods.unity.task_seconds import PartCost, TaskSeconds
 from netsplit.profile.costs import Costs
 from netsplit.profile.operator_keys import operator_key
@@ -87,6 +87,7 @@ class Known:
     moves: dict[object, Floats] = field(default_factory=dict)
     tables: dict[object, tuple[Floats, Any]] = field(default_factory=dict)
     movement: Movement | None = None
+    keys: dict[object, tuple[object, str]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -117,7 +118,7 @@ class Costed:
 
     def __post_init__(self) -> None:
         graph = self.graph
-        self.keys = {node.name: operator_key(graph, node) for node in graph}
+        self.keys = {node.name: self._operator_key(node) for node in graph}
         self.seconds = TaskSeconds(graph, self.costs, self.keys)
         weights = {k for k, each in graph.initializers.items() if each.requires_grad}
         self.trained = max(sum(not weights.isdisjoint(node.initializers) for node in graph), 1)
@@ -125,6 +126,19 @@ class Costed:
         self.calls, _ = ways_of_graph(graph)
         self._layouts: dict[object, tuple[Layout, ...]] = {}
         self.vertices, self.links = self._drawn()
+
+    def _operator_key(self, node: Node) -> str:
+        """Kept for graphs of which only other operators are new."""
+        graph = self.graph
+        own = [
+            node,
+            *(graph.variables[k] for k in node.inputs),
+            *(graph.initializers[k] for k in node.initializers),
+        ]
+        key = *map(id, own), *(k in graph.requires_backward for k in node.outputs)
+        if key not in self.known.keys:
+            self.known.keys[key] = own, operator_key(graph, node)
+        return self.known.keys[key][1]
 
     def _drawn(self) -> tuple[list[Vertex], list[TensorLink]]:
         graph = self.graph
@@ -342,18 +356,15 @@ class Costed:
     def _parts(self, name: str, choice: TaskChoice) -> tuple[list[PartCost], list[int]]:
         """Unlike ones, and which of them each device has."""
         sizes = [[0] if own is None else list(dict.fromkeys(own[1])) for own in choice.axes]
-        parts = self.seconds.of(
-            name,
-            [
-                tuple((own[0], n) for own, n in zip(choice.axes, each, strict=True) if own is not None)
-                for each in product(*sizes)
-            ],
-        )
+        every = [
+            tuple((own[0], n) for own, n in zip(choice.axes, each, strict=True) if own is not None)
+            for each in product(*sizes)
+        ]
         numbers = [0]
         for m, (own, n) in enumerate(zip(choice.axes, choice.view.shape, strict=True)):
             along = [0] * n if own is None else [sizes[m].index(size) for size in own[1]]
             numbers = [i * len(sizes[m]) + j for i in numbers for j in along]
-        return parts, numbers
+        return self.seconds.of(name, every), numbers
 
     def _sums(self, name: str, choice: TaskChoice, part: PartCost, trained: Sequence[int]) -> float:
         """Rings over devices that have one region, queued at NICs; with part of the latency of all sums."""
@@ -400,8 +411,8 @@ class Costed:
     def _moving(self, k: str, made: Sequence[Layout], read: Sequence[Layout]) -> Floats:
         variable = self.graph.variables[k]
         size, back = dtype_bytes(variable.dtype), k in self.graph.requires_backward
-        rows, of_row = _distinct(made)
-        columns, of_column = _distinct(read)
+        rows, of_row = distinct_layouts(made)
+        columns, of_column = distinct_layouts(read)
         each = self.movement.seconds(rows, columns, variable.shape, size, back)
         made_s: Floats = each[np.ix_(of_row, of_column)]
         return made_s
@@ -435,15 +446,3 @@ def _says_what_it_reads(node: Node) -> bool:
     return not node.op.startswith(CALL) and {*node.inputs, *node.initializers} == {
         k for _, k in read_by(node)
     }
-
-
-def _distinct(layouts: Sequence[Layout]) -> tuple[list[Layout], list[int]]:
-    numbers: dict[object, int] = {}
-    first, of = list[Layout](), list[int]()
-    for layout in layouts:
-        key = key_of(layout)
-        if key not in numbers:
-            numbers[key] = len(first)
-            first.append(layout)
-        of.append(numbers[key])
-    return first, of

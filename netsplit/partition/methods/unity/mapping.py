@@ -419,7 +419,7 @@ def _beside(links: Iterator[_WayBetween]) -> dict[tuple[int, int], _WayBetween]:
 
 
 def _counts(devices: Devices, hosts: Sequence[int]) -> list[int]:
-    """Of devices for the first of two branches; of many, whole hosts or about quarters of them; and halves."""
+    """Of devices for the first of two branches; of many whole hosts, or about quarters of them."""
     n = len(devices)
     if n <= 8:
         return list(range(1, n))

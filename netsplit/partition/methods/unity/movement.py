@@ -23,7 +23,7 @@ from netsplit.partition.methods.unity.layout_seconds import PASSES, Packed, seco
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.tasks import SLICED_BYTES
 
-__all__ = ["Movement", "key_of"]
+__all__ = ["Movement", "distinct_layouts", "key_of"]
 
 Numbers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -37,6 +37,19 @@ def key_of(layout: Layout) -> tuple[object, ...]:
     mesh = layout.mesh.devices, layout.mesh.shape
     sizes = tuple(sorted(layout.sizes.items())), tuple(sorted(layout.blocks.items()))
     return (*mesh, layout.spec, layout.partial, *sizes)
+
+
+def distinct_layouts(layouts: Sequence[Layout]) -> tuple[list[Layout], list[int]]:
+    """The first of each that are the same, and for each of all which of these it is."""
+    numbers: dict[object, int] = {}
+    first, of = list[Layout](), list[int]()
+    for layout in layouts:
+        key = key_of(layout)
+        if key not in numbers:
+            numbers[key] = len(first)
+            first.append(layout)
+        of.append(numbers[key])
+    return first, of
 
 
 @dataclass(frozen=True, eq=False)
