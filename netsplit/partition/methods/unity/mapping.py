@@ -370,11 +370,11 @@ def _least(
         turned.append(np.moveaxis(np.transpose(each.seconds, order).reshape(shape), -1, 0))
     turned.sort(key=lambda table: table.size)
     shape = [size[u] for u in axes[:-1]]
-    least, which = np.full(shape, np.inf), np.zeros(shape, np.int32)
+    least, which = np.full(shape, np.inf), np.zeros(shape, np.int64)
     for n in range(size[axes[-1]]):
         total = turned[0][n if len(turned[0]) > 1 else 0]
-        for each in turned[1:]:
-            total = total + each[n if len(each) > 1 else 0]
+        for table in turned[1:]:
+            total = total + table[n if len(table) > 1 else 0]
         which[total < least] = n
         np.minimum(least, total, out=least)
     return least, which
