@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 Search = Literal["joint", "paper", "sequential"]
 
 RAISES = 8  # of the price of bytes
-SMALL = 2000  # operators times devices, for which `os_dpos` is quick
+SMALL = 800  # operators times devices, for which `os_dpos` is quick
 
 
 Before: TypeAlias = Callable[[Costed], Mapping[str, int]]
