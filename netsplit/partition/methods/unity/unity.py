@@ -57,6 +57,7 @@ Search = Literal["joint", "paper", "sequential"]
 RAISES = 8  # of the price of bytes
 SMALL = 2000  # operators times devices, for which `os_dpos` and annealing are quick
 MUCH = 1.2  # times what was estimated of parts, from which the programme is run again with what was measured
+LESS = 0.99  # times the seconds before, below which other devices are worth it
 STARTS, ANNEALED_S = 4, 2.0  # of annealing; its moves are counted, and take less
 
 
@@ -419,7 +420,9 @@ class UnitySearch:
             again = annealed(own.rewritten(start.rewrites), start, STARTS, ends, LISTED)
             if again is not None:
                 said = f"{each.origin}, devices annealed" if start.rewrites else "whole operators"
-                yield self._simulated(said, again, each.mapped)
+                now = replace(self._simulated(said, again, each.mapped), searched=each.searched)
+                if now.missing < each.missing or now.seconds < LESS * each.seconds:
+                    yield now
 
     def _judged(self, origin: str, graph: Graph, device_of: dict[str, str], mapped: Mapped | None) -> _Judged:
         rewrites: tuple[Rewrite, ...] = graph.rewrites
