@@ -138,7 +138,7 @@ def _step(
 
 @torch.no_grad()
 def _accuracy(model: nn.Module, data: Data, batch_size: int) -> float:
-    """Of the test half, with this process's running statistics."""
+    """The accuracy on the test half, with this process's running statistics."""
     model.eval()
     device = next(model.parameters()).device
     right = total = 0

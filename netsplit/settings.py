@@ -48,7 +48,7 @@ class CheckpointSettings:
         return self.every_epochs is None and self.every_iterations is None
 
     def make_folder(self) -> None:
-        """Before hours of work, rather than at the first checkpoint."""
+        """Make the folder before hours of work, rather than at the first checkpoint."""
         try:
             if self.folder is not None:
                 Path(self.folder).mkdir(parents=True, exist_ok=True)

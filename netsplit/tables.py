@@ -92,7 +92,7 @@ class Table:
         ]
 
     def terminal(self, spaced: bool = False) -> rich.table.Table:
-        """For a console of rich.
+        """The table for a console of rich.
 
         Args:
             spaced: an empty line after each row, whose cells may have several lines.
@@ -139,7 +139,7 @@ class Table:
         return [line for row in self._aligned(rows) for line in row]
 
     def text(self) -> rich.text.Text:
-        """For a console of rich: the lines, with what is marked in its style."""
+        """The lines for a console of rich, with what is marked in its style."""
         from rich.text import Text
 
         headings, *rows = self._aligned([[column.heading for column in self.columns], *self.texts])
@@ -207,13 +207,13 @@ def nbytes(value: float, up: bool = False) -> str:
 
 
 def _mebibytes(value: float) -> str:
-    """For a column: one decimal, and more of less than a MiB."""
+    """MiB in a column: one decimal, and more below one MiB."""
     size = value / 2**20
     return f"{size:,.{max(_decimals(size, 3), 1) if 0 < abs(size) < 1 else 1}f}"
 
 
 def _decimals(value: float, digits: int) -> int:
-    """With which a number, not 0, has so many digits."""
+    """Decimals with which a number, not 0, has so many digits."""
     return digits - 1 - math.floor(math.log10(abs(value)))
 
 

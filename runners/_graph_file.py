@@ -171,7 +171,7 @@ def one_schedule(cfg: DictConfig) -> Schedule:
         ConfigError: it is to be decided, with the micro-batches.
     """
     schedule: Schedule | netsplit.AutoSchedule = build(cfg.schedule)
-    if isinstance(schedule, netsplit.AutoSchedule):
+    if schedule.decides_everything:
         raise ConfigError(
             "schedule=auto decides the micro-batches too, which a graph file has fixed: name a schedule, as "
             "in schedule=1f1b, or take `python -m runners.plan graph=<file>`."
@@ -196,7 +196,7 @@ def with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partiti
     """The method's own time limit follows `time_limit`, unless the command line sets it."""
     own = f"partitioner.{name}.{TIME_LIMIT}="
     given = any(word.lstrip("+").startswith(own) for word in HydraConfig.get().overrides.task)
-    if time_limit is not None and hasattr(partitioner, TIME_LIMIT) and not given:
+    if time_limit is not None and getattr(partitioner, TIME_LIMIT, None) is not None and not given:
         partitioner = replace(partitioner, **{TIME_LIMIT: time_limit})
     return partitioner
 

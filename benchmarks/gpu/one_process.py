@@ -109,7 +109,7 @@ def overhead(device: str) -> dict[str, Any]:
 
 
 def _cpu_seconds(*runs: Callable[[], object]) -> list[float]:
-    """Of each, run in turn: the lower quartile of 100."""
+    """CPU seconds of each, run in turn: the lower quartile of 100."""
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(100):
         for run, own in zip(runs, seconds, strict=True):

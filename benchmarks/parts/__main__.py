@@ -126,7 +126,7 @@ def _deployed(
         models[which] = session.deploy(step, plan, whole)
         session.pool.call(_keep, which)
         told[which] = (
-            whole.lines[0] if whole else "; ".join([plan.placement.report.summary(), *plan.told_of_parts])
+            whole.lines[0] if whole else "; ".join([plan.placement.report.summary(), *plan.lines_on_parts])
         )
         predicted[which] = plan.simulated[1].iteration_s
     return models, told, predicted

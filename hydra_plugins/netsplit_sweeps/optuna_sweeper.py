@@ -255,7 +255,7 @@ def _distribution(override: Override) -> BaseDistribution:
 
 
 def _digest(sweep: Sweep, fixed: Sequence[str], space: Mapping[str, BaseDistribution]) -> str:
-    """Of the values to search and of what each composes to, before the first job."""
+    """A digest of the values to search and of what each composes to, before the first job."""
     ends = {key: _ends(each) for key, each in space.items()}
     first = {key: values[0] for key, values in ends.items()}
     points = {_point(first | {key: value}): None for key, values in ends.items() for value in values}

@@ -118,8 +118,8 @@ def local_cluster(
         )
     specs = tuple(_device(device, f"cluster.devices[{i}]") for i, device in enumerate(devices))
     if not external:  # otherwise the workers say where they are
-        here, processors = socket.gethostname(), usable_processors()
-        specs = tuple(replace(device, host=here, processors=processors) for device in specs)
+        hostname, processors = socket.gethostname(), usable_processors()
+        specs = tuple(replace(device, host=hostname, processors=processors) for device in specs)
     return ClusterSpec(name, specs, timeout_s, port, host, latency_s, bandwidth, external, cross_memory)
 
 

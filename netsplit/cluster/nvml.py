@@ -27,7 +27,7 @@ PCIE_BYTES_S = {1: 0.20e9, 2: 0.40e9, 3: 0.79e9, 4: 1.58e9, 5: 3.15e9, 6: 6.05e9
 250 MB/s to 8 GB/s, as copies between two GPUs under one switch reach."""
 
 EFFICIENCY = {"INTERNAL": 1.0, "PIX": 1.0, "PXB": 0.95, "PHB": 0.8, "NODE": 0.75, "SYS": 0.6}
-"""Of the PCIe rate under one switch that a way keeps: bridges and the link between sockets split packets."""
+"""Fraction of the PCIe rate under one switch: bridges and the link between sockets split packets."""
 
 LATENCIES_S = {"INTERNAL": 10e-6, "PIX": 10e-6, "PXB": 12e-6, "PHB": 15e-6, "NODE": 15e-6, "SYS": 20e-6}
 """From the call to the first byte: most of it is the launch of the copy, on any way."""
@@ -135,7 +135,7 @@ def _driver(key: str) -> Iterator[Any]:
 
 
 def _handles(nvml: Any) -> list[Any]:
-    """Of the visible GPUs in torch's order; torch stops at the first that is not there."""
+    """The visible GPUs in torch's order; torch stops at the first that is not there."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
@@ -187,7 +187,7 @@ def _bus(info: Any) -> str:
 
 
 def _pcie_bytes_s(nvml: Any, handle: Any) -> float:
-    """Of a GPU's slot at its best; where the driver does not say, of PCIe 3.0 x16."""
+    """Bytes per second of a GPU's slot at its best; of PCIe 3.0 x16 where the driver does not say."""
     try:
         generation = int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
         width = int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))

@@ -205,7 +205,7 @@ class _End:
         return time.perf_counter() - start
 
     def batch_seconds(self, nbytes: int, target: str) -> float:
-        """Of each packet of a batch, by the GPU's clock; one more goes before them, and does not count."""
+        """Seconds of each packet of a batch, by the GPU's clock; one more goes first, and does not count."""
         self._send(self.size.fill_(nbytes), target)
         self._send(self.packet[:nbytes], target)
         start = self._event()

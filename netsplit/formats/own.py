@@ -41,7 +41,7 @@ _RATES = {field.name: field.default for field in fields(DeviceCosts) if field.na
 """Fields of `DeviceCosts`, each with what it is for a device kind that the file gives no number."""
 
 _KEYS = {"step_s_per_byte": "step_seconds_per_byte"}
-"""Of the fields whose key in the file is not their name."""
+"""Keys in the file of the fields that have another name there."""
 
 
 def dumps_workload(work: Workload) -> str:
@@ -284,7 +284,7 @@ def _seconds_out(each: NodeSeconds) -> list[float]:
 
 
 def _host_by_name(name: str) -> str | None:
-    """As files before the key `host` meant it."""
+    """The host that files without the key `host` mean."""
     return "host" if str(name).startswith("cpu:") else None
 
 

@@ -106,7 +106,7 @@ def _level(given: Any) -> ShardName:
 
 
 def _cut_once(rewrites: Iterable[Rewrite]) -> tuple[Rewrite, ...]:
-    """Without what older files did to nodes that put the parts of an operator together."""
+    """Drops what older files did to nodes that put the parts of an operator together."""
     kept: list[Rewrite] = []
     cut: set[str] = set()
     for each in rewrites:
@@ -126,7 +126,7 @@ def _misses_moves_alone(placement: Placement, graph: Graph) -> bool:
 
 
 def _priority(given: Any) -> dict[str, int]:
-    """Of ranks by node, or of the nodes in order."""
+    """Ranks by node, from such a mapping or from the nodes in order."""
     if isinstance(given, dict):
         return {str(node): int(rank) for node, rank in given.items()}
     return {str(node): rank for rank, node in enumerate(given)}

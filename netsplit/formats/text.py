@@ -122,11 +122,11 @@ def _cycle(left: Sequence[str], edges: Sequence[tuple[str, str]]) -> list[str]:
     """One cycle among nodes of which each waits for another of them."""
     inside = set(left)
     before = {v: u for u, v in edges if u in inside and v in inside}
-    walk, seen = [left[0]], {left[0]: 0}
-    while (u := before[walk[-1]]) not in seen:
-        seen[u] = len(walk)
+    walk, step_of = [left[0]], {left[0]: 0}
+    while (u := before[walk[-1]]) not in step_of:
+        step_of[u] = len(walk)
         walk.append(u)
-    return walk[seen[u] :][::-1]
+    return walk[step_of[u] :][::-1]
 
 
 def _element_starts(text: str) -> dict[str, list[int]]:

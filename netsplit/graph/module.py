@@ -135,7 +135,7 @@ _TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"self"}
 
 
 def _named(function: Any, name: str) -> Callable[..., Any]:
-    """With what fx asks of a function that it writes a call of."""
+    """The function with what fx asks of one that it writes a call of."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = __name__
     return function
@@ -234,9 +234,9 @@ class _Writer:
 
     def checkpointed(self, nodes: list[Node], wanted: Container[str]) -> None:
         """The nodes as one function, of which the backward keeps the arguments only."""
-        made = {k for node in nodes for k in node.outputs if k}
+        outputs = {k for node in nodes for k in node.outputs if k}
         inside = {node.name for node in nodes}
-        read = [("var", k) for node in nodes for k in node.inputs if k not in made]
+        read = [("var", k) for node in nodes for k in node.inputs if k not in outputs]
         read += [("init", k) for node in nodes for k in node.initializers]
         given = list(dict.fromkeys(read))
         needed = [

@@ -63,7 +63,7 @@ def device_map(
 def _entries(
     module: nn.Module, prefix: str, homes: Mapping[str, int | str], default: int | str
 ) -> Iterator[tuple[str, int | str]]:
-    """Of a module with the path `prefix`; `default` is for what no device has."""
+    """Entries for a module with the path `prefix`; `default` is for what no device has."""
     inside = [name for name in homes if not prefix or name == prefix or name.startswith(f"{prefix}.")]
     where = {homes[name] for name in inside}
     if len(where) <= 1:

@@ -39,10 +39,10 @@ class DLRM(nn.Module):
 def layers_of(sizes: Sequence[int], bias: bool = True, ends: bool = True) -> nn.Sequential:
     """Linear layers from size to size, each with a ReLU behind it: without that behind the last, if the
     network ends there."""
-    made: list[nn.Module] = []
+    layers: list[nn.Module] = []
     for given, size in pairwise(sizes):
-        made += [nn.Linear(given, size, bias=bias), nn.ReLU()]
-    return nn.Sequential(*(made[:-1] if ends else made))
+        layers += [nn.Linear(given, size, bias=bias), nn.ReLU()]
+    return nn.Sequential(*(layers[:-1] if ends else layers))
 
 
 def dlrm(

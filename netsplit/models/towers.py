@@ -39,8 +39,8 @@ class Towers(nn.Module):
         self.top = None if top is None else layers_of([width, *top, classes], bias)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        made = [tower(x) for tower, x in zip(self.towers, inputs, strict=True)]
-        return reduce(torch.add, made) if self.top is None else self.top(torch.cat(made, 1))
+        features = [tower(x) for tower, x in zip(self.towers, inputs, strict=True)]
+        return reduce(torch.add, features) if self.top is None else self.top(torch.cat(features, 1))
 
 
 def towers(

@@ -23,15 +23,15 @@ __all__ = [
 
 
 def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
-    """Of one that has stepped, what of its parameters' state would be lost or doubled, in words."""
+    """What of the state of an optimiser that has stepped would be lost or doubled, in words."""
     for state in optimizer.state.values():
-        seen: dict[int, str] = {}
+        name_of: dict[int, str] = {}
         for place, value in _flat(state):
             if any("." in key for key in place if isinstance(key, str)):
                 return f"keeps state under '{'.'.join(map(str, place))}', in which a dot stands for a level"
             name = ".".join(map(str, place))
-            if isinstance(value, Tensor) and value.numel() and seen.setdefault(id(value), name) != name:
-                return f"keeps one tensor as '{seen[id(value)]}' and '{name}', which would become two"
+            if isinstance(value, Tensor) and value.numel() and name_of.setdefault(id(value), name) != name:
+                return f"keeps one tensor as '{name_of[id(value)]}' and '{name}', which would become two"
     return None
 
 
@@ -74,20 +74,20 @@ def _nested(scheduler: LRScheduler) -> list[LRScheduler]:
 
 
 def _functions_and_attributes(scheduler: LRScheduler) -> dict[str, tuple[bytes | None, bytes | None]]:
-    """By name as bytes: what `state_dict` may lack, and what it has of that."""
+    """What `state_dict` may lack, by name as bytes, and what it has of that."""
     carried = scheduler.state_dict()
-    seen: dict[str, tuple[bytes | None, bytes | None]] = {}
+    values: dict[str, tuple[bytes | None, bytes | None]] = {}
     for key, value in vars(scheduler).items():
         if key in ("optimizer", "_schedulers"):
             continue
         if key not in carried:
-            seen[key] = _as_bytes(value), b""
+            values[key] = _as_bytes(value), b""
         elif key in _FUNCTIONS:  # of functions torch keeps nothing, of objects what vars has
             every = value if isinstance(value, list) else [value]
             for i, each in enumerate(filter(None, every)):
                 own = b"" if isinstance(each, FunctionType) else _as_bytes(vars(each))
-                seen[f"{key} {i}"] = _as_bytes(each), own
-    return seen
+                values[f"{key} {i}"] = _as_bytes(each), own
+    return values
 
 
 def _flat(state: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

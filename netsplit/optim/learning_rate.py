@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, R
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.optim.carried import uncarried_in_scheduler
 from netsplit.optim.factories import called, check_settings, where_of
-from netsplit.optim.optimizers import ForModel, Made, make_optimizer
+from netsplit.optim.optimizers import ForModel, NamedOptimizer, make_optimizer
 
 __all__ = ["LearningRate", "SchedulerFactory", "constant", "warmup_cosine"]
 
@@ -76,7 +76,7 @@ class LearningRate:
         settings = {key: count if value == ALL else value for key, value in self.settings.items()}
         return LearningRate(self.scheduler, self.every, **settings)
 
-    def of(self, optimizer: Optimizer) -> LRScheduler:
+    def scheduler_for(self, optimizer: Optimizer) -> LRScheduler:
         """The scheduler of one device's optimiser.
 
         Raises:
@@ -88,7 +88,7 @@ class LearningRate:
         return self.scheduler(optimizer, **self.settings)
 
     def copied(self) -> LearningRate:
-        """As a device has it: what is tried on that leaves these functions, which may count, as they were.
+        """A copy as a device has it: trying it leaves these functions, which may count, as they were.
 
         Raises:
             ConfigError: it has what cannot be copied.
@@ -117,19 +117,19 @@ class LearningRate:
         try:
             own = make_optimizer(optimizer, {})
             guard(own, optimizer)
-            made = self.copied().of(own.optimizer)
-            self._check_made(made, own.optimizer)
+            scheduler = self.copied().scheduler_for(own.optimizer)
+            self._check_type(scheduler, own.optimizer)
             for _ in range(_TRIED):
-                step(made, 1.0)
+                step(scheduler, 1.0)
             if not all(math.isfinite(group["lr"]) for group in own.optimizer.param_groups):
                 raise ConfigError(
                     f"scheduler makes a learning rate that is no finite number within {_TRIED} steps: "
                     f"correct the settings of {self!r}."
                 )
-            pickle.dumps(made.state_dict())
+            pickle.dumps(scheduler.state_dict())
             with suppress(ConfigError):
                 for _ in range(_TRIED, _FURTHER):
-                    step(made, 1.0)
+                    step(scheduler, 1.0)
             self._check_alike(optimizer)
         except ReadsValues as error:
             raise ConfigError(
@@ -151,12 +151,12 @@ class LearningRate:
         Raises:
             ConfigError: `state_dict`, which moves, lacks what changes with its steps.
         """
-        made = self.copied().of(optimizer)
-        name = uncarried_in_scheduler(made, partial(_steps_on, made))
+        scheduler = self.copied().scheduler_for(optimizer)
+        name = uncarried_in_scheduler(scheduler, partial(_steps_on, scheduler))
         if name is not None:
             raise ConfigError(
-                f"scheduler {type(made).__name__} keeps what changes with its steps in '{name}', and its "
-                "state_dict() has not that, so it would not move when the plan changes: let it go by the "
+                f"scheduler {type(scheduler).__name__} keeps what changes with its steps in '{name}', and "
+                "its state_dict() has not that, so it would not move when the plan changes: let it go by the "
                 "number of steps alone, or keep that where state_dict() has it."
             )
 
@@ -169,12 +169,12 @@ class LearningRate:
         Raises:
             ConfigError: only ``OneCycleLR`` has such an end.
         """
-        made = self.copied().of(make_optimizer(optimizer, {}).optimizer)
-        last = getattr(made, "total_steps", None)
+        scheduler = self.copied().scheduler_for(make_optimizer(optimizer, {}).optimizer)
+        last = getattr(scheduler, "total_steps", None)
         if isinstance(last, int) and last < steps:
             raise ConfigError(
-                f"scheduler {type(made).__name__} ends after {last} steps, and the training has {steps}: "
-                f"give total_steps={steps}, or more."
+                f"scheduler {type(scheduler).__name__} ends after {last} steps, and the training has {steps}"
+                f": give total_steps={steps}, or more."
             )
 
     def check_loss(self, loss: float | None) -> None:
@@ -204,19 +204,19 @@ class LearningRate:
                 "number of steps (a torch.Generator of its own draws alike)."
             )
 
-    def _check_made(self, made: Any, optimizer: Optimizer) -> None:
-        if not isinstance(made, LRScheduler):
+    def _check_type(self, scheduler: Any, optimizer: Optimizer) -> None:
+        if not isinstance(scheduler, LRScheduler):
             raise ConfigError(
-                f"scheduler makes a {type(made).__name__}, which is no torch.optim.lr_scheduler.LRScheduler: "
-                "give a function of an optimiser that makes one."
+                f"scheduler makes a {type(scheduler).__name__}, which is no torch.optim.lr_scheduler."
+                "LRScheduler: give a function of an optimiser that makes one."
             )
-        for each in (made, *getattr(made, "_schedulers", ())):
+        for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
             if each.optimizer is not optimizer:
                 raise ConfigError(
                     f"scheduler {type(each).__name__} is of another optimiser than the one it was given, "
                     "which nothing steps: make it of that, as in lambda optimizer: StepLR(optimizer, 30)."
                 )
-        if isinstance(made, ReduceLROnPlateau) and self.every == "step":
+        if isinstance(scheduler, ReduceLROnPlateau) and self.every == "step":
             raise ConfigError(
                 "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
                 "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
@@ -233,7 +233,7 @@ def _settings_over_steps(
     own = make_optimizer(optimizer, {}).optimizer
     began = _generators()
     with _as_process(seed), suppress(Exception):  # which only such a process has: `_check` saw the others
-        made = rate.of(own)
+        scheduler = rate.scheduler_for(own)
         while len(over_steps) < _FURTHER:
             over_steps.append(
                 {
@@ -243,14 +243,14 @@ def _settings_over_steps(
                     if k != "params"
                 }
             )
-            step(made, 1.0)
+            step(scheduler, 1.0)
     after = _generators()
     return over_steps, next((name for name in began if began[name] != after[name]), "")
 
 
 @contextmanager
 def _generators_kept() -> Iterator[None]:
-    """Of those that a function may draw from; leaves them where they stand."""
+    """Leaves the generators that a function may draw from where they stand."""
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     with torch.random.fork_rng(devices=[]):
         try:
@@ -266,10 +266,10 @@ def _as_process(number: int) -> Iterator[None]:
     with _OTHER_PROCESS:
         thread, kept = threading.get_ident(), (os.getpid, os.getppid)
 
-        def seen(real: Callable[[], int]) -> Callable[[], int]:
+        def disguised(real: Callable[[], int]) -> Callable[[], int]:
             return lambda: number if threading.get_ident() == thread else real()
 
-        os.getpid, os.getppid = map(seen, kept)
+        os.getpid, os.getppid = map(disguised, kept)
         try:
             yield
         finally:
@@ -277,7 +277,7 @@ def _as_process(number: int) -> Iterator[None]:
 
 
 def _generators() -> dict[str, bytes]:
-    """Where they stand, by what a function would call."""
+    """The states of the generators that a function may draw from."""
     return {
         "random": pickle.dumps(random.getstate()),
         "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
@@ -399,11 +399,11 @@ class ReadsValues(Exception):
     """What was read."""
 
 
-def guard(made: Made, model: ForModel) -> None:
+def guard(named: NamedOptimizer, model: ForModel) -> None:
     """Fill an optimiser's groups, and its state, with what raises `ReadsValues` when it is read."""
-    for group, names in zip(made.optimizer.param_groups, made.groups, strict=True):
+    for group, names in zip(named.optimizer.param_groups, named.groups, strict=True):
         group["params"] = [_guarded(*model.parameters[name]) for name in names]
-    made.optimizer.state = _RefusingState(dict)
+    named.optimizer.state = _RefusingState(dict)
 
 
 class _Guarded(nn.Parameter):

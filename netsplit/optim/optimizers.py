@@ -28,7 +28,7 @@ from netsplit.errors import ConfigError
 from netsplit.optim.factories import called, check_settings, where_of
 
 __all__ = [
-    "MOMENTUM", "ForModel", "Made", "OptimizerFactory", "ParameterGroups", "for_model",
+    "MOMENTUM", "ForModel", "NamedOptimizer", "OptimizerFactory", "ParameterGroups", "for_model",
     "make_optimizer", "plain_attributes",
 ]  # fmt: skip
 
@@ -122,14 +122,14 @@ class ParameterGroups:
 class ForModel:
     """A factory with the trainable parameters of the model that it is for, in the model's own order.
 
-    `attributes` are those that people gave them in Python, by which a factory may go; `made` the optimisers
+    `attributes` are those that people gave them in Python, by which a factory may go; `optimizers` those
     that it made in this process and somebody still has.
     """
 
     factory: OptimizerFactory
     parameters: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    made: WeakSet[torch.optim.Optimizer] = field(default_factory=WeakSet, compare=False, repr=False)
+    optimizers: WeakSet[torch.optim.Optimizer] = field(default_factory=WeakSet, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ForModel, (self.factory, self.parameters, self.attributes)
@@ -139,7 +139,7 @@ class ForModel:
 
 
 @dataclass(frozen=True)
-class Made:
+class NamedOptimizer:
     """An optimiser of one device's parameters, and the names in each of its groups on all devices.
 
     `given` are tensors among its settings, of which it has copies.
@@ -172,7 +172,7 @@ def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> 
 
 def make_optimizer(
     factory: OptimizerFactory, own: Mapping[str, Tensor], parts: Mapping[str, str] | None = None
-) -> Made:
+) -> NamedOptimizer:
     """The optimiser of a device's own parameters.
 
     Args:
@@ -188,32 +188,32 @@ def make_optimizer(
     """
     parts = parts or {}
     tensors = [(parts.get(k, k), tensor) for k, tensor in own.items()]
-    made = None
+    known = None
     if isinstance(factory, ForModel):
-        here: dict[str, list[Tensor]] = {}
+        tensors_of: dict[str, list[Tensor]] = {}
         for name, tensor in tensors:
-            here.setdefault(name, []).append(tensor)
-        every = {k: here.get(k) or [_blank(*kind)] for k, kind in factory.parameters.items()}
-        tensors = [(k, tensor) for k, each in (every | here).items() for tensor in each]
+            tensors_of.setdefault(name, []).append(tensor)
+        every = {k: tensors_of.get(k) or [_blank(*kind)] for k, kind in factory.parameters.items()}
+        tensors = [(k, tensor) for k, each in (every | tensors_of).items() for tensor in each]
         for k, tensor in tensors:
             vars(tensor).update(factory.attributes.get(k, {}))
-        made = factory.made
+        known = factory.optimizers
     names = {id(parameter): name for name, parameter in tensors}
     optimizer, groups = _grouped(factory, tensors, names)
     given = _own_settings(optimizer)
     if any(k in parts for k in own):
         _check_groups(factory, groups, parts)
-    if made is not None:
-        made.add(optimizer)
+    if known is not None:
+        known.add(optimizer)
     _keep(optimizer, {id(parameter) for parameter in own.values()})
-    return Made(optimizer, groups, given)
+    return NamedOptimizer(optimizer, groups, given)
 
 
 def _grouped(
     factory: OptimizerFactory, tensors: Sequence[tuple[str, Tensor]], names: Mapping[int, str]
 ) -> tuple[torch.optim.Optimizer, tuple[tuple[str, ...], ...]]:
     """The optimiser, and the names of wholes in its groups."""
-    optimizer = _made(factory.factory if isinstance(factory, ForModel) else factory, tensors)
+    optimizer = _build(factory.factory if isinstance(factory, ForModel) else factory, tensors)
     _check(optimizer, names)
     members = ([names[id(p)] for p in group["params"]] for group in optimizer.param_groups)
     return optimizer, tuple(tuple(dict.fromkeys(each)) for each in members)
@@ -237,17 +237,17 @@ def _check_groups(
         )
 
 
-def _made(factory: OptimizerFactory, parameters: Sequence[tuple[str, Tensor]]) -> Any:
+def _build(factory: OptimizerFactory, parameters: Sequence[tuple[str, Tensor]]) -> Any:
     try:
-        made = factory(list(parameters) if _wants_names(factory) else [each for _, each in parameters])
+        optimizer = factory(list(parameters) if _wants_names(factory) else [each for _, each in parameters])
     except (RuntimeError, NotImplementedError) as error:
         if "meta" not in str(error):
             raise
         _refuse_reading(where_of(error))
-    groups = made.param_groups if isinstance(made, torch.optim.Optimizer) else []
+    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
     if any(isinstance(value, Tensor) and value.is_meta for group in groups for value in group.values()):
         _refuse_reading("")
-    return made
+    return optimizer
 
 
 def _refuse_reading(where: str) -> NoReturn:

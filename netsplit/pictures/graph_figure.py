@@ -86,7 +86,7 @@ def graph_figure(
 
 
 def _columns(boxes: int, layers: float) -> int:
-    """So many columns that the picture is about half as high as it is wide."""
+    """The number of columns that makes the picture about half as high as it is wide."""
     mean_width = 1.2 + boxes / max(layers, 1.0)
     return max(1, round(math.sqrt(layers * _LAYER_IN / (0.6 * mean_width * _BOX_IN))))
 
@@ -269,10 +269,10 @@ def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str]
     ]
     handles.append(Line2D([], [], color=_CUT_COLOUR, linewidth=2.2, label="sent from device to device"))
     if parts.cut:
-        told = "dashed: parts of operators, of which dimension, and how much of it they have"
-        handles.append(Patch(facecolor="white", edgecolor="black", linestyle="--", label=told))
+        label = "dashed: parts of operators, of which dimension, and how much of it they have"
+        handles.append(Patch(facecolor="white", edgecolor="black", linestyle="--", label=label))
     if parts.moving:
-        told = "small: moves tensors for parts or puts them together, or hands weights to readers elsewhere"
-        handles.append(Patch(facecolor="white", edgecolor="black", linewidth=0.8, label=told))
+        label = "small: moves tensors for parts or puts them together, or hands weights to readers elsewhere"
+        handles.append(Patch(facecolor="white", edgecolor="black", linewidth=0.8, label=label))
     columns = 2 if figure.get_figwidth() >= _TWO_SENTENCES_IN else 1
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=10)

@@ -49,7 +49,8 @@ def timeline_figure(
     heights = [max(len(stack), 1) for stack in rows.values()]
     figure = new_figure(_WIDTH_IN, 1.6 + _ROW_IN * sum(heights) + 0.4 * len(heights))
     panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    end_ms = 1e3 * max(_end_s(timeline) for timeline in timelines.values()) or 1.0
+    end_s = (max([each.iteration_s, *(event.end_s for event in each.events)]) for each in timelines.values())
+    end_ms = 1e3 * max(end_s) or 1.0
     for axes, (name, timeline) in zip(panels, timelines.items(), strict=True):
         axes.set_xlim(0, 1.02 * end_ms)
         for place, (_, tracks) in enumerate(rows[name]):
@@ -74,10 +75,6 @@ def _labels(parts: Mapping[str, EventParts]) -> _Labels:
         for name, each in parts.items()
     }
     return {name: (parts_label(own), parts_label(own, short=True)) for name, own in cut.items() if own}
-
-
-def _end_s(timeline: Timeline) -> float:
-    return max([timeline.iteration_s, *(event.end_s for event in timeline.events)])
 
 
 def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float, labels: _Labels) -> None:
@@ -156,15 +153,15 @@ def memory_figure(
         times, used = [1e3 * each[0] for each in course], [each[1] / size for each in course]
         axes.fill_between(times, used, step="post", color=colours[device], alpha=0.35)
         axes.step(times, used, where="post", color=colours[device], label="predicted")
-        told = f"{device}: at most {nbytes(peak)} of {nbytes(capacity)}"
+        title = f"{device}: at most {nbytes(peak)} of {nbytes(capacity)}"
         if capacity < _NEAR * peak:
             axes.axhline(capacity / size, color="black", linestyle=":", label="capacity")
         if measured is not None and device in measured:
             axes.axhline(
                 measured[device] / size, color="#D55E00", linestyle="--", label="measured at its peak"
             )
-            told += f", measured {nbytes(measured[device])}"
-        axes.set_title(told, loc="left", fontsize=11)
+            title += f", measured {nbytes(measured[device])}"
+        axes.set_title(title, loc="left", fontsize=11)
         axes.set_ylabel(unit)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)

@@ -59,7 +59,7 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
     """
     held = Instance.of(problem)  # made once: it lives as long as somebody has it
     started, metered_s = time.perf_counter(), problem.metered_s()
-    limit_s = problem.time_limit_s or getattr(partitioner, "time_limit_s", None) or math.inf
+    limit_s = problem.time_limit_s or partitioner.time_limit_s or math.inf
     problem, placement = _chosen(problem, partitioner)
     metered_s = problem.metered_s() - metered_s
     seconds = time.perf_counter() - started - metered_s
@@ -96,7 +96,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
 
 
 def _unclaimed(placement: Placement) -> Placement:
-    """Without what the method claims of its answer, which was of other seconds."""
+    """The placement without what the method claims of it, which was of other seconds."""
     report = replace(placement.report, status="heuristic", objective=None, bound=None, gap=None)
     return replace(placement, report=report)
 
@@ -164,7 +164,7 @@ def verified(
 
 
 def _after_search(problem: Problem) -> Problem:
-    """Without what belongs to the search."""
+    """The problem without what belongs to the search."""
     if problem.meter is None and problem.improved is None:
         return problem
     return replace(problem, meter=None, improved=None)
@@ -186,7 +186,6 @@ def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: 
 
 
 def _require_contiguous(problem: Problem, placement: Placement) -> None:
-    """For methods that do not heed it."""
     violations = verify_contiguity(problem, placement).violations
     if violations:
         raise NetSplitError(
@@ -196,7 +195,7 @@ def _require_contiguous(problem: Problem, placement: Placement) -> None:
 
 
 def _require_same_score(problem: Problem, placement: Placement, objective_s: float) -> None:
-    """By code that is not the methods', where the objective has some."""
+    """Compares the score with that of code that is not the methods', where the objective has some."""
     again_s = recomputed_s(problem, placement)
     if again_s is not None and not math.isclose(again_s, objective_s, rel_tol=SAME, abs_tol=1e-15):
         raise NetSplitError(
@@ -206,7 +205,7 @@ def _require_same_score(problem: Problem, placement: Placement, objective_s: flo
 
 
 def _require_room(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> None:
-    """For methods that heed no capacities; says what is missing where it is most."""
+    """Refuses answers of methods that heed no capacities; says what is missing where it is most."""
     instance = Instance.of(problem)
     needed = needed_bytes(instance, placement, timeline)
     over = needed - instance.capacity

@@ -31,12 +31,12 @@ from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
-    algebra_told,
+    algebra_lines,
     parallel_graph,
     parts_summary,
     placed_splits,
     placed_sums,
-    steps_told,
+    step_lines,
 )
 from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.summary import PlanSummary, recomputation_line, weight_lines
@@ -112,7 +112,7 @@ class Plan:
 
     @property
     def status(self) -> Status:
-        """With respect to the asked objective, which is not always the method's own.
+        """The status for the asked objective, which is not always the method's own.
 
         None of operators in parts is optimal: its bound is of these parts, and others may be cut.
         """
@@ -180,13 +180,13 @@ class Plan:
         return tuple(replace(each, samples=each.operator in sampled) for each in splits)
 
     @property
-    def told_of_parts(self) -> list[str]:
+    def lines_on_parts(self) -> list[str]:
         """What algebra replaced, which operators are in parts, what moves and what adds between them, and
         what of weights travels; the last of an objective that is simulated."""
         cut = parts_summary(self.splits)
-        algebra = [f"algebra: {told}" for told in algebra_told(self.placement)]
+        algebra = [f"algebra: {line}" for line in algebra_lines(self.placement)]
         parallel = None if self.parallel_graph is None else self.parallel_graph[1]
-        steps = steps_told(parallel, placed_sums(self.placement, self.problem.graph))
+        steps = step_lines(parallel, placed_sums(self.placement, self.problem.graph))
         return [*algebra, *([cut] if cut else []), *steps, *weight_lines(*self.simulated)]
 
     def explain(self) -> Explanation:
@@ -214,7 +214,7 @@ class Plan:
 
     @cached_property
     def event_parts(self) -> Mapping[str, EventParts]:
-        """By what an event of its timelines is about (`Event.about`), which parts of operators that is."""
+        """Parts of operators by what an event of its timelines is about (`Event.about`)."""
         return {} if self.program is None else parts_of_events(self.program, self.problem.graph)
 
     def summary(self) -> PlanSummary:
@@ -238,7 +238,7 @@ class Plan:
             f"{schedule} with {cut}",
             predicted_line,
         ]
-        lines += self.told_of_parts
+        lines += self.lines_on_parts
         if self.placement.shards:
             lines.append(shard_line(self.placement))
         if self.placement.recomputed:
@@ -248,8 +248,8 @@ class Plan:
         if self.placement.exchanges:
             lines.append(exchange_line(self.problem.graph, self.problem.cluster, self.placement))
         if predicted.host_bytes:
-            told = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
-            lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(told)}")
+            sizes = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
+            lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(sizes)}")
         initializers, rows = program.graph.initializers, []
         counted_whole = self.problem.memory == "static"
         for name, load in self.loads.items():

@@ -55,14 +55,14 @@ def plan_diff(
         ConfigError: the problems are of other devices.
     """
     was = problem if before_problem is None else before_problem
-    here = before if before.rewrites == after.rewrites else restated(before, problem.graph)
+    earlier = before if before.rewrites == after.rewrites else restated(before, problem.graph)
     first, instance = Instance.of(was), Instance.of(problem)
     if first.devices != instance.devices:
         raise ConfigError(
             f"one plan is for {listed(first.devices)}, the other for {listed(instance.devices)}: give plans "
             "for the same devices."
         )
-    old, new = instance.encode(here.device_of), instance.encode(after.device_of)
+    old, new = instance.encode(earlier.device_of), instance.encode(after.device_of)
     plays = _match(instance, old, new)
     renamed = {instance.devices[q]: instance.devices[p] for q, p in enumerate(plays)}
     new = plays[new]
@@ -84,9 +84,9 @@ def plan_diff(
         devices=_devices((first, instance), (before, after), timelines, plays),
         lost=lost,
         gained=gained,
-        reordered=_reordered(instance, here, after, old, new),
-        recomputed=_in_order(instance, after.recomputed - here.recomputed),
-        kept=_in_order(instance, here.recomputed - after.recomputed),
+        reordered=_reordered(instance, earlier, after, old, new),
+        recomputed=_in_order(instance, after.recomputed - earlier.recomputed),
+        kept=_in_order(instance, earlier.recomputed - after.recomputed),
         before_s=objectives[0],
         after_s=objectives[1],
         parts=tuple(sorted(parts, key=lambda part: -abs(part.change_s))),
@@ -136,8 +136,8 @@ def _interchangeable(cluster: Cluster) -> list[list[int]]:
     nics = [cluster.nic(device.name) for device in cluster.devices]
     paces = [None if nic is None else (nic.out_s_per_byte, nic.in_s_per_byte) for nic in nics]
     own = [(d.kind, d.capacity_bytes, d.port, pace) for d, pace in zip(cluster.devices, paces, strict=True)]
-    behind = np.array([[p is not None and p is q for q in nics] for p in nics])
-    return interchangeable(own, [table, behind])
+    same_nic = np.array([[p is not None and p is q for q in nics] for p in nics])
+    return interchangeable(own, [table, same_nic])
 
 
 def _groups(instance: Instance, old: Ints, new: Ints) -> tuple[MovedGroup, ...]:

@@ -32,8 +32,8 @@ class PlanSummary:
         return str(self)
 
     def _repr_html_(self) -> str:
-        told = "<br>".join(map(escape, self.lines))
-        return f"<p>{told}</p>{self.devices.html()}"
+        lines = "<br>".join(map(escape, self.lines))
+        return f"<p>{lines}</p>{self.devices.html()}"
 
 
 _MOST = 3
@@ -61,9 +61,9 @@ def weight_lines(program: Program, predicted: Timeline) -> Iterator[str]:
 
 def _most(sent: Counter[str]) -> str:
     """``1.5 MiB from cpu:0 to cpu:1, 12 KiB from cpu:1 to cpu:0``; of many those with most bytes."""
-    told = [f"{nbytes(count)} {way}" for way, count in sent.most_common(_MOST)]
+    words = [f"{nbytes(count)} {way}" for way, count in sent.most_common(_MOST)]
     rest = sum(sent.values()) - sum(count for _, count in sent.most_common(_MOST))
-    return ", ".join([*told, *([f"{nbytes(rest)} otherwise"] if rest else [])])
+    return ", ".join([*words, *([f"{nbytes(rest)} otherwise"] if rest else [])])
 
 
 def recomputation_line(

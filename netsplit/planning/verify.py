@@ -75,12 +75,12 @@ def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Ver
 
 
 def verify_capacity(problem: Problem, placement: Placement) -> Verdict:
-    """Only (5-18), of a placement that is right but for it."""
+    """Checks only (5-18), for a placement that is right otherwise."""
     return _verdict(placement, _memory(problem, placement))
 
 
 def verify_contiguity(problem: Problem, placement: Placement) -> Verdict:
-    """Only contiguity, of a placement that is right but for it."""
+    """Checks only contiguity, for a placement that is right otherwise."""
     return _verdict(placement, _contiguous(problem, placement))
 
 

@@ -59,7 +59,7 @@ class WhatIf:
 
     @property
     def gain(self) -> float:
-        """Of the objective without the change."""
+        """The gain as a fraction of the objective without the change."""
         return self.gain_s / self.base_s if self.base_s else 0.0
 
     @property
@@ -110,7 +110,7 @@ def what_if(
         if progress is not None:
             progress(i, len(changes), change.label)
         limit = (deadline - monotonic()) / (len(changes) - i)
-        decided, note = _decided(scorer.problems[i], partitioner, limit)
+        decided, note = _decide(scorer.problems[i], partitioner, limit)
         resolved.append(decided)
         notes.append(note)
         if decided is not None and not any(_same(decided, other) for other in known):
@@ -136,7 +136,7 @@ def what_if(
     return sorted(results, key=lambda result: -result.gain_s)
 
 
-def _decided(problem: Problem, partitioner: Partitioner, left_s: float) -> tuple[Placement | None, str]:
+def _decide(problem: Problem, partitioner: Partitioner, left_s: float) -> tuple[Placement | None, str]:
     """The placement under a change; or None, and why there is none."""
     if left_s <= 0:
         return None, "not decided anew: the time was up"
@@ -166,8 +166,8 @@ def possible_changes(problem: Problem, factor: float = 1.1) -> list[Change]:
     resources: tuple[Resource, ...] = ("memory", "speed")
     for resource in resources:
         out = roomy if resource == "memory" else set()
-        some = [device.name for device in devices if device.name not in out]
-        changes += [Change(resource, f"{resource} of {name}", (name,), (), factor) for name in some]
+        alone = [device.name for device in devices if device.name not in out]
+        changes += [Change(resource, f"{resource} of {name}", (name,), (), factor) for name in alone]
         changes += [
             Change(resource, f"{resource} of all {len(names)} of kind {kind}", tuple(names), (), factor)
             for kind, names in kinds.items()

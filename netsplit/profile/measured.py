@@ -38,7 +38,7 @@ _NO_NUMBERS = ("nodes", "transients", "rates", "parts", "unsure")
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one device kind; `reference_s` says how fast the machine was then (see `speed`)."""
+    """Measured costs of one device kind; `reference_s` says how fast the machine was then (see `speed`)."""
 
     costs: DeviceCosts
     drift: float = 0.0
@@ -56,7 +56,7 @@ def default_folder() -> Path:
 
 
 def parts_digest(device: Mapping[str, Any], **conditions: Any) -> str:
-    """Of all that measured seconds of parts depend on but what they do; arguments as of `profile_digest`."""
+    """A digest of what seconds of parts depend on beside what they do; arguments as of `profile_digest`."""
     said = {
         "version": VERSION,
         "device": dict(device),
@@ -66,7 +66,7 @@ def parts_digest(device: Mapping[str, Any], **conditions: Any) -> str:
 
 
 def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -> str:
-    """Of all that measured seconds depend on.
+    """A digest of all that measured seconds depend on.
 
     Args:
         device: kind, host, processor, threads, versions: what a worker says of itself.
@@ -139,7 +139,7 @@ class ProfileCache:
         self._put(digest, {"form": _FORM_OF_PARTS, "digest": digest, "parts": rows}, "parts")
 
     def sizes(self, digest: str) -> TurnSeconds:
-        """Of whole micro-batches; what cannot be read is ignored with a warning."""
+        """Seconds of whole micro-batches; what cannot be read is ignored with a warning."""
         return self._kept(_of_sizes(digest), digest, _FORM_OF_SIZES, _read_sizes) or TurnSeconds()
 
     def add_sizes(self, digest: str, turns: TurnSeconds) -> None:

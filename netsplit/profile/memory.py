@@ -47,19 +47,19 @@ def node_weight_bytes(graph: Graph) -> dict[str, int]:
 
 
 def node_state_bytes(graph: Graph, alpha: int, without: Iterable[str] = ()) -> dict[str, int]:
-    """As `node_weight_bytes`, with gradients and moments: alpha times what is trained.
+    """`node_weight_bytes` with gradients and moments: alpha times what is trained.
 
     Of several copies of a weight the first counts.
 
     Args:
         without: initializers that do not count.
     """
-    seen = set(without)
+    counted = set(without)
     states: dict[str, int] = {}
     for node in graph:
         inits = {graph.initializers[k].held_as: graph.initializers[k] for k in node.initializers}
-        states[node.name] = sum(_state_bytes(init, alpha) for k, init in inits.items() if k not in seen)
-        seen.update(inits)
+        states[node.name] = sum(_state_bytes(init, alpha) for k, init in inits.items() if k not in counted)
+        counted.update(inits)
     return states
 
 
@@ -118,7 +118,7 @@ class MemoryModel:
 
     @property
     def total_bytes(self) -> int:
-        """Of everything on one device."""
+        """Bytes of everything, on one device."""
         return sum(self.state_bytes.values()) + sum(self.variable_bytes.values())
 
     def by_device(self, device_of: Mapping[str, str]) -> dict[str, int]:

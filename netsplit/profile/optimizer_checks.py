@@ -115,7 +115,7 @@ def check_switchable(factory: OptimizerFactory, rate: LearningRate | None) -> No
 
 
 def _small(factory: OptimizerFactory) -> tuple[torch.optim.Optimizer, list[nn.Parameter]]:
-    """Of one small parameter of each group, and these."""
+    """An optimiser of one small parameter of each group, and these."""
     small, chosen = with_dummies(factory)
     own = {name: nn.Parameter(torch.ones(small.parameters[name][1])) for name in chosen}
     return make_optimizer(small, own).optimizer, list(own.values())

@@ -81,18 +81,18 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
 
 
 def predicted_seconds(graph: Graph, rates: Rates) -> dict[str, NodeSeconds]:
-    """Of every node on one device."""
+    """Seconds of every node on one device."""
     return predicted_costs(graph, {rates.name: rates}, alpha=2).devices[rates.name].nodes
 
 
 def works_of(graph: Graph, names: Iterable[str]) -> Works:
-    """Of nodes, by name."""
+    """The class and work of nodes, by name."""
     nodes = (graph.nodes[name] for name in names)
     return {node.name: (operator_class(graph, node), node_work(graph, node)) for node in nodes}
 
 
 def work_seconds(graph: Graph, works: Works, rates: Rates) -> dict[str, NodeSeconds]:
-    """Of some of a graph's nodes, on a device with these rates under the graph's autocast."""
+    """Seconds of some of a graph's nodes, on a device with these rates under the graph's autocast."""
     later, crowded = deferrable_nodes(graph), crowding(step_bytes(graph), rates.crowded_bytes)
     return {
         name: _node_seconds(rates, kind, work, name in later, crowded) for name, (kind, work) in works.items()

@@ -118,7 +118,7 @@ def name_of(run: Recorded) -> str:
 
 
 def _newest_of_each(ended: Sequence[Recorded], shown: Sequence[Recorded]) -> list[Recorded]:
-    """Of each study, comparison and experiment with cases: what its newest command recorded."""
+    """What the newest command recorded, for each study, comparison and experiment with cases."""
     chosen = []
     for source in dict.fromkeys(map(_source, ended)):
         known = [run for run in ended if _source(run) == source]

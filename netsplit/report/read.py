@@ -211,7 +211,7 @@ def row_from(run: Recorded) -> ComparisonRow:
         earlier="tags.measured_by" in run,
         optimises=run.get("tags.solver_optimises", ""),
         parts=run.get("tags.in_parts", ""),
-        changes=sum(each.get("outcome") in CHANGED for each in _decided(run)),
+        changes=sum(each.get("outcome") in CHANGED for each in _run_decisions(run)),
     )
 
 
@@ -233,7 +233,7 @@ def _by_device(run: Recorded, name: str) -> dict[str, int]:
     return {key.removeprefix(prefix): int(run[key]) for key in keys}
 
 
-def _decided(run: Recorded) -> list[dict[str, Any]]:
+def _run_decisions(run: Recorded) -> list[dict[str, Any]]:
     """What was decided about the plan in training, in order."""
     keys = [key for key in run if key.startswith(f"tags.{DECISION}")]
     return [json.loads(run[key]) for key in sorted(keys, key=lambda key: (len(key), key))]
@@ -293,7 +293,7 @@ def _decisions(methods: Sequence[Recorded]) -> list[Table]:
             "; ".join((each.get("change") or {}).get("lines", ())), each.get("why"),
         ]
         for run in methods
-        for each in _decided(run)
+        for each in _run_decisions(run)
     ]  # fmt: skip
     columns = [
         Column("Method", text=True), Column("Iteration"), Column("Outcome", text=True),
@@ -324,7 +324,7 @@ def _description(run: Recorded) -> str:
 
 
 def _when(run: Recorded) -> str:
-    """When it began, how long it took, and the machine."""
+    """The begin of a run, how long it took, and the machine."""
     text = f"Begun {run['start_time']:%Y-%m-%d %H:%M} UTC"
     if "end_time" in run:
         text += f", took {timedelta(seconds=round((run['end_time'] - run['start_time']).total_seconds()))}"
@@ -337,13 +337,13 @@ def _when(run: Recorded) -> str:
 def _differences(group: Sequence[Recorded]) -> list[str]:
     """The parameters in which the jobs of a sweep differ, of those that vary alike the shortest."""
     keys = [key for key in group[0] if key.startswith("params.") and all(key in run for run in group)]
-    told: dict[tuple[int, ...], str] = {}
+    key_of: dict[tuple[int, ...], str] = {}
     for key in sorted(keys, key=lambda key: (len(key), key)):
         values = [run[key] for run in group]
         alike = tuple(values.index(value) for value in values)
         if len(set(values)) > 1 and not key.removeprefix("params.").startswith(_OWN):
-            told.setdefault(alike, key)
-    shown = list(told.values())[:_MOST_TOLD]
+            key_of.setdefault(alike, key)
+    shown = list(key_of.values())[:_MOST_TOLD]
     labels = [", ".join(f"{key[7:]}={_shortened(run[key])}" for key in shown) for run in group]
     return (
         labels

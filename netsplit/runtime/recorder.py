@@ -57,7 +57,7 @@ class TimelineRecorder:
     def span(
         self, kind: EventKind, name: str, microbatch: int, torch_device: torch.device
     ) -> AbstractContextManager[None]:
-        """While the device does this."""
+        """Times what the device does within."""
         return self._recorded(kind, name, microbatch, torch_device) if self.recording else _UNRECORDED
 
     @contextmanager
@@ -74,7 +74,7 @@ class TimelineRecorder:
         self.events.append(Event(self.device, kind, name, microbatch, start, time.perf_counter()))
 
     def _mark(self, torch_device: torch.device) -> torch.cuda.Event | None:
-        """Where the stream stands; nothing on a CPU."""
+        """A mark in the stream; nothing on a CPU."""
         if torch_device.type != "cuda":
             return None
         if self.zero is None:

@@ -164,7 +164,7 @@ class Calibrator:
         return measured
 
     def _together(self, alone: Measured, mates: list[int]) -> Measured:
-        """With what shows only while several devices of a host compute: copying, and the trial run's fit."""
+        """Costs with what shows only while several devices compute: copying, and the trial run's fit."""
         copying = self.pool.call(_measure_copying, mates[:2])
         costs = replace(alone.costs, copy_s_per_byte=sum(copying[rank] for rank in mates[:2]) / 2)
         trial = self._trial(mates)

@@ -237,7 +237,7 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
     settings, schedule = experiment.settings, experiment.schedule
     first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
     step = session.step(experiment.model, experiment.loss, first, experiment.training)
-    if not isinstance(schedule, AutoSchedule):
+    if not schedule.decides_everything:
         return Shared(step, session.problem(step, schedule))
     ((name, method),) = experiment.partitioners.items()
     folder = experiment.stable / name if settings.resume == "auto" else None
@@ -253,7 +253,7 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
 
 
 def _check_metric(experiment: Experiment, step: ModelStep, size: int) -> None:
-    """Before hours of training, by a micro-batch of the test half.
+    """Check the metric on a micro-batch of the test half, before hours of training.
 
     Raises:
         ConfigError: the metric is not for such outputs and targets.
@@ -286,8 +286,8 @@ def _method(
     model = session.deploy(step, plan, shared.whole)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = ProgressRecorder(run, progress)
-    here = comparison.folder / "checkpoints"
-    with opened_checkpoints(settings, experiment.config, experiment.stable, here, run.name) as checkpoints:
+    stored = comparison.folder / "checkpoints"
+    with opened_checkpoints(settings, experiment.config, experiment.stable, stored, run.name) as checkpoints:
         try:
             history = fit(
                 model, experiment.data, epochs=settings.epochs, seed=settings.seed, observer=observer,
@@ -299,7 +299,7 @@ def _method(
                 record_decisions(run, model.adaptation.decisions, folder)
             write_last_plan(model.plan, plan, folder)
         if checkpoints is not None:
-            log.info("%s: %s", run.name, checkpoints.told)
+            log.info("%s: %s", run.name, checkpoints.description)
     comparison.histories[run.name] = history
     try:
         record_model(run, experiment.model, model, experiment.data)

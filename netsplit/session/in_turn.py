@@ -31,7 +31,7 @@ def measured_in_turn(
     cluster: Cluster,
     cache: ProfileCache,
 ) -> SizeSeconds:
-    """Of every kind: kept ones where nothing has changed, else measured now.
+    """Seconds on every device kind: kept ones where nothing has changed, else measured now.
 
     In company are as many workers of a kind on one host as there are processors for them.
     """

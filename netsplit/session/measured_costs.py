@@ -27,14 +27,14 @@ from netsplit.session.measured_parts import KnownParts, MeasuredParts
 __all__ = ["UNSURE", "CostSource", "MeasuredCosts"]
 
 UNSURE: dict[str, Measured] = {}
-"""Of all sessions of this process, as those of a sweep's jobs."""
+"""Kept by all sessions of this process, as those of a sweep's jobs."""
 
 
 class CostSource(Protocol):
     """What training steps cost on some devices."""
 
     @property
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether they are here, and what is planned will be trained on them."""
 
     @property
@@ -43,10 +43,10 @@ class CostSource(Protocol):
 
     @property
     def count(self) -> int:
-        """Of devices."""
+        """The number of devices."""
 
     def of(self, task: Calibration, alone: bool = False) -> Costs:
-        """Of a step on every kind of device; alone: of single ones, without how they slow one another."""
+        """Costs of a step on every kind of device; alone: without how devices slow one another."""
 
     def cluster(self, graph: Graph, costs: Costs, in_flight: int) -> Cluster:
         """The devices and links for a graph."""
@@ -78,7 +78,7 @@ class MeasuredCosts:
     pool: Callable[[], WorkerPool]
     linked: Callable[[], Cluster]
     controller_s: float | None = None  # of an iteration, once it was measured
-    here: ClassVar[bool] = True
+    is_local: ClassVar[bool] = True
 
     @property
     def count(self) -> int:

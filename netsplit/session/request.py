@@ -70,7 +70,7 @@ class Request:
         self.partitioners: dict[str, Partitioner] = {
             str(name): build(node) for name, node in cfg.partitioner.items()
         }
-        if isinstance(self.schedule, AutoSchedule):
+        if self.schedule.decides_everything:
             self._check_open()
         self._check_cluster()
         if self.settings.checkpoint.trained == "mlflow" and not self.tracker.enabled:
@@ -112,7 +112,7 @@ class Request:
         check_backend(self.settings.compile_backend, names, self.settings.autocast)
 
     def _check_open(self) -> None:
-        """Of a schedule that is decided with the placement.
+        """Check what `schedule=auto` is asked with.
 
         Raises:
             ConfigError: something else that is asked for does not go with that.
@@ -140,9 +140,9 @@ def without_reading(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
     if not isinstance(node, DictConfig) or TARGET not in node:
         return cfg, reading
     name = str(node[TARGET])
-    taken = signature_of(locate(name, key := f"dataset.{TARGET}"), name, key)
-    names = [each.name for each in fields(ReadingKeys) if each.name in node and each.name not in taken]
-    if not names or "**" in taken:
+    parameters = signature_of(locate(name, key := f"dataset.{TARGET}"), name, key)
+    names = [each.name for each in fields(ReadingKeys) if each.name in node and each.name not in parameters]
+    if not names or "**" in parameters:
         return cfg, reading
     answer = cfg.copy()
     with open_dict(answer.dataset):

@@ -165,7 +165,7 @@ class Session:
             CaptureError, ConfigError, NetSplitError: as `problem_of`, `training_plan` and
                 `ModelStep.plan`.
         """
-        if isinstance(order, AutoSchedule):
+        if order.decides_everything:
             return training_plan(step, self.costs, order, method, self.stages)
         return step.plan(self.problem(step, order), method, self.stages), None
 
@@ -196,7 +196,7 @@ class Session:
         )  # fmt: skip
         placed_s = time.perf_counter() - began
         close = self.close if owned else None
-        adaptation = None if adapt is None else Adaptation.of(adapt, plan, placed_s)
+        adaptation = None if adapt is None else Adaptation.begin(adapt, plan, placed_s)
         return ParallelModel(step.model, graph, runtime, programs, plan, close, whole, adaptation)
 
     def close(self) -> None:

@@ -204,7 +204,7 @@ def checked_trial(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerP
 
 
 def _spread(rounds: Sequence[Sequence[float]]) -> float:
-    """By what part a program's middle round took longer than its fastest; one slow round does not count."""
+    """The part by which a program's middle round took longer than its fastest; one slow round is ignored."""
     return max(statistics.median(each) / min(each) - 1 for each in zip(*rounds, strict=True))
 
 
@@ -252,7 +252,7 @@ class _CostSearch:
 
 
 def _root(function: Callable[[float], float], value: float, low: float, high: float) -> float:
-    """Where a rising function comes to `value`; a bound itself where that is not between them."""
+    """The argument where a rising function comes to `value`; a bound where that is not between them."""
     if function(low) >= value:
         return low
     if function(high) <= value:

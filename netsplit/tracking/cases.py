@@ -100,12 +100,14 @@ class Cases:
 
     @property
     def agreement(self) -> dict[str, Agreement]:
-        """Of every case of which others published two methods or more."""
+        """The agreement in every case of which others published two methods or more."""
         reached: dict[str, dict[str, float]] = {case: {} for case in self.comparisons}
         for cell in self:
             if cell.throughput is not None:
                 reached[cell.case][cell.row.method] = cell.throughput
-        every = {case: Agreement.of(ours, self.published.get(case, {})) for case, ours in reached.items()}
+        every = {
+            case: Agreement.between(ours, self.published.get(case, {})) for case, ours in reached.items()
+        }
         return {case: each for case, each in every.items() if each is not None}
 
     @property
@@ -250,7 +252,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of two methods or more. Throughputs in samples per second, spreads as greatest / least - 1.
+    """How our figures agree with published ones of two methods or more; samples per second.
 
     Args:
         tau: rank correlation of the methods, 1 for the same order and -1 for the opposite; None where one
@@ -267,8 +269,8 @@ class Agreement:
     constant_within: int
 
     @classmethod
-    def of(cls, ours: Mapping[str, float], published: Mapping[str, float]) -> Agreement | None:
-        """Of the methods that both have; None where these are fewer than two."""
+    def between(cls, ours: Mapping[str, float], published: Mapping[str, float]) -> Agreement | None:
+        """Compares the methods that both have; None where these are fewer than two."""
         methods = [method for method in ours if method in published]
         if len(methods) < 2:
             return None
@@ -310,7 +312,7 @@ def kendall_tau(ours: Iterable[float], theirs: Iterable[float]) -> float | None:
 
 
 def best_constant(figures: Iterable[float]) -> float:
-    """Within `NEAR` of the most figures above 0; of several such values the one nearest to the farthest."""
+    """The value within `NEAR` of the most figures above 0; of several, the one nearest to the farthest."""
     ordered = sorted(figures)
     runs = [(high, low) for i, low in enumerate(ordered) for high in ordered[i:]]
     values = [2 * high * low / (high + low) for high, low in runs]  # as far from one as from the other

@@ -47,7 +47,7 @@ def _host_tags() -> dict[str, str]:
 
 
 def _git() -> dict[str, str]:
-    """Of this package's own code; MLflow records the commit of the script that runs."""
+    """Tags with this package's own commit; MLflow records the commit of the script that runs."""
     command = [
         "git",
         "-C",

@@ -63,7 +63,7 @@ def prediction_error(predicted_s: float | None, measured_s: float | None) -> flo
 def timeline_metrics(
     predicted: Timeline | None, measured: Timeline | None, samples: int
 ) -> dict[str, float | None]:
-    """Of an iteration of so many samples, in seconds and bytes; None where unknown."""
+    """Metrics of an iteration of so many samples, in seconds and bytes; None where unknown."""
     (predicted_s, predicted_bytes), (measured_s, measured_bytes) = (
         (None, None) if each is None else (each.iteration_s, max(each.peak_bytes.values(), default=None))
         for each in (predicted, measured)
@@ -118,7 +118,7 @@ def solver_tags(report: SolverReport) -> dict[str, Any]:
 PUBLISHED = "published."
 """``published.<method>``: the samples per second that others report of it."""
 COMPARISON = "comparison"
-"""Of a method's run, the id of the run of its comparison."""
+"""The tag of a method's run with the id of its comparison's run."""
 COMMAND = "command"
 """The same of all that one command recorded, its cases or the jobs of a sweep."""
 DECISION = "adaptive.decision."

@@ -22,8 +22,8 @@ def owner_mark(pid: int | None = None) -> str:
 
 def is_gone(mark: str) -> bool:
     """Whether the process of a mark is known to have ended; of another machine's, nothing is known."""
-    here, *process = mark.rsplit(" ", 2)
-    if here != _process_space() or len(process) != 2:
+    space, *process = mark.rsplit(" ", 2)
+    if space != _process_space() or len(process) != 2:
         return False
     try:
         running = psutil.Process(int(process[0]))

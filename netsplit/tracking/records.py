@@ -15,7 +15,7 @@ from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.planning.explanation.parts import PlacedPart, algebra_told, parts_summary, placed_views
+from netsplit.planning.explanation.parts import PlacedPart, algebra_lines, parts_summary, placed_views
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
@@ -84,7 +84,7 @@ class ProgressRecorder:
         self.rates: tuple[float, ...] = ()  # learning rates written last
 
     def measured(self, history: History) -> History:
-        """Only the iterations of this run, where it did any: earlier ones may have had another plan."""
+        """The iterations of this run, where it did any: earlier ones may have had another plan."""
         own = [each for each in history.iterations if self.first is not None and each.step >= self.first]
         return replace(history, iterations=own) if own else history
 
@@ -189,7 +189,7 @@ def record_workload(run: MethodRun, workload: Workload, folder: Path) -> None:
 
 
 def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
-    """Before anything is trained: placement, program, summary and the placed graph's picture."""
+    """Record placement, program, summary and the placed graph's picture, before any training."""
     run.summary(solver_metrics(plan.placement.report))
     run.tags(solver_tags(plan.placement.report))
     write_plan(plan, folder)
@@ -360,7 +360,9 @@ def record_comparison(run: MethodRun, comparison: Comparison) -> None:
 def _rates(histories: Mapping[str, History]) -> dict[str, list[float]]:
     """Samples per second of each iteration."""
     return {
-        name: [(it.samples or history.batch_size) / it.seconds for it in history.iterations if it.seconds]
+        name: [
+            (done.samples or history.batch_size) / done.seconds for done in history.iterations if done.seconds
+        ]
         for name, history in histories.items()
     }
 
@@ -391,7 +393,7 @@ _COLUMNS = (
 
 def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
     """How many there are; where there are some, which, along what, by what fraction and where; algebra."""
-    splits, algebra = plan.splits, algebra_told(plan.placement)
+    splits, algebra = plan.splits, algebra_lines(plan.placement)
     run.tags({"operators_in_parts": len(splits)} | ({"algebra": "; ".join(algebra)} if algebra else {}))
     write_parts(plan, folder)
     if not splits:

@@ -236,8 +236,8 @@ class MethodRun:
             make = Param if kind == "params" else RunTag
             entries = [make(plain_key(key), value) for key, value in values.items()]
             for start in range(0, len(entries), _MOST):
-                some: dict[str, Any] = {kind: entries[start : start + _MOST]}
-                self._send(kind, lambda client: client.log_batch(self.run_id, **some))  # noqa: B023
+                batch: dict[str, Any] = {kind: entries[start : start + _MOST]}
+                self._send(kind, lambda client: client.log_batch(self.run_id, **batch))  # noqa: B023
 
     def _send(self, what: str, send: Callable[[MlflowClient], object]) -> None:
         if self._place.client is not None:
@@ -294,7 +294,7 @@ class ComparisonRun(MethodRun):
             raise
 
     def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
-        """As of any run; FAILED also where every method failed."""
+        """End the run; FAILED also where every method failed."""
         if status == "FINISHED" and self._failed and len(self._failed) == self._begun:
             status, reason = "FAILED", next(iter(self._failed.values()))
         super().close(status, reason)

@@ -147,7 +147,7 @@ def outline(rows: Sequence[ComparisonRow]) -> str:
 
 
 def _figures(rows: Sequence[ComparisonRow]) -> list[_Shown]:
-    """Of every method; the metric last, where there is one."""
+    """The figures of every method; the metric last, where there is one."""
     shown: list[_Shown] = [
         ("Pred.\nms", "Predicted ms", _MS, lambda row: row.predicted_s),
         ("Meas.\nms", "Measured ms", _MS, _measured),

@@ -115,12 +115,12 @@ def _kind(node: Any) -> str:
     """The last part of a node's target, or of the class that the target is given: ``SGD``."""
     if not isinstance(node, dict):
         return ""
-    made = next((node[key] for key in ("optimizer", "scheduler") if isinstance(node.get(key), str)), None)
-    return str(made or node.get("_target_", "")).rpartition(".")[2]
+    name = next((node[key] for key in ("optimizer", "scheduler") if isinstance(node.get(key), str)), None)
+    return str(name or node.get("_target_", "")).rpartition(".")[2]
 
 
 def _columns(value: Any, prefix: str) -> Iterator[tuple[str, str]]:
-    """As `_leaves`, without what is private or missing; a list is one value: ``cpu:0 cpu 120MiB, …``."""
+    """`_leaves` without what is private or missing; a list is one value: ``cpu:0 cpu 120MiB, …``."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not key.startswith("_"):

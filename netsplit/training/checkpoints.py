@@ -93,7 +93,7 @@ class Checkpoints:
 
     @property
     def newest(self) -> Path | None:
-        """Where to go on from: the newest of this folder, else the origin."""
+        """The checkpoint to go on from: the newest of this folder, else the origin."""
         return newest(self.folder) or self.origin
 
     def due_after_step(self, step: int) -> bool:
@@ -119,7 +119,7 @@ class Checkpoints:
         return place
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """How many are kept, how large they are, and where."""
         whole = _whole(self.folder)
         size = sum(path.stat().st_size for place in whole for path in place.rglob("*") if path.is_file())
@@ -314,7 +314,7 @@ def _number(place: Path) -> int:
 
 
 def _remove(place: Path) -> None:
-    """By another name first, so that a half-removed one is not taken for whole."""
+    """Removes under another name, so that a half-removed one is not taken for whole."""
     gone = place.with_name(f".{place.name}.removed")
     try:
         place.rename(gone)

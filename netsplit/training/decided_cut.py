@@ -22,27 +22,27 @@ log = logging.getLogger(__name__)
 _FILE = "decided.json"
 
 
-def as_decided(open_: AutoSchedule, folder: Path) -> AutoSchedule:
-    """With the number of micro-batches that `keep` wrote beside a training's checkpoints, if any is there."""
+def as_decided(auto: AutoSchedule, folder: Path) -> AutoSchedule:
+    """The schedule with the number of micro-batches that `keep` wrote beside checkpoints, if any."""
     try:
         microbatches = int(json.loads((folder / _FILE).read_text(encoding="utf-8"))["microbatches"])
-        kept = replace(open_, microbatches=microbatches)
+        kept = replace(auto, microbatches=microbatches)
     except (OSError, ValueError, KeyError, TypeError):  # none yet, or it was cut short
         checkpoint = newest(folder)
-        return open_ if checkpoint is None else as_saved(open_, checkpoint)
+        return auto if checkpoint is None else as_saved(auto, checkpoint)
     log.info("Using %d micro-batches, as when this training began (%s).", microbatches, folder / _FILE)
     return kept
 
 
-def as_saved(open_: AutoSchedule, checkpoint: Path) -> AutoSchedule:
-    """With the number of micro-batches of a checkpoint's training, unless others are asked for."""
-    cut, asked = saved_cut(checkpoint), open_.microbatches
+def as_saved(auto: AutoSchedule, checkpoint: Path) -> AutoSchedule:
+    """The schedule with a checkpoint's number of micro-batches, unless others are asked for."""
+    cut, asked = saved_cut(checkpoint), auto.microbatches
     if cut is None or not (
         asked is None or cut.microbatches in ([asked] if isinstance(asked, int) else asked)
     ):
-        return open_
+        return auto
     log.info("Using %d micro-batches, as in the checkpoint's training (%s).", cut.microbatches, checkpoint)
-    return replace(open_, microbatches=cut.microbatches)
+    return replace(auto, microbatches=cut.microbatches)
 
 
 def keep(folder: Path, microbatches: int) -> None:

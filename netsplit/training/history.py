@@ -68,7 +68,7 @@ class Position:
 
     @property
     def mean_loss(self) -> float:
-        """Over the epoch's samples so far; nan where none counts."""
+        """The mean loss over the epoch's samples so far; nan where none counts."""
         counted = self.samples - self.left_out
         return self.loss_sum / counted if counted else math.nan
 
@@ -118,10 +118,10 @@ class History:
         return low, high
 
     def _batch_seconds(self) -> list[float]:
-        whole = [it for it in self.iterations if (it.samples or self.batch_size) % self.batch_size == 0]
-        timed = [it for it in whole if it.timed]
+        whole = [done for done in self.iterations if (done.samples or self.batch_size) % self.batch_size == 0]
+        timed = [done for done in whole if done.timed]
         chosen = timed[1:] or timed or whole or self.iterations
-        return [it.seconds * self.batch_size / (it.samples or self.batch_size) for it in chosen]
+        return [done.seconds * self.batch_size / (done.samples or self.batch_size) for done in chosen]
 
     @property
     def throughput(self) -> float:
@@ -156,13 +156,13 @@ class History:
             for each in stored["iterations"]
         ]
         first = last[0].step if last else 0
-        self.iterations = [it for it in self.iterations if it.step < first] + last
+        self.iterations = [done for done in self.iterations if done.step < first] + last
         self.epochs = [_epoch(**each) for each in stored["epochs"]]
         self.peak_bytes = self.peak_bytes or dict(stored["peak_bytes"])
 
 
 def _epoch(*, test_accuracy: float | None = None, **stored: Any) -> Epoch:
-    """As a checkpoint has it; earlier ones had an accuracy, and no other metric."""
+    """An epoch from a checkpoint; earlier ones had an accuracy, and no other metric."""
     return Epoch(**({"score": test_accuracy} | stored))
 
 

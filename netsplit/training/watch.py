@@ -63,12 +63,12 @@ class ModelWatch:
         self._stores = [module._parameters for module in model.modules()]
         self._spaces = [(space, dict(space)) for module in model.modules() for space in _spaces(module)]
         self._versions = self._written()
-        self._optimizers = list(optimizer.made) if isinstance(optimizer, ForModel) else []
+        self._optimizers = list(optimizer.optimizers) if isinstance(optimizer, ForModel) else []
         self._settings = self._set()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def _warn_of_others(self) -> None:
-        """Where another split model has copies of the same parameters: plain models would share them."""
+        """Warns if another split model has copies of the same parameters: plain models would share them."""
         own = {id(p): name for name, p in self.model.named_parameters()}
         for other in _WATCHES:
             both = [own[id(p)] for p in other.model.parameters() if id(p) in own]
@@ -101,15 +101,15 @@ class ModelWatch:
             self._versions = versions
 
     def _tell(self, what: str, cure: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._warned:
+            self._warned.add(what)
             log.warning(
                 "You changed %s after parallelize, and what trains is a copy, which does not see it: %s.",
                 what, cure,
             )  # fmt: skip
 
     def _written(self) -> list[tuple[int, int]]:
-        """Of every parameter that the model has now, its memory and how often it was written."""
+        """The memory of every parameter that the model has now, and how often it was written."""
         now = (t for store in self._stores for t in store.values() if t is not None and not is_lazy(t))
         return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in now]
 
@@ -131,7 +131,7 @@ class ModelWatch:
 
     @contextmanager
     def own(self, programs: Programs, captures_none: bool = False) -> Iterator[None]:
-        """While something is done here: what is captured meanwhile is the model as it was split."""
+        """Marks work of our own: what is captured meanwhile is the model as it was split."""
         with self._turn:
             captures = programs.captures
             refuse_surrounding(captures.autocast)
@@ -158,7 +158,7 @@ class ModelWatch:
 
     @contextmanager
     def training(self, programs: Programs, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
-        """While a batch is trained."""
+        """Marks that a batch is trained."""
         with self._turn:
             # Tensors of an unread batch are new ones, on the workers.
             batch = inputs if isinstance(inputs, UnreadBatch) else programs.batch(inputs, targets)

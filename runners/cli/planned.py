@@ -26,7 +26,7 @@ from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
-from netsplit.session.decision import foreseen
+from netsplit.session.decision import plan_ahead
 from netsplit.session.file_costs import FileCosts
 from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.request import without_reading
@@ -69,7 +69,7 @@ def by_config(settings: PlanSettings, cfg: DictConfig, cluster: ClusterSpec | Cl
         seed=settings.seed, offload=offload,
     )  # fmt: skip
     step = ModelStep(model, loss, data.shapes(settings.batch_size), training, source.device_type)
-    return lambda schedule, method, seed: foreseen(step, source, schedule, method)
+    return lambda schedule, method, seed: plan_ahead(step, source, schedule, method)
 
 
 def by_file(

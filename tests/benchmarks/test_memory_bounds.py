@@ -59,7 +59,7 @@ GRAPHS = {
 
 
 def needs(graph: Graph, schedule: Schedule, devices: int) -> list[tuple[int, bool]]:
-    """Of every placement the fullest device's bytes, and whether each device has one segment."""
+    """The fullest device's bytes under every placement, and whether each device has one segment."""
     each = []
     for where in product(range(devices), repeat=len(graph)):
         device_of = {name: f"cpu:{rank}" for name, rank in zip(graph.nodes, where, strict=True)}

@@ -25,7 +25,7 @@ def placed(problem: Problem, devices: str) -> Placement:
 
 
 def simulated(problem: Problem) -> Problem:
-    """Of one batch at a time."""
+    """The problem with a simulator of one batch at a time."""
     evaluate = Simulator(problem.graph, problem.cluster, problem.costs, SingleBatch())
     return replace(problem, simulator=evaluate)
 

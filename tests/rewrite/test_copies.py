@@ -108,7 +108,7 @@ def test_what_the_model_cuts_out_of_a_weight_is_copied() -> None:
 @settings(PATIENT, max_examples=tried(4))
 @given(data=st.data())
 def test_any_operators_may_read_any_copies(name: str, data: st.DataObject) -> None:
-    """Of parts cut along any axes; whichever number is the first to be read."""
+    """Draws copies of parts cut along any axes; any number may be the first to be read."""
     assert_same_step(STEPS[name], drawn_copies(data, STEPS[name].graph()))
 
 

@@ -58,7 +58,7 @@ def test_an_older_placement_trains_what_it_trained(name: str) -> None:
 
 
 def test_an_older_checkpoint_goes_on() -> None:
-    """Of two batches, with moments and averages, in parts; in others here."""
+    """The checkpoint is of two batches, with moments and averages, in parts; here they are others."""
     rule = UpdateRule(ema_decay=0.5, clip_norm=0.3)
     after = workerless(OTHERS, rule)
     restore(after, OLDER / "checkpoint")

@@ -125,7 +125,7 @@ def test_a_plan_says_what_moves_what_adds_and_where(tmp_path: Path) -> None:
 
 
 def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
-    """Of parts that are cut again, too."""
+    """Holds for parts that are cut again, too."""
     problem = problem_of()
     again = (*LINEAR, Split("linear_2:0", 2, (6, 6)))
     placement = placed(problem, again)
@@ -232,7 +232,7 @@ COLUMNS = st.one_of(
 def test_sizes_of_another_batch_are_taken_along_the_samples_alone(
     along: tuple[int, ...], across: tuple[int, ...]
 ) -> None:
-    """Of an operator, and of a part of it: whatever the method itself was content with."""
+    """Checks an operator, and a part of it, whatever the method itself was content with."""
     graph = STEPS["mlp"].graph()
     problem = Workload("mlp", graph, costs_of(graph, 1e-3, 2e-3), cpus(2)).problem(
         objective="simulated", schedule=GPipe(2)

@@ -135,7 +135,7 @@ COUNTED = [name for name in CASES if name not in UNCOUNTED]
 
 @cache
 def transients_of(name: str, schedule: str) -> Mapping[str, Mapping[str, NodeBytes]]:
-    """Of every device, as measured alone."""
+    """What the nodes of every device allocate, as measured alone."""
     case, graph = CASES[name], case_graph(name, schedule)
     inputs, targets = case.batch(graph.batch_size)
     measured = transient_bytes(graph, (*inputs, targets), initial_values(case.fresh(), graph), "cpu")
@@ -209,7 +209,7 @@ def test_all_instructions_bytes_are_predicted(name: str, schedule: str) -> None:
 
 
 def test_a_recomputed_forward_keeps_its_inputs_alone() -> None:
-    """Of the first of two segments: 1000 bytes are saved in one backward at a time, not before. Its results
+    """The first of two segments saves 1000 bytes in one backward at a time, not before. Its results
     are small, and held until their gradients arrive."""
     graph = chain_of(node_of("a", "x", saved_bytes=1000), node_of("b", "k_a"))
     kept, again = (

@@ -93,7 +93,7 @@ def test_no_device_takes_more_than_predicted(name: str, schedule: str, pieces: i
 @pytest.mark.parametrize("wide", [(200,), (200, 200), (40, 300, 20)])
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])
 def test_a_step_that_allocates_most_of_all_is_counted(make: OptimizerFactory, wide: tuple[int, ...]) -> None:
-    """Of a few samples, on layers that are nearly all of the bytes."""
+    """A step on few samples, on layers that are nearly all of the bytes."""
     sizes = (10, *wide, 5)
     layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
     model, x, y = nn.Sequential(*layers), torch.randn(2, 10), torch.arange(2)

@@ -102,7 +102,7 @@ def cut(graph: Graph, at: int) -> dict[str, str]:
 
 
 def check(name: str, at: int, schedule: Schedule, samples: int) -> None:
-    """Of a batch of so many samples, the last micro-batch smaller where they do not divide."""
+    """The step of a batch of so many samples, the last micro-batch smaller where they do not divide."""
     case, size = CASES[name], schedule.microbatch_size(samples)
     graph, schedule = graph_of(name, size), schedule.for_batch(samples)
     device_of = cut(graph, at % (len(graph) + 1))

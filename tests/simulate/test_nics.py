@@ -17,7 +17,7 @@ from tests.simulate.timeline_check import wrong_in
 
 NAMES = ("p", "q", "r", "s")
 SELDOM = settings(max_examples=tried(40), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
-"""Of timelines drawn at random few have what is looked for."""
+"""Few timelines drawn at random have what is looked for."""
 
 
 def two_hosts(nic: float = 0.5) -> Cluster:

@@ -198,7 +198,7 @@ def test_a_sum_without_a_link_is_refused() -> None:
 
 
 def test_two_hosts_are_busy_each_for_itself() -> None:
-    """Of three devices the third is alone on its host, and keeps its speed while the others slow down."""
+    """The third of three devices is alone on its host, and keeps its speed while the others slow down."""
     cluster = linked(["p", "q", "r"], Link(0.0, 0.0))
     hosts = ("here", "here", "there")
     devices = tuple(replace(d, host=h) for d, h in zip(cluster.devices, hosts, strict=True))

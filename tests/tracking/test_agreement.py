@@ -22,7 +22,7 @@ def test_kendalls_tau_by_hand(ours: list[float], theirs: list[float], tau: float
 
 def test_agreement_is_of_the_methods_that_both_have() -> None:
     ours = {"m_topo": 40.0, "auto": 99.0, "netsplit": 50.0, "m_etf": 20.0}
-    agreement = Agreement.of(ours, AMOEBANET)
+    agreement = Agreement.between(ours, AMOEBANET)
     assert agreement is not None
     assert (agreement.figures, agreement.within) == (3, 3)
     assert agreement.tau == pytest.approx(1.0)
@@ -30,5 +30,5 @@ def test_agreement_is_of_the_methods_that_both_have() -> None:
     assert agreement.published_spread == pytest.approx(41.83 / 19.59 - 1)
     assert agreement.constant_within == 2
     assert agreement_table({"here": agreement}).texts[0][:4] == ["here", "3", "3", "+1.00"]
-    assert Agreement.of({"m_topo": 40.0}, AMOEBANET) is None
-    assert Agreement.of(ours, {}) is None
+    assert Agreement.between({"m_topo": 40.0}, AMOEBANET) is None
+    assert Agreement.between(ours, {}) is None

@@ -128,7 +128,7 @@ def _next(window: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
 
 
 def _masked(window: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """As many characters in every window: the mean over a batch is then that over its micro-batches."""
+    """Masks as many characters in every window, so that a batch's mean is that over its micro-batches."""
     tokens, targets = window[:-1].clone(), torch.full((len(window) - 1,), IGNORED)
     count = max(1, round(MASKED_FRACTION * len(tokens)))
     chosen = torch.from_numpy(rng.permutation(len(tokens))[:count])

@@ -71,11 +71,11 @@ class Strides:
             moved = moved.narrow(d, 0, 1)
         more = (*(False for _ in self.repeated), *(False, *self.apart)[: len(self.order)])
         room = [size + one for size, one in zip(moved.shape, more, strict=True)]
-        made = moved.new_empty((*room, 1 + any(self.apart[-1:]))).select(-1, 0)
+        memory = moved.new_empty((*room, 1 + any(self.apart[-1:]))).select(-1, 0)
         for d, size in enumerate(moved.shape):
-            made = made.narrow(d, 0, size)
-        made.copy_(moved)
-        return made.permute([dims.index(d) for d in range(tensor.dim())]).expand(tensor.shape)
+            memory = memory.narrow(d, 0, size)
+        memory.copy_(moved)
+        return memory.permute([dims.index(d) for d in range(tensor.dim())]).expand(tensor.shape)
 
 
 def copy_as_it_lies(tensor: Tensor) -> Tensor:

@@ -255,10 +255,10 @@ class _CaptureCheck:
     def _write_back(self, before: Mapping[str, tuple[nn.Module, str, Tensor]]) -> None:
         """Tensors that the model gave its buffers' names to, into the buffers: those are compared."""
         after = self._buffers()
-        made = [name for name in after if name not in before]
-        if made:
+        added = [name for name in after if name not in before]
+        if added:
             raise CaptureError(
-                f"{self.name} makes the buffer '{made[0]}' in its forward: call the model once on a batch "
+                f"{self.name} makes the buffer '{added[0]}' in its forward: call the model once on a batch "
                 "before, so that it has it."
             )
         given = {
@@ -340,7 +340,7 @@ class _CaptureCheck:
                 yield f"the gradient of '{k}', which the captured step does not use", p.grad, None
 
     def _move_weights(self, call: int) -> None:
-        """As an optimiser would, alike in both; at first too, where copies may still equal the weights."""
+        """Move weights as an optimiser would, alike in both; at first copies may still equal the weights."""
         for k, tensor in self.real.items():
             if self.graph.initializers[k].requires_grad and tensor.is_floating_point():
                 flat = self.ours[k].detach().reshape(-1)
@@ -370,7 +370,7 @@ def _state_in_python(changed: str) -> str:
 
 
 def _refuse_hashes(name: str, graph: Graph) -> None:
-    """Of texts: every Python process has others, so code on workers must not go by them."""
+    """Refuses code that stays whole and hashes: every Python process has other hashes of texts."""
     for call in graph.calls.values():
         for module in call.module.modules() if isinstance(call, ModuleCall) else ():
             code = getattr(type(module).forward, "__code__", None)

@@ -154,7 +154,7 @@ class _AtOnce:
         self.allowed_loss, self.allowed_gradient = _EXACT if double else own
 
     def differ(self, batch: Batch, size: int, finite: bool = False) -> str | None:
-        """In words; None: it does not.
+        """Says how they differ; None: they do not.
 
         Args:
             finite: raise where a micro-batch has no loss.

@@ -118,7 +118,7 @@ class _EvaluationCheck:
             self._one(2, self.step.batch.tensors)
 
     def run_after(self, earlier: Batch) -> None:
-        """Of a further kind of batch: what came before it, and it before what comes again."""
+        """Compare with an earlier kind of batch, run before and after this one."""
         step = Inference(self.model, earlier.without_targets)
         alone = not self.written and not self.draws and step.batch.key != self.step.batch.key
         with holding(self.model, self.values):
@@ -245,7 +245,7 @@ def _is_own(module: nn.Module, name: str) -> bool:
 
 
 def move_weights(model: nn.Module, part: float) -> None:
-    """As training may: every trained parameter, zeros too, by noise of this part of its largest element."""
+    """Move every trained parameter, zeros too, by noise of this part of its largest element."""
     generator = torch.Generator().manual_seed(5)
     trained = {t._cdata: t for t in named_tensors(model).values() if t.requires_grad}
     for tensor in trained.values():

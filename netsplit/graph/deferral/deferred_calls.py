@@ -31,7 +31,7 @@ _UNSCALED: _Scales = (1, 1)
 
 
 def as_autocast(tensor: Tensor) -> Tensor:
-    """As autocast hands it to a convolution or a matrix product; itself where autocast is off."""
+    """The tensor as autocast hands it to a convolution or a product; itself where autocast is off."""
     dtype = _autocast_dtype(tensor)
     return tensor if dtype is None else _cast(tensor, dtype)
 
@@ -128,9 +128,9 @@ class _Product(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         (grad,) = grads
-        made: list[Tensor | None] = [None] * 6
+        gradients: list[Tensor | None] = [None] * 6
         if grad is None:
-            return tuple(made)
+            return tuple(gradients)
         rule, weight, (beta, alpha) = ctx.call
         needs = ctx.needs_input_grad
         queue = queue_for(ctx.next_functions[weight]) if needs[weight] else None
@@ -142,10 +142,10 @@ class _Product(Function):
             if i == weight and queue is not None:
                 queue.put((ctx.next_functions[i],), partial(formula, layout=ctx.layouts[i]), (grad, factor))
             else:
-                made[i] = formula(grad, factor, layout=ctx.layouts[i])
+                gradients[i] = formula(grad, factor, layout=ctx.layouts[i])
         if needs[2]:
-            made[2] = (grad if beta == 1 else grad * beta).sum_to_size(ctx.bias_shape)
-        return tuple(made)
+            gradients[2] = (grad if beta == 1 else grad * beta).sum_to_size(ctx.bias_shape)
+        return tuple(gradients)
 
 
 def _scaled(
@@ -163,7 +163,7 @@ def _rows(tensor: Tensor) -> Tensor:
 
 
 def _mm_left(grad: Tensor, right: Tensor, layout: _Layout) -> Tensor:
-    """Of anything times a matrix; a matrix kept column by column gets its gradient so."""
+    """The gradient of the left side of `x @ right`, column by column where `x` is kept so."""
     shape, stride = layout
     if len(shape) == 2 and _columns_first(shape, stride):
         return right.mm(grad.t()).t()

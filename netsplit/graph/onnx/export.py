@@ -115,7 +115,7 @@ def inference_model(
 def _exported(
     step: _StepModule, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], opset: int, fixed_batch: bool
 ) -> Any:
-    """In training mode with a loss, else in evaluation mode."""
+    """Exports in training mode with a loss, else in evaluation mode."""
     onnx = onnx_package()
     training = step.loss is not None
     names = _names("input", len(inputs)), _names("target", len(targets))
@@ -153,11 +153,11 @@ def _finish(exported: Any, step: _StepModule, names: tuple[list[str], list[str]]
     _rename(exported.graph, own)
     trained = [k for k, p in step.model.named_parameters() if p.requires_grad]
     held = {each.name for each in exported.graph.initializer}
-    made = [each.name for each in exported.graph.output]
+    outputs = [each.name for each in exported.graph.output]
     notes = {
         "inputs": [k for k in names[0] if k in {each.name for each in exported.graph.input}],
         "targets": names[1],
-        "outputs": made[1:] if training else made,
+        "outputs": outputs[1:] if training else outputs,
         "parameters": [k for k in trained if k in held] if training else None,
     }
     for key, value in notes.items():
@@ -176,9 +176,9 @@ def _put_back(graph: Any, step: _StepModule) -> None:
 
 
 def _rename(graph: Any, own: dict[str, str]) -> None:
-    taken = {name for node in graph.node for name in node.output} | {each.name for each in graph.input}
+    names = {name for node in graph.node for name in node.output} | {each.name for each in graph.input}
     held = {each.name for each in graph.initializer}
-    new = {old: name for old, name in own.items() if old in held and name not in taken}
+    new = {old: name for old, name in own.items() if old in held and name not in names}
     for each in graph.initializer:
         each.name = new.get(each.name, each.name)
     for node in graph.node:
@@ -225,7 +225,7 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _unmerged() -> Iterator[None]:
-    """Without the exporter's pass that merges equal operators, which no option of it leaves out."""
+    """Leaves out the exporter's pass that merges equal operators, for which it has no option."""
     own = torch._C._jit_pass_cse
     torch._C._jit_pass_cse = lambda *_: False
     try:
@@ -236,7 +236,7 @@ def _unmerged() -> Iterator[None]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without what the exporter prints of a failure (from C++ too), and of its own future."""
+    """Silences what the exporter prints of a failure (from C++ too), and of its own future."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]

@@ -121,12 +121,12 @@ def nodes_of(model: Any, where: str | Path) -> tuple[OnnxNode, ...]:
         NetSplitError: a node has a graph of its own, or an attribute of a type that is not known; names it.
     """
     records: list[OnnxNode] = []
-    taken: set[str] = set()
+    names: set[str] = set()
     for index, proto in enumerate(model.graph.node):
         name = proto.name or f"{proto.op_type}_{index}"
-        while name in taken:
+        while name in names:
             name = f"{name}_{index}"
-        taken.add(name)
+        names.add(name)
         domain = "" if proto.domain in _STANDARD else proto.domain
         inputs, outputs = without_trailing_gaps(proto.input), without_trailing_gaps(proto.output)
         attributes = {each.name: _attribute(each, proto, name, str(where)) for each in proto.attribute}

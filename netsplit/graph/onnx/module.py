@@ -44,7 +44,7 @@ class OnnxFile:
     """A file's nodes and values, of which parts are made."""
 
     def __init__(self, model: Any, path: str, frozen: tuple[str, ...] = ()) -> None:
-        """Of a ModelProto; raises NetSplitError where it is too old, or `frozen` names what it has not."""
+        """Reads a ModelProto; raises NetSplitError where it is too old, or `frozen` names what it has not."""
         to_array = onnx_package().numpy_helper.to_array
         self.path, self.opset, self.notes = path, opsets_of(model).get("", 0), metadata_of(model)
         if self.opset < OLDEST:
@@ -58,12 +58,12 @@ class OnnxFile:
         self.outputs = tuple(each.name for each in model.graph.output)
         self.numbers = {name: self.arrays[name] for name, kind in self.kinds.items() if kind == "number"}
         self.nodes, self.large = fold_constants(nodes, self.numbers, self.opset)
-        self.made = {name for node in self.nodes for name in node.outputs}
+        self.computed = {name for node in self.nodes for name in node.outputs}
         self.frozen = _matching(frozen, [name for name, kind in self.kinds.items() if kind == "parameter"])
 
     def check_names(self, names: Iterable[str]) -> None:
         for name in names:
-            if not any(name in each for each in (self.made, self.numbers, self.large)):
+            if not any(name in each for each in (self.computed, self.numbers, self.large)):
                 raise NetSplitError(
                     f"'{self.path}' computes no value named '{name}': give names that it has."
                 )
@@ -79,10 +79,10 @@ class OnnxFile:
                 reads.update(node.inputs)
                 wanted.update(k for k in node.inputs if k not in stop)
         self._check_operators(chosen)
-        made = {name for node in chosen for name in node.outputs}
+        outputs = {name for node in chosen for name in node.outputs}
         unknown = [
             k
-            for k in reads - made - {""}
+            for k in reads - outputs - {""}
             if not any(k in each for each in (self.arrays, self.inputs, self.numbers, self.large, stop))
         ]
         if unknown:
@@ -126,7 +126,7 @@ def _dims(value: Any) -> tuple[int | None, ...] | None:
 
 
 def _without_unread(node: OnnxNode, read: set[str]) -> OnnxNode:
-    """With "" for outputs that no one reads: exporters name all that a batch normalisation could give."""
+    """The node with "" for unread outputs: exporters name all that a batch normalisation could give."""
     return replace(node, outputs=tuple(name if name in read else "" for name in node.outputs))
 
 
@@ -190,8 +190,8 @@ class OnnxModule(nn.Module):
         """Tensors for `input_names`; a tuple or list stands for its items."""
         return self._compute(batch, None)
 
-    def _compute(self, batch: tuple[Any, ...], seen: dict[str, tuple[str, tuple[int, ...]]] | None) -> Any:
-        """`seen` is filled with dtype and shape of every value, by name."""
+    def _compute(self, batch: tuple[Any, ...], types: dict[str, tuple[str, tuple[int, ...]]] | None) -> Any:
+        """`types` is filled with dtype and shape of every value, by name."""
         given = [t for each in batch for t in (each if isinstance(each, tuple | list) else (each,))]
         part = self._part
         if len(given) != len(part.inputs):
@@ -203,10 +203,12 @@ class OnnxModule(nn.Module):
         for node, dies in zip(part.nodes, self._dies, strict=True):
             values = [self._value(known, name) if name else None for name in node.inputs]
             results = self._run(node, values, device)
-            made = [(name, value) for name, value in zip(node.outputs, results, strict=False) if name]
-            known.update(made)
-            if seen is not None:
-                seen.update((name, _type_of(value)) for name, value in made)
+            named_outputs = [
+                (name, value) for name, value in zip(node.outputs, results, strict=False) if name
+            ]
+            known.update(named_outputs)
+            if types is not None:
+                types.update((name, _type_of(value)) for name, value in named_outputs)
             for name in dies:
                 known.pop(name, None)
         outputs = tuple(self._value(known, name) for name in part.outputs)
@@ -236,7 +238,7 @@ class OnnxModule(nn.Module):
         return getattr(self.get_submodule(path), leaf)
 
     def _keep(self, name: str, tensor: Tensor) -> None:
-        """Under the name that the file has, in a tree of modules where it has dots."""
+        """Keep a weight under the file's name, in a tree of modules where that has dots."""
         *path, leaf = [part or "_" for part in name.split(".")]
         module: nn.Module = self
         for i, part in enumerate(path):
@@ -321,13 +323,13 @@ def value_types(
         NetSplitError: an operator is not known, or a size depends on the data.
     """
     file = OnnxFile(model, path)
-    seen = {name: _type_of(value) for name, value in (file.numbers | file.large).items()}
+    types = {name: _type_of(value) for name, value in (file.numbers | file.large).items()}
     with torch.device("meta"):
         module = OnnxModule(file.part(file.outputs)).eval()
         given = [torch.empty(inputs[k][1], dtype=getattr(torch, inputs[k][0])) for k in module.input_names]
         with torch.no_grad():
-            module._compute(tuple(given), seen)
-    return seen
+            module._compute(tuple(given), types)
+    return types
 
 
 def _type_of(value: Value) -> tuple[str, tuple[int, ...]]:
@@ -349,7 +351,7 @@ def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | N
 
 
 def _last_readers(part: OnnxPart) -> tuple[tuple[str, ...], ...]:
-    """Of every node the values that no later one reads."""
+    """The values, for every node, that no later one reads."""
     last: dict[str, int] = {}
     for i, node in enumerate(part.nodes):
         last |= dict.fromkeys((*node.inputs, *node.outputs), i)

@@ -49,15 +49,15 @@ def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph
 
 
 def graph_of(model: Any, path: str, sizes: Mapping[str, int] | None = None) -> Graph:
-    """As `read_onnx`, of a ModelProto, which is changed; `path` is what errors call it."""
+    """Reads a ModelProto, which is changed, as `read_onnx` does; `path` is what errors call it."""
     nodes, notes = nodes_of(model, path), metadata_of(model)
     kinds = kinds_of(model, nodes, notes)
     initializers = {each.name: _initializer(each, kinds[each.name]) for each in model.graph.initializer}
     opsets = opsets_of(model)
     read = {k for node in nodes for k in node.inputs} | {each.name for each in model.graph.output}
     inputs = tuple(each.name for each in model.graph.input if each.name not in initializers)
-    made = [k for node in nodes for i, k in enumerate(node.outputs) if k and (i == 0 or k in read)]
-    shapes = _types(model, dict(sizes or {}), inputs, made, path)
+    outputs = [k for node in nodes for i, k in enumerate(node.outputs) if k and (i == 0 or k in read)]
+    shapes = _types(model, dict(sizes or {}), inputs, outputs, path)
     shapes = {k: shapes[k] for k in (*inputs, *(k for node in nodes for k in node.outputs)) if k in shapes}
     read_nodes = tuple(_node(node, initializers, shapes, opsets) for node in nodes)
     used = {k for node in read_nodes for k in node.initializers}
@@ -112,7 +112,7 @@ def _types(
 
 
 def _light(model: Any) -> Any:
-    """Without the data of large weights, which has nothing to say of shapes and may be more than fits."""
+    """Drops the data of large weights, which says nothing of shapes and may be more than fits."""
     for each in model.graph.initializer:
         if len(each.raw_data) > 2**16:
             each.ClearField("raw_data")

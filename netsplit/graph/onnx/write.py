@@ -37,7 +37,7 @@ class NodeNotes:
     backward_s: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, graph: Graph, node: Node) -> dict[str, str]:
-        """As text, with the bytes that the graph knows: of the node's outputs and of its parameters."""
+        """Notes as text, with the bytes that the graph knows of the node's outputs and parameters."""
         notes = {"device": self.device.get(node.name)}
         for key, seconds in (("forward_s", self.forward_s), ("backward_s", self.backward_s)):
             notes[key] = f"{seconds[node.name]:.9g}" if node.name in seconds else None
@@ -67,8 +67,8 @@ def write_onnx(graph: Graph, path: str | Path, notes: NodeNotes | None = None) -
     notes = notes or NodeNotes()
     _check(graph, notes)
     helper = onnx.helper
-    made = [k for k in graph.variables if graph.variables[k].producer is not None]
-    inner = [k for k in made if k not in graph.output_variables]
+    computed = [k for k in graph.variables if graph.variables[k].producer is not None]
+    inner = [k for k in computed if k not in graph.output_variables]
     weights = _weight_names(graph)
     file = helper.make_graph(
         [_node(onnx, graph, node, notes, weights) for node in graph],
@@ -136,7 +136,7 @@ def _check(graph: Graph, notes: NodeNotes) -> None:
 def _node(onnx: Any, graph: Graph, node: Node, notes: NodeNotes, weights: Mapping[str, str]) -> Any:
     domain, name, _ = _parts(node)
     own = node.op.startswith(PREFIX)
-    made = onnx.helper.make_node(
+    proto = onnx.helper.make_node(
         name,
         [weights.get(k, k) if tag == "init" else k for tag, k in _tensors(node, gaps=own)],
         list(node.outputs),
@@ -144,12 +144,12 @@ def _node(onnx: Any, graph: Graph, node: Node, notes: NodeNotes, weights: Mappin
         domain="" if own else domain,
     )
     if own:
-        made.attribute.extend(_attributes(onnx, node))
+        proto.attribute.extend(_attributes(onnx, node))
     else:
         text = json.dumps([list(node.args), node.kwargs])
-        made.attribute.append(onnx.helper.make_attribute("arguments", text))
-    _note(made, notes.of(graph, node))
-    return made
+        proto.attribute.append(onnx.helper.make_attribute("arguments", text))
+    _note(proto, notes.of(graph, node))
+    return proto
 
 
 def _tensors(node: Node, gaps: bool) -> list[tuple[str, str]]:
@@ -160,7 +160,7 @@ def _tensors(node: Node, gaps: bool) -> list[tuple[str, str]]:
 
 
 def _attributes(onnx: Any, node: Node) -> Iterator[Any]:
-    """As the operator's schema has them: a whole number where it asks for a float is one."""
+    """Attributes as the operator's schema has them: a whole number where it asks for a float is one."""
     _, name, version = _parts(node)
     schema = onnx.defs.get_schema(name, max_inclusive_version=version) if onnx.defs.has(name) else None
     for key, value in node.kwargs.items():
@@ -183,22 +183,22 @@ def _parts(node: Node) -> tuple[str, str, int]:
 
 def _weight_names(graph: Graph) -> dict[str, str]:
     """A model may use one name for a variable and for a weight; a file may not."""
-    taken = set(graph.variables)
-    return {k: f"{k} (weight)" if k in taken else k for k in graph.initializers}
+    variables = set(graph.variables)
+    return {k: f"{k} (weight)" if k in variables else k for k in graph.initializers}
 
 
 def _value(onnx: Any, graph: Graph, name: str) -> Any:
     variable = graph.variables[name]
-    made = onnx.helper.make_tensor_value_info(name, _type(variable.dtype, name), variable.shape)
-    _note(made, {"bytes": str(variable.nbytes)})
-    return made
+    info = onnx.helper.make_tensor_value_info(name, _type(variable.dtype, name), variable.shape)
+    _note(info, {"bytes": str(variable.nbytes)})
+    return info
 
 
 def _weight(onnx: Any, graph: Graph, key: str, name: str) -> Any:
     init = graph.initializers[key]
-    made = onnx.helper.make_tensor_value_info(name, _type(init.dtype, key), init.shape)
-    _note(made, {"bytes": str(init.nbytes), "trained": str(init.requires_grad).lower()})
-    return made
+    info = onnx.helper.make_tensor_value_info(name, _type(init.dtype, key), init.shape)
+    _note(info, {"bytes": str(init.nbytes), "trained": str(init.requires_grad).lower()})
+    return info
 
 
 def _type(dtype: str, name: str) -> int:
@@ -208,7 +208,7 @@ def _type(dtype: str, name: str) -> int:
 
 
 def _opsets(onnx: Any, graph: Graph) -> list[Any]:
-    """Of ONNX's own operators the set that the graph was read in; of others one of their own."""
+    """The operator set that the graph was read in for ONNX's own operators, and one for each other domain."""
     versions = {"": _OPSET}
     for node in graph:
         domain, _, version = _parts(node)
@@ -216,7 +216,7 @@ def _opsets(onnx: Any, graph: Graph) -> list[Any]:
     return [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
 
 
-def _note(made: Any, notes: Mapping[str, str]) -> None:
+def _note(proto: Any, notes: Mapping[str, str]) -> None:
     for key, value in notes.items():
-        each = made.metadata_props.add()
+        each = proto.metadata_props.add()
         each.key, each.value = key, value

@@ -147,7 +147,7 @@ def _fails_said_to_compile(job: _Job) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch logs about failures that the model's code, or we, deal with."""
+    """Silences what torch logs about failures that the model's code, or we, deal with."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -214,7 +214,7 @@ class _Kept:
                 "cannot be captured for another reason): give it as plain Python."
             )
         _refuse_given(module)
-        seen = self._observation(module)
+        observed = self._observation(module)
         tensors, structure, _ = flatten((args, kwargs))
         given = [recorder.ours(tensor) for tensor in tensors]
         names: dict[int, list[str]] = {}
@@ -225,25 +225,25 @@ class _Kept:
         writes = tuple(i for i, tensor in enumerate(own.values()) if not isinstance(tensor, nn.Parameter))
         with recorder.quiet():
             skeleton = _copied(module)
-            results = _like(recorder, seen.kinds)
+            results = _like(recorder, observed.kinds)
             strides = tuple(map(Strides.of, tensors))
         held = [recorder.ours(tensor) for tensor in own.values()]
         payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes, strides)
         recorder.call(payload, [*held, *given], results, [])
-        return seen.tree.build(results)
+        return observed.tree.build(results)
 
     def _observation(self, module: nn.Module) -> Observation:
         first, second = (each.get(id(module), []) for each in self.job.observed)
         around = tuple(each for each, _ in self.recorder.modules[:-1])
         if self.calls >= len(first) or len(first) != len(second):
             raise Unrecordable("how often it runs a module depends on values", around, "")
-        seen, again = first[self.calls], second[self.calls]
+        observed, again = first[self.calls], second[self.calls]
         self.calls += 1
-        if not seen.like(again):
+        if not observed.like(again):
             raise Unrecordable("the sizes of its results depend on values", around, "")
-        if seen.writes_arguments:
+        if observed.writes_arguments:
             raise Unrecordable("it writes into its arguments", around, "")
-        return seen
+        return observed
 
 
 def _refuse_given(module: nn.Module) -> None:
@@ -288,13 +288,13 @@ def _like(recorder: Recorder, kinds: Sequence[ResultKind]) -> list[Tensor]:
         for kind in kinds:
             if kind.memory not in memory:
                 together = [each for each in kinds if each.memory == kind.memory]
-                made = torch.empty(
+                tensor = torch.empty(
                     max(each.end for each in together), dtype=kind.dtype, device=recorder.device
                 )
                 carries = any(each.carries for each in together)
-                memory[kind.memory] = made.requires_grad_().clone() if carries else made
-            made = memory[kind.memory].as_strided(kind.shape, kind.strides, kind.offset)
-            results.append(made if kind.carries else made.detach())
+                memory[kind.memory] = tensor.requires_grad_().clone() if carries else tensor
+            tensor = memory[kind.memory].as_strided(kind.shape, kind.strides, kind.offset)
+            results.append(tensor if kind.carries else tensor.detach())
     return results
 
 
@@ -334,9 +334,9 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
         f"{name or 'the model'} ({type(module).__name__})"
         for name, module in zip(names, job.whole.values(), strict=True)
     )
-    told = _TOLD.setdefault(job.model, set())
-    level = logging.DEBUG if first.frame in told else logging.WARNING
-    told.add(first.frame)
+    frames = _TOLD.setdefault(job.model, set())
+    level = logging.DEBUG if first.frame in frames else logging.WARNING
+    frames.add(first.frame)
     where = f"at {quoted(first.frame)} " if first.frame else ""
     log.log(level, "Kept whole, each on one device: %s; %s%s.", what, where, first.reason)
 

@@ -26,7 +26,7 @@ __all__ = ["Observation", "Observed", "ResultKind", "observe", "other_values", "
 
 @dataclass(frozen=True)
 class ResultKind:
-    """Of a tensor that a module returned: what it is, and how it lies in memory.
+    """A tensor that a module returned: what it is, and how it lies in memory.
 
     `memory`: the first of the results that lies in the same memory; `offset`: into all that they take of it.
     """

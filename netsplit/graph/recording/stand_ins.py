@@ -47,9 +47,9 @@ def persistent_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named_tensors(model).items() if name not in left_out}
 
 
-def _free_prefix(taken: dict[str, Tensor]) -> str:
+def _free_prefix(tensors: dict[str, Tensor]) -> str:
     prefix = "loss."
-    while any(name.startswith(prefix) for name in taken):
+    while any(name.startswith(prefix) for name in tensors):
         prefix = f"_{prefix}"
     return prefix
 
@@ -99,12 +99,12 @@ class StandIns:
     def of(self, tensor: Tensor) -> Tensor:
         """The stand-in of a real tensor."""
         stand_in = self._by_real.get(tensor._cdata)
-        return self._made(tensor) if stand_in is None else stand_in
+        return self._make(tensor) if stand_in is None else stand_in
 
     def knows(self, tensor: Tensor) -> bool:
         return tensor._cdata in self._by_real
 
-    def _made(self, tensor: Tensor) -> Tensor:
+    def _make(self, tensor: Tensor) -> Tensor:
         name, count = self._name_of.get(tensor._cdata), 1
         if name is None:
             first = name = self._constant(tensor)
@@ -192,7 +192,7 @@ def _places(tensor: Tensor) -> Tensor:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Of two tensors whose memory does from end to end."""
+    """Whether two tensors whose spans of memory overlap share an element."""
     if not any(is_spread(each.shape, each.stride()) for each in (a, b)):
         return True
     return bool(torch.isin(_places(a), _places(b)).any())
@@ -268,7 +268,7 @@ def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) ->
 
 
 def _digest(tensor: Tensor) -> str:
-    """By value, so that every capture gives a literal the same name."""
+    """A digest of the value, so that every capture gives a literal the same name."""
     text = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}"
     digest = hashlib.sha1(text.encode())
     if tensor.device.type == "meta":

@@ -34,7 +34,11 @@ from netsplit.graph.batches.tree import flatten
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.seeds import no_seeds
 from netsplit.graph.recording.stand_ins import attribute_tensors
-from netsplit.graph.recording.torch_calls import checkpoints_replaced, function_calls_told, script_unoptimised
+from netsplit.graph.recording.torch_calls import (
+    checkpoints_replaced,
+    intercepted_functions,
+    script_unoptimised,
+)
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import has_contents, reached
 
@@ -63,7 +67,7 @@ def trapped(
     names = itertools.count()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "__call__", _module_call(recorder, paths, whole)))
-        stack.enter_context(function_calls_told(_function_apply(recorder, names)))
+        stack.enter_context(intercepted_functions(_function_apply(recorder, names)))
         stack.enter_context(checkpoints_replaced(lambda _: _checkpoint(recorder, names)))
         fakes = mock.patch.object(torch._subclasses, "FakeTensor", _Unseen)
         stack.enter_context(said_to_compile() if compiling else fakes)
@@ -97,7 +101,7 @@ class _SeenByTorch(type):
 
 
 class _Unseen(metaclass=_SeenByTorch):
-    """In place of `FakeTensor`: libraries that ask whether they are traced go the way they train."""
+    """Replaces `FakeTensor`: libraries that ask whether they are traced go the way they train."""
 
 
 _TRANSFORMS = "it transforms functions (torch.func: grad, jacrev, jvp)"
@@ -223,7 +227,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
 
 
 def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:
-    """Of the tensors that a function's backward gives a gradient; all, where that cannot be found out."""
+    """Ids of the tensors that a function's backward gives a gradient; of all where that is unknown."""
     asked = [tensor for tensor in tensors if tensor.requires_grad]
     given = [tensor for tensor in results if tensor.requires_grad and tensor.grad_fn is not None]
     if not asked or not given:
@@ -375,7 +379,7 @@ def _around(hook: Any) -> Iterator[Any]:
 
 
 class _HookHandle:
-    """Of a hook: it stays for the step."""
+    """The handle of a hook, which stays for the step."""
 
     def remove(self) -> None:
         raise RuntimeError("a hook registered in the forward cannot be removed again in a captured step")

@@ -21,7 +21,7 @@ __all__ = ["GNMT", "gnmt"]
 
 
 class AdditiveAttention(nn.Module):
-    """Of queries (n, t, width) to memory (n, s, width): (n, t, width). Bahdanau et al., ICLR 2015."""
+    """Queries (n, t, width) read memory (n, s, width): (n, t, width). Bahdanau et al., ICLR 2015."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -57,13 +57,13 @@ class GNMT(nn.Module):
     def forward(self, source: Tensor, target: Tensor | None = None) -> Tensor:
         x = self.both_ways(self.dropout(self.source(source)))[0]
         for i, layer in enumerate(self.encoder):
-            made = layer(self.dropout(x))[0]
-            x = x + made if i else made
+            out = layer(self.dropout(x))[0]
+            x = x + out if i else out
         y = self.attending(self.dropout(self.target(source if target is None else target)))[0]
         attended = self.attention(y, x)
         for i, layer in enumerate(self.decoder):
-            made = layer(self.dropout(torch.cat([y, attended], 2)))[0]
-            y = y + made if i else made
+            out = layer(self.dropout(torch.cat([y, attended], 2)))[0]
+            y = y + out if i else out
         return self.scores(y).transpose(1, 2)
 
 

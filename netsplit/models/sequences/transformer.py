@@ -30,8 +30,8 @@ class ProjectedAttention(nn.Module):
         self.query, self.key, self.value, self.project = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        made = attend(self.query(x), self.key(memory), self.value(memory), self.heads, causal=self.causal)
-        return self.project(made)
+        attended = attend(self.query(x), self.key(memory), self.value(memory), self.heads, causal=self.causal)
+        return self.project(attended)
 
 
 class TranslationBlock(nn.Module):

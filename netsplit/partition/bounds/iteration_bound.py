@@ -165,10 +165,12 @@ class FractionalWork:
         """Every atom at the rate at which all devices together do it, at best."""
         seconds = self.total_s
         least = seconds.min(axis=1)
-        some = least > 0
-        if not some.any():
+        timed = least > 0
+        if not timed.any():
             return 0.0
-        return float(least[some].sum() / (self.sizes * (least[some, None] / seconds[some]).max(axis=0)).sum())
+        return float(
+            least[timed].sum() / (self.sizes * (least[timed, None] / seconds[timed]).max(axis=0)).sum()
+        )
 
     def _x(self, a: int, c: int) -> int:
         return 1 + a * len(self.classes) + c
@@ -206,7 +208,7 @@ class FractionalWork:
         return np.array([self.ends.outside_s(window, size, self.known_s, without) for size in sizes])
 
     def _apart_from(self, hub: int, seconds: Floats, window: NDArray[np.bool_]) -> None:
-        """Of a class that has not the hub, all devices do without: its fraction of the hub is 0 or 1."""
+        """A class without the hub: all its devices do without, so its fraction of the hub is 0 or 1."""
         without_s = self._outside_s(window, hub)
         with_hub = seconds.copy()
         with_hub[self.instance.atom_of[hub]] += self._outside_s(window) - without_s
@@ -343,9 +345,9 @@ def _whole_s(work: FractionalWork) -> float:
     if not np.isfinite(seconds).any(axis=1).all():
         return 0.0
     begin, end = np.full(work.atoms, np.inf), np.full(work.atoms, np.inf)
-    some = tasks.work_s.max(axis=1) > 0
-    np.minimum.at(begin, work.atom[some], tasks.head_s[some])
-    np.minimum.at(end, work.atom[some], tasks.tail_s[some])
+    timed = tasks.work_s.max(axis=1) > 0
+    np.minimum.at(begin, work.atom[timed], tasks.head_s[timed])
+    np.minimum.at(end, work.atom[timed], tasks.tail_s[timed])
     outside = np.where(np.isfinite(begin), begin + end, 0.0)
     least = seconds.min(axis=1)
     pieces = np.where(work.alone, m, -(-m // int(work.sizes.sum())))

@@ -107,7 +107,7 @@ class Instance:
         )  # fmt: skip
         known = _alive.get(key)
         if known is None:
-            known = _alive[key] = cls._made(problem)
+            known = _alive[key] = cls._build(problem)
         if known.problem is problem:
             return known
         same = copy(known)  # with the tables that were asked for already
@@ -115,7 +115,7 @@ class Instance:
         return same
 
     @classmethod
-    def _made(cls, problem: Problem) -> Instance:
+    def _build(cls, problem: Problem) -> Instance:
         graph, costs, cluster = problem.graph, problem.costs, problem.cluster
         index = graph.position
         names = tuple(graph.nodes)
@@ -336,7 +336,7 @@ class Instance:
         return bool((self.used_bytes(where) <= self.capacity).all())
 
     def totals(self, stages: Sequence[Stage]) -> DeviceTotals:
-        """Of stages that hold every node: each replica holds all of one and does its part by its turns."""
+        """Totals of stages that hold every node: each replica holds a whole stage and takes its turns."""
         index = {name: v for v, name in enumerate(self.names)}
         rank = {name: p for p, name in enumerate(self.devices)}
         part = np.zeros((self.n, len(self.devices)))
@@ -381,12 +381,14 @@ def _seconds(names: Sequence[str], on: Sequence[DeviceCosts]) -> tuple[Floats, F
 def _trainable_bytes(problem: Problem) -> dict[str, int]:
     """Bytes of the parameters that the optimiser changes, at the first node that uses each or a copy."""
     graph = problem.graph
-    seen: set[str] = set()
+    counted: set[str] = set()
     nbytes: dict[str, int] = {}
     for node in graph:
         inits = (graph.initializers[k] for k in node.initializers)
-        own = {each.held_as: each.nbytes for each in inits if each.requires_grad and each.held_as not in seen}
-        seen.update(own)
+        own = {
+            each.held_as: each.nbytes for each in inits if each.requires_grad and each.held_as not in counted
+        }
+        counted.update(own)
         nbytes[node.name] = sum(own.values())
     return nbytes
 

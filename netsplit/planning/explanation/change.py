@@ -27,7 +27,7 @@ _NAMED = 4
 
 @dataclass(frozen=True)
 class PlacementChange:
-    """From one to another. Of an operator in other parts, those count as moved that are elsewhere."""
+    """What changes between two placements; of an operator in other parts, those elsewhere are moved."""
 
     moved: int  # operators, or parts of them, on another device than before
     split: int  # operators in parts that were whole, or in other parts
@@ -51,17 +51,17 @@ def placement_change(
     """
     parts = parts_change(before, after, problem.graph)
     split, joined = parts.split + parts.recut, parts.joined
-    here = before if before.rewrites == after.rewrites else restated(before, problem.graph)
+    earlier = before if before.rewrites == after.rewrites else restated(before, problem.graph)
     instance = Instance.of(problem)
-    routes = _routes(instance, here, after, moving)
-    beside = sum(here.device_of[v] != after.device_of[v] for v in moving)
+    routes = _routes(instance, earlier, after, moving)
+    beside = sum(earlier.device_of[v] != after.device_of[v] for v in moving)
     lines = [
-        *_route_lines(instance, routes, "node" if here.rewrites or after.rewrites else "operator"),
+        *_route_lines(instance, routes, "node" if earlier.rewrites or after.rewrites else "operator"),
         *([f"{counted(beside, 'more node')} elsewhere, of what only moves tensors"] if beside else []),
         *arriving_lines(arriving or {}),
         *([f"now {parts_summary(split)}"] if split else []),
         *([f"whole again: {_named(joined)}"] if joined else []),
-        *_other_lines(here, before, after, parts),
+        *_other_lines(earlier, before, after, parts),
     ]
     return PlacementChange(
         sum(map(len, routes.values())),
@@ -99,9 +99,11 @@ def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]], w
         yield f"{counted(rest, what)} between other devices"
 
 
-def _other_lines(here: Placement, before: Placement, after: Placement, parts: PartsChange) -> Iterator[str]:
-    if here.recomputed != after.recomputed:
-        yield f"{counted(len(after.recomputed), 'operator')} recomputed, {len(here.recomputed)} before"
+def _other_lines(
+    earlier: Placement, before: Placement, after: Placement, parts: PartsChange
+) -> Iterator[str]:
+    if earlier.recomputed != after.recomputed:
+        yield f"{counted(len(after.recomputed), 'operator')} recomputed, {len(earlier.recomputed)} before"
     if before.replicas != after.replicas:
         there, now = (
             "; ".join(listed(each) for each in p.replicas.values()) or "none" for p in (before, after)

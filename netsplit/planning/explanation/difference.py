@@ -87,7 +87,7 @@ class PlanDiff:
     arriving: Mapping[str, int] = field(default_factory=dict)  # of `newly_held_bytes`; empty: not known
 
     def without_rounding(self) -> PlanDiff:
-        """Without what differs only by the order in which floats were added."""
+        """The change without what differs only by the order in which floats were added."""
         parts = tuple(part for part in self.parts if not math.isclose(part.before_s, part.after_s))
         before_s, after_s = self.before_s, self.after_s
         if before_s is not None and after_s is not None and math.isclose(before_s, after_s):
@@ -166,7 +166,7 @@ def _lines(diff: PlanDiff, top: int) -> list[str]:
 
 
 def _differs(device: DeviceChange) -> bool:
-    """By more than rounding; where nothing moved, replicas or their turns are others."""
+    """Whether more than rounding differs; where nothing moved, replicas or their turns may."""
     same = device.nodes_before == device.nodes_after
     return not (same and math.isclose(device.before_s, device.after_s, abs_tol=1e-15))
 
@@ -180,12 +180,12 @@ def _headline(diff: PlanDiff) -> str:
         (len(diff.joined), "whole again", "operator"),
         (len(copies), "with other copies of weights", "node"),
     ]
-    told = [f"{counted(number, what)} {how}" for number, how, what in changes if number]
-    if not told:
-        told = ["nothing moved"]
+    words = [f"{counted(number, what)} {how}" for number, how, what in changes if number]
+    if not words:
+        words = ["nothing moved"]
         if diff.reordered:
-            told.append(f"{counted(diff.reordered, 'node')} at another place in the order")
-    return f"{diff.before} to {diff.after}: {'; '.join(told)}"
+            words.append(f"{counted(diff.reordered, 'node')} at another place in the order")
+    return f"{diff.before} to {diff.after}: {'; '.join(words)}"
 
 
 def _verdict(before: float, after: float) -> str:

@@ -15,12 +15,12 @@ from netsplit.placement.placement import Placement, Stage
 from netsplit.planning.explanation.notation import node_run, percent, seconds, short, wrapped
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
-    algebra_told,
+    algebra_lines,
     parallel_graph,
     parts_lines,
     placed_splits,
     placed_sums,
-    steps_told,
+    step_lines,
 )
 from netsplit.planning.explanation.path import PathSpan, critical_path, merged, overheads, predicted, totals
 from netsplit.planning.explanation.uses import CutEdge, DeviceUse, Holding, cut_edges, device_uses
@@ -222,8 +222,8 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
     for number, stage in enumerate(explanation.stages):
         replicas = f", {len(stage.devices)} replicas" if len(stage.devices) > 1 else ""
         if stage.turns:
-            taken = ", ".join(percent(part, 1.0) for part in stage.parts.values())
-            replicas += f" that take {taken} of the micro-batches"
+            percents = ", ".join(percent(part, 1.0) for part in stage.parts.values())
+            replicas += f" that take {percents} of the micro-batches"
         lines += wrapped(
             f"stage {number}: {node_run(stage.nodes)} on {', '.join(stage.devices)}{replicas},"
             f" {stage.warm_up} forwards of warm-up",
@@ -232,8 +232,8 @@ def _lines(explanation: Explanation, top: int) -> list[str]:
     for device, nodes in explanation.recomputed:
         count = "1 node" if len(nodes) == 1 else f"{len(nodes)} nodes"
         lines += wrapped(f"{device} computes {count} again for the backward: {node_run(nodes)}", "  ")
-    algebra = [f"algebra: {told}" for told in explanation.algebra]
-    steps = steps_told(explanation.parallel, explanation.sums)
+    algebra = [f"algebra: {line}" for line in explanation.algebra]
+    steps = step_lines(explanation.parallel, explanation.sums)
     for text in (*algebra, *parts_lines(explanation.splits), *steps):
         lines += wrapped(text, "  ")
     for exchange in explanation.exchanges[:top]:
@@ -383,7 +383,7 @@ def explain(
         recomputed=_recomputed(instance, placement),
         splits=placed_splits(placement, problem.graph),
         exchanges=placement.exchanges,
-        algebra=algebra_told(placement),
+        algebra=algebra_lines(placement),
         parallel=None if parallel is None else parallel[1],
         sums=placed_sums(placement, problem.graph),
     )

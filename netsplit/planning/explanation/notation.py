@@ -45,8 +45,8 @@ def arriving_lines(arriving: Mapping[str, int]) -> list[str]:
     Args:
         arriving: device -> bytes.
     """
-    told = [f"{nbytes(size)} to {name}" for name, size in arriving.items() if size]
-    return [f"parameters that come, their states not counted: {listed(told)}"] if told else []
+    words = [f"{nbytes(size)} to {name}" for name, size in arriving.items() if size]
+    return [f"parameters that come, their states not counted: {listed(words)}"] if words else []
 
 
 def is_path(module: str) -> bool:

@@ -269,7 +269,7 @@ class _PathWalk:
         return _Post(lane[at - 1].end_s if at else 0.0, at)
 
     def _ring(self, name: str) -> dict[str, str]:
-        """Of a sum "... over d0, d1": each device's next."""
+        """Each device's next in the ring of a sum "... over d0, d1"."""
         devices = name.rpartition(" over ")[2].split(", ")
         if self.cluster is not None and len(devices) > 1:
             return dict(self.cluster.ring(devices))

@@ -66,7 +66,7 @@ class DeviceUse:
 
     @property
     def filled(self) -> float:
-        """Of its capacity."""
+        """The fraction of its capacity that is used."""
         return self.used_bytes / self.capacity_bytes if self.capacity_bytes else float("inf")
 
 
@@ -138,7 +138,7 @@ def device_uses(
     uses = []
     for p, device in enumerate(instance.problem.cluster.devices):
         mine = spent.get(device.name, {})
-        own, made, got = (kinds[device.name] for kinds in (owners, variables, copies))
+        owned, computed, got = (kinds[device.name] for kinds in (owners, variables, copies))
         uses.append(
             DeviceUse(
                 device=device.name,
@@ -150,14 +150,14 @@ def device_uses(
                 wait_s=mine.get("wait", 0.0),
                 send_s=mine.get("send", 0.0),
                 receive_s=mine.get("receive", 0.0),
-                state_bytes=sum(h.nbytes for h in own),
-                variable_bytes=sum(h.nbytes for h in made),
+                state_bytes=sum(h.nbytes for h in owned),
+                variable_bytes=sum(h.nbytes for h in computed),
                 copy_bytes=sum(h.nbytes for h in got),
                 used_bytes=int(used[p]),
                 memory=instance.problem.memory,
                 capacity_bytes=device.capacity_bytes,
-                owners=_largest(own, top),
-                variables=_largest(made, top),
+                owners=_largest(owned, top),
+                variables=_largest(computed, top),
                 copies=_largest(got, top),
             )
         )
@@ -224,5 +224,5 @@ def _holdings(
 
 
 def _largest(holdings: list[Holding], top: int) -> tuple[Holding, ...]:
-    some = [h for h in holdings if h.nbytes]
-    return tuple(sorted(some, key=lambda h: (-h.nbytes, h.name))[:top])
+    held = [h for h in holdings if h.nbytes]
+    return tuple(sorted(held, key=lambda h: (-h.nbytes, h.name))[:top])

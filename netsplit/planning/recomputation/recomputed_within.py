@@ -68,7 +68,7 @@ def recomputed_within(problem: Problem, placement: Placement) -> Placement:
 def nearest_recomputed(
     problem: Problem, placement: Placement, until: float = float("inf")
 ) -> tuple[Placement, dict[str, int]]:
-    """As `recomputed_within`, with its peaks; where nothing fits, what exceeds the capacities least.
+    """The result of `recomputed_within`, with its peaks; where nothing fits, what exceeds them least.
 
     Args:
         until: on ``time.perf_counter``; what is cheapest of all that fits is looked for no longer.
@@ -188,7 +188,7 @@ class _LeastRecomputation:
     def _without_needless(
         self, chosen: list[list[frozenset[str]]], peaks: dict[str, int]
     ) -> tuple[Placement, dict[str, int]]:
-        """Without parts for which there is room after all, as the knapsack's bytes are estimates."""
+        """Drops parts for which there is room after all, as the knapsack's bytes are estimates."""
         at = [0] * len(chosen)
         for _ in range(_SPARED):
             fewer = [[*own[:n], *own[n + 1 :]] for own, n in zip(chosen, at, strict=True)]
@@ -272,7 +272,7 @@ def _options(
 
 
 def _turns(program: Program, device: str) -> tuple[Counter[int], dict[int, int], set[int]]:
-    """Of a device's trained segments: how many micro-batches it computes and how many are in flight at most;
+    """Micro-batches that a device computes of its trained segments, the most in flight at once,
     and those whose backward always follows at once."""
     counts: Counter[int] = Counter()
     now: Counter[int] = Counter()

@@ -96,13 +96,13 @@ def host_seconds_per_byte(device: torch.device) -> float:
     if device.type != "cuda":
         return HOST_S_PER_BYTE
     clock = Clock(device)
-    here = torch.empty(HOST_BYTES, dtype=torch.uint8, device=device)
-    there = torch.empty(HOST_BYTES, dtype=torch.uint8, pin_memory=True)
+    on_device = torch.empty(HOST_BYTES, dtype=torch.uint8, device=device)
+    on_host = torch.empty(HOST_BYTES, dtype=torch.uint8, pin_memory=True)
     laps: list[Lap] = []
     for _ in range(6):
         start = clock.now()
-        there.copy_(here, non_blocking=True)
-        here.copy_(there, non_blocking=True)
+        on_host.copy_(on_device, non_blocking=True)
+        on_device.copy_(on_host, non_blocking=True)
         laps.append((start, clock.now()))
     return median(clock.seconds(laps)[1:]) / (2 * HOST_BYTES)
 

@@ -118,7 +118,7 @@ class Profiler:
             self.rounds.append(median(took))
 
     def seconds(self) -> dict[str, NodeSeconds]:
-        """Of every node: medians over the timed walks of all rounds so far."""
+        """Seconds of every node: medians over the timed walks of all rounds so far."""
         seconds: dict[str, NodeSeconds] = {}
         for window in self.windows:
             seconds |= window.seconds(self.timed, min(self.engine_call_s))
@@ -126,7 +126,7 @@ class Profiler:
 
     @property
     def drift(self) -> float:
-        """By what part the slowest round took longer than the fastest."""
+        """The part by which the slowest round took longer than the fastest."""
         return max(self.rounds) / min(self.rounds) - 1 if self.rounds else 0.0
 
     def _walk(self) -> None:

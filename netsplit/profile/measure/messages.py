@@ -25,7 +25,7 @@ WAIT_S = 60.0
 
 
 def copy_seconds_per_byte(mover: Mover, peer: str, barrier: Callable[[], None], rounds: int = 15) -> float:
-    """To be called by two workers at once; each gets what it measured itself.
+    """Measures copying; called by two workers at once, each gets what it measured itself.
 
     Kinds of a round follow one another at once, so that a change of the machine's speed reaches both of
     them; the answer is the median of differences within a round.

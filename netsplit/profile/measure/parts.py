@@ -22,6 +22,9 @@ from netsplit.profile.measure.predicted_bytes import transient_bytes
 
 __all__ = ["graph_of_nodes", "profile_parts"]
 
+_REPEATS = 4
+_ROUNDS = 2
+
 
 def profile_parts(
     graph: Graph,
@@ -31,19 +34,17 @@ def profile_parts(
     moving: Collection[str],
     torch_device: torch.device | str,
     *,
-    repeats: int = 4,
-    rounds: int = 2,
     in_flight: int = 1,
 ) -> dict[str, PartCosts]:
-    """Of these nodes; other arguments as of `Profiler`.
+    """Costs of these nodes; other arguments as of `Profiler`.
 
     Args:
         moving: operators that hand on pieces of tensors, or put them together.
     """
     device, own = torch.device(torch_device), graph_of_nodes(graph, names, moving)
     read = _values_read(graph, batch, values, own.input_variables, device)
-    profiler = Profiler(own, read, values, device, repeats=repeats, in_flight=in_flight)
-    for _ in range(rounds):
+    profiler = Profiler(own, read, values, device, repeats=_REPEATS, in_flight=in_flight)
+    for _ in range(_ROUNDS):
         profiler.round()
     settle(profiler)
     seconds, transients = profiler.seconds(), transient_bytes(own, read, values, device)

@@ -100,7 +100,7 @@ def test_what_fits_nowhere_is_refused_with_the_bytes_that_are_missing() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_chains_answer_is_near_the_best_of_all_sets(seed: int) -> None:
-    """Of iterations; most are the best. What is beside it are bytes of an operator's own gradients."""
+    """Compares iterations; most are the best. What is left out are bytes of an operator's own gradients."""
     rng = random.Random(seed)
     count = rng.randint(3, 5)
     graph = saving_chain([rng.choice([0, 50, 300, 900]) for _ in range(count)])

@@ -31,7 +31,7 @@ GROUPS = (
 
 
 def search_of_chain(schedules: Sequence[str] | None = None) -> WholeSearch:
-    """Of two stages with few micro-batches, and no more than that."""
+    """A search that has tried two stages with few micro-batches, and no more."""
     judge, now = Judge(lambda m: problem_of("chain", m, 2), recompute=False), time.perf_counter()
     open_ = AutoSchedule(replicas=False, schedules=schedules)
     search = WholeSearch(COUNTS, open_, judge, None, SearchTime(judge, now, now + 60))

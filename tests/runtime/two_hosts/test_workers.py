@@ -52,7 +52,7 @@ def _probe(worker: Worker, sizes: Sequence[int]) -> dict[tuple[str, str], Sample
 
 
 def test_the_probe_finds_the_rate_of_the_link(pool: WorkerPool, hosts: TwoHosts) -> None:
-    """Of all pairs of devices of two hosts, either way: one at a time has the link for itself.
+    """Probes all pairs of devices of two hosts, either way: one at a time has the link for itself.
 
     The least of several packets counts, so what is left of noise only slows; 3,100 bytes, which may pass at
     once, are a twentieth of the smallest size.

@@ -70,7 +70,7 @@ def told(runtime: LocalRuntime) -> dict[tuple[str, int], float]:
     return {
         key: n
         for each in runtime.executors_of(runtime.program).values()
-        for key, n in each.targets.told().items()
+        for key, n in each.targets.outputs().items()
     }
 
 

@@ -59,7 +59,7 @@ def _window(call: OnnxCall, x: Tensor) -> _PoolingWindow:
 
 
 def _margins(before: list[int], after: list[int]) -> list[int]:
-    """As ``F.pad`` has them: the last dimension first."""
+    """Margins as ``F.pad`` has them: the last dimension first."""
     return [p for i in reversed(range(len(before))) for p in (before[i], after[i])]
 
 

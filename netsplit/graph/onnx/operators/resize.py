@@ -41,7 +41,7 @@ def _resize(call: OnnxCall) -> Tensor:
 
 
 def _upsample(call: OnnxCall) -> Tensor:
-    """Of operator sets up to 9; later ones have Resize."""
+    """Upsample of operator sets up to 9; later ones have Resize."""
     x = call.tensor(0)
     scales = list(call.attr("scales") or call.host(1).reshape(-1))
     sizes = [math.floor(n * s) for n, s in zip(x.shape, scales, strict=True)]
@@ -78,7 +78,7 @@ def _resized(
 def _by_torch(
     call: OnnxCall, x: Tensor, changed: dict[int, tuple[int, float]], mode: str, coordinates: str
 ) -> Tensor | None:
-    """By ``interpolate``; None where it would say something else."""
+    """Resizes by ``interpolate``; None where it would say something else."""
     n = x.ndim - 2
     if not 1 <= n <= 3 or any(axis < 2 for axis in changed):
         return None

@@ -88,8 +88,8 @@ class _Contenders:
         """Simulate placements of the same rewrites, and what lists make of these."""
         own = self.problem.rewritten(given[0].rewrites)
         of_lists = [] if own is self.problem else list(listed(own))
-        some = filter(None, (_judged(origin, own, each) for each in (*given, *of_lists)))
-        self.judged.setdefault(own.graph.rewrites, []).extend(some)
+        candidates = filter(None, (_judged(origin, own, each) for each in (*given, *of_lists)))
+        self.judged.setdefault(own.graph.rewrites, []).extend(candidates)
 
     def learn(self, problem: Problem) -> None:
         """Judge all of it by what is known now."""
@@ -101,7 +101,7 @@ class _Contenders:
                 self.judge(each[0].origin, [own.placement for own in each])
 
     def measure(self, count: int) -> None:
-        """Until none of the first so many is estimated that may be of use."""
+        """Measure until none of the first so many that may be of use is estimated."""
         while first := next(filter(self._is_estimated, self.leaders[:count]), None):
             self.measured.add(first.rewrites)
             try:
@@ -140,18 +140,18 @@ def whole_or_in_parts(
     loading = Search(problem, starts, deadline, (), "auto")
     loading.compile()
     now, deadline = time.perf_counter(), loading.deadline
-    whole, told, refusal = None, None, None
+    whole, simulated, refusal = None, None, None
     try:
         whole = of_whole(problem, now + WHOLE * (deadline - now))
-        told = _judged("whole operators", problem, _placed(problem.graph, whole))
+        simulated = _judged("whole operators", problem, _placed(problem.graph, whole))
     except InfeasibleError as error:
         refusal = error
-    than_s = inf if told is None or told.missing_bytes else told.iteration_s
+    than_s = inf if simulated is None or simulated.missing_bytes else simulated.iteration_s
     parts = best_in_parts(problem, starts, deadline, than_s, algebra)
     if parts is None and whole is None:
         assert refusal is not None
         raise refusal
-    if parts is None or (whole is not None and told is not None and not parts.gains(told)):
+    if parts is None or (whole is not None and simulated is not None and not parts.gains(simulated)):
         assert whole is not None
         return whole
     if problem.improved is not None:
@@ -162,7 +162,7 @@ def whole_or_in_parts(
         {name: float(rank) for name, rank in priority.items()},
         status="feasible",
         objective_s=parts.iteration_s,
-        notes={"found_by": parts.origin, "whole_s": None if told is None else told.iteration_s},
+        notes={"found_by": parts.origin, "whole_s": None if simulated is None else simulated.iteration_s},
         rewrites=parts.rewrites,
     )
 

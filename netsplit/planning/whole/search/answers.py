@@ -110,7 +110,7 @@ class MethodAnswers:
 
     def _limit(self, method: Partitioner) -> float | None:
         """Of a method that was asked for, each answer's part of the time; others take none to speak of."""
-        if self.method is None or getattr(method, "time_limit_s", None) is None:
+        if self.method is None or method.time_limit_s is None:
             return None
         return max(self.time.all_s / len(self.counts), 1.0)
 
@@ -123,7 +123,7 @@ class MethodAnswers:
 
     def _asked(self, problem: Problem, schedule: Schedule, method: Partitioner) -> Placement:
         last = self.time.deadline if self.judge.winner is not None else float("inf")
-        if getattr(method, "time_limit_s", None) is None:
+        if method.time_limit_s is None:
             placement = method.partition(roomy(problem))
             late = not self.judge.affords(schedule, placement)
             if late or self._behind(schedule.microbatches, placement) or _fits(problem, placement):

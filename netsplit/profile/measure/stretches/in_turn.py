@@ -115,7 +115,7 @@ def in_rounds(
 
 
 def _ratios(own: Mapping[int, float], several: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """Of the mean of several devices to one alone, by size."""
+    """Ratios of the mean of several devices to one alone, by size."""
     sizes = [n for n in own if several and all(n in each for each in several)]
     return {n: fmean(each[n] for each in several) / own[n] for n in sizes}
 

@@ -76,20 +76,20 @@ class Stretch:
     def results(
         self, module: nn.Module, inputs: tuple[Tensor, ...], tensors: dict[str, Tensor]
     ) -> tuple[Tensor, ...]:
-        """Of a module that is called `module` in another, as `copies` names tensors, on copies of inputs."""
+        """Results on copies of inputs, of a module called `module` in another, as `copies` names tensors."""
         cloned = tuple(t.clone() for t in inputs)
         with autocast_of(self.graph, self.clock.device):
             results: tuple[Tensor, ...] = functional_call(module, tensors, cloned)
         return results
 
     def ends(self, results: tuple[Tensor, ...]) -> list[Tensor]:
-        """Where a backward begins."""
+        """The tensors where a backward begins."""
         asked = self.graph.requires_backward
         return [t for k, t in zip(self.outputs, results, strict=True) if k in asked]
 
     @property
     def seconds(self) -> float:
-        """Of the last micro-batches in flight together, forward and backward."""
+        """Seconds of the last micro-batches in flight together, forward and backward."""
         n = self.in_flight
         return sum(self.clock.seconds(self.forward[-n:])) + sum(self.clock.seconds(self.backward[-n:]))
 

@@ -62,7 +62,7 @@ class SplitBackward:
             self.own.setdefault(name, []).append(lap)
 
     def weight_seconds(self, timed: list[int], backward: Mapping[str, float]) -> dict[str, float]:
-        """Of every deferrable node the part of its `backward` that can be put off.
+        """Seconds of every deferrable node's `backward` that can be put off.
 
         The window's fraction of the weight part is spread over its nodes as their own gradients took.
         """
@@ -77,7 +77,7 @@ class SplitBackward:
         return _spread(wanted, {name: own[name] for name in bounds}, bounds)
 
     def _own_seconds(self) -> dict[str, float]:
-        """Of every deferrable node, as measured; a view's weight is known by its parameter too."""
+        """Measured seconds of every deferrable node; a view's weight is known by its parameter too."""
         seconds: dict[str, float] = {}
         for parameter, laps in self.own.items():
             users = [name for name in self.owner.get(parameter, ()) if name in self.nodes]
@@ -176,7 +176,7 @@ class Window:
             bench.run_backward(contexts.pop(), gradients)
 
     def seconds(self, timed: list[int], engine_call_s: float) -> dict[str, NodeSeconds]:
-        """Of each node: its median alone, fitted so that the nodes add up to the window as one piece."""
+        """Seconds of each node: its median alone, scaled so that the nodes add up to the whole window."""
         forward = {b.node.name: self._median(b.forward, timed) for b in self.benches}
         backward = {b.node.name: self._median(b.backward, timed) for b in self.benches if b.backward}
         forward = adjusted_to_sum(forward, self._together(self.stretch.forward, timed))

@@ -101,10 +101,10 @@ def test_parts_are_measured_before_they_win() -> None:
 
 
 def test_unity_measures_what_it_answers() -> None:
-    """Parts on a device of a tenth of the speed gain less than a fifth, which they are found to take longer."""
+    """A second device of a tenth of the speed gains less than the fifth by which parts turn out slower."""
     kinds, method = (1.0, 0.1), Unity(algebra=False)
     assert decide(problem_of(1.0, kinds=kinds), method).placement.rewrites
-    meter, problem = SlowParts.on(problem_of(1.0, kinds=kinds), lambda rewrites: 1.19)
+    _, problem = SlowParts.on(problem_of(1.0, kinds=kinds), lambda rewrites: 1.19)
     plan = decide(problem, method)
     assert plan.placement.rewrites == ()
     assert plan.placement.report.notes["foreseen_s"]["the programme"] > plan.objective_s
