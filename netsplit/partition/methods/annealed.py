@@ -19,13 +19,13 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
 
-__all__ = ["LISTED", "annealed", "listed"]
+__all__ = ["LISTED", "annealed", "placements_by_lists"]
 
 LISTED: tuple[Partitioner, ...] = (Heft(), Dpos())
 METHODS: tuple[Partitioner, ...] = (*LISTED, MEtf(), Balanced(), PipeDream(straight=True, max_states=400))
 
 
-def listed(problem: Problem) -> Iterator[Placement]:
+def placements_by_lists(problem: Problem) -> Iterator[Placement]:
     """What list schedules answer, where that fits."""
     for method in LISTED:
         with suppress(InfeasibleError):

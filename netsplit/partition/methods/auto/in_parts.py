@@ -21,7 +21,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.engines.search import SLIGHT, Search
-from netsplit.partition.methods.annealed import annealed, listed
+from netsplit.partition.methods.annealed import annealed, placements_by_lists
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.partition.methods.unity.unity import Unity
 from netsplit.partition.partitioner import Choice
@@ -87,7 +87,7 @@ class _Contenders:
     def judge(self, origin: str, given: Sequence[Placement]) -> None:
         """Simulate placements of the same rewrites, and what lists make of these."""
         own = self.problem.rewritten(given[0].rewrites)
-        of_lists = [] if own is self.problem else list(listed(own))
+        of_lists = [] if own is self.problem else list(placements_by_lists(own))
         candidates = filter(None, (_judged(origin, own, each) for each in (*given, *of_lists)))
         self.judged.setdefault(own.graph.rewrites, []).extend(candidates)
 
