@@ -193,13 +193,8 @@ class DeviceCosts:
     def scaled(self, speed: float) -> DeviceCosts:
         """Those of a device that does everything `speed` times as fast.
 
-        Every second is one of the device's own work, overheads and copying too, and is divided by it: a
-        device that is twice as fast is so in all it does, else overheads that were measured on another
-        would weigh more on it than they can. `contention` says how many times longer a computation takes in
-        company than alone, a ratio of two such times, and stays. So does `host_s_per_byte`, of a link.
-
-        Args:
-            speed: more than 0.
+        Overheads and copying are divided by it, too. `contention`, a ratio, stays, and so does
+        `host_s_per_byte`, of a link.
         """
         return replace(
             self,

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.engines.compiled import compiled, inner
+from netsplit.compiled import compiled, inner
 
 __all__ = ["PASSES", "Packed", "seconds_of_layouts"]
 
