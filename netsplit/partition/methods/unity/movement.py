@@ -29,6 +29,7 @@ Numbers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 Runs: TypeAlias = tuple[tuple[int, int], ...]
+Devices: TypeAlias = tuple[int, ...]
 
 
 def key_of(layout: Layout) -> tuple[object, ...]:
@@ -65,6 +66,8 @@ class Movement:
     costs: Costs
     known: dict[object, tuple[Floats, Floats]] = field(default_factory=dict)
     pieces: dict[object, _HeldPieces] = field(default_factory=dict)
+    cuts: dict[object, tuple[tuple[Runs, ...], Numbers, Numbers]] = field(default_factory=dict)
+    rings: dict[Devices, tuple[Floats, Floats, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         cluster = self.machines.cluster
@@ -139,19 +142,26 @@ class Movement:
 
     def _pieces(self, layout: Layout, shape: tuple[int, ...]) -> _HeldPieces:
         devices: tuple[Any, ...] = layout.mesh.devices  # numbers
-        numbers = np.zeros((len(devices), len(shape)), np.int64)
-        pieces, runs = [], list[Runs]()
-        region = np.zeros(len(devices), np.int64)
-        every = [layout.runs(device, shape) for device in devices]
-        for d in range(len(shape)):
-            own = [tuple(each[d]) for each in every]
-            there = {piece: i for i, piece in enumerate(dict.fromkeys(own))}
-            numbers[:, d] = [there[piece] for piece in own]
-            runs += there
-            pieces.append(len(there))
-            region = region * len(there) + numbers[:, d]
+        every = np.arange(len(devices)).reshape(layout.mesh.shape)
+        numbers, pieces, runs = np.zeros((len(devices), len(shape)), np.int64), [], list[Runs]()
+        region, elements = np.zeros(len(devices), np.int64), np.ones(len(devices), np.int64)
+        for d, (size, axes) in enumerate(zip(shape, layout.axes, strict=True)):
+            cut = [(layout.mesh.shape[m], layout.sizes.get(m), layout.blocks.get(m, 1)) for m in axes]
+            key = size, axes, every.ndim, tuple(cut)
+            if key not in self.cuts:
+                where = every[tuple(slice(None if m in axes else 1) for m in range(every.ndim))]
+                own = [tuple(layout.runs(devices[i], shape)[d]) for i in where.flat]
+                there = {piece: i for i, piece in enumerate(dict.fromkeys(own))}
+                at = np.array([there[piece] for piece in own]).reshape(where.shape)
+                held = np.array([sum(high - low for low, high in piece) for piece in there])
+                self.cuts[key] = tuple(there), at, held
+            own_runs, at, held = self.cuts[key]
+            numbers[:, d] = np.broadcast_to(at, every.shape).ravel()
+            region = region * len(own_runs) + numbers[:, d]
+            elements *= held[numbers[:, d]]
+            pieces.append(len(own_runs))
+            runs += own_runs
         _, region = np.unique(region, return_inverse=True)
-        held = [prod(sum(high - low for low, high in runs) for runs in each) for each in every]
         where = np.array(devices, np.int64)
         _, group = np.unique(region * len(self.host) + self.host[where], return_inverse=True)
         return _HeldPieces(
@@ -161,9 +171,25 @@ class Movement:
             np.array([len(each) for each in runs], np.int64),
             np.array([run for each in runs for run in each], np.int64).reshape(-1, 2),
             region,
-            np.array(held, np.int64),
+            elements,
             group,
         )
+
+    def ring_seconds(self, devices: Devices, nbytes: int, rings: int, steps: int) -> float:
+        """Of so many rings at once, queued at NICs; with a part of the latency of all `steps`."""
+        if len(devices) < 2:
+            return 0.0
+        if devices not in self.rings:
+            cluster = self.machines.cluster
+            pairs = cluster.ring([cluster.devices[p].name for p in devices])
+            links = np.array([(cluster.links[pair].latency_s, cluster.links[pair].seconds_per_byte) for pair in pairs])
+            queued = max((pace for pair in pairs for _, pace in cluster.way(*pair)), default=0.0)
+            self.rings[devices] = links[:, 0], links[:, 1], queued
+        latency, pace, queued = self.rings[devices]
+        times = 2 * (len(devices) - 1)
+        alone = times * float(latency.max())
+        busy = times * float((latency + nbytes / len(devices) * pace).max()) - alone
+        return max(busy, rings * times / len(devices) * queued * nbytes) + alone / steps
 
 
 def _packed(every: Sequence[_HeldPieces]) -> Packed:
