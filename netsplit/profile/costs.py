@@ -91,10 +91,10 @@ class StepScratch:
     every: float = 0.0  # of all at once
 
     def nbytes(self, sizes: Iterable[int]) -> int:
-        """The most bytes, with parameters of these bytes in any order; at least a copy of the largest."""
+        """The most bytes, with parameters of these bytes in any order."""
         largest, second, *_ = (*nlargest(2, given := list(sizes)), 0, 0)
         more, less = max(self.own, self.before), min(self.own, self.before)
-        return max(largest, ceil(more * largest + less * second + self.every * sum(given)))
+        return ceil(more * largest + less * second + self.every * sum(given))
 
 
 @dataclass(frozen=True)
