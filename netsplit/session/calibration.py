@@ -121,13 +121,6 @@ class Calibrator:
         )
         kept = cache.get(digest, task.graph.nodes)
         measured, age_s = kept if kept is not None else (None, 0.0)
-        if measured is not None and not measured.steady and digest in cache.unsure:
-            log.info(
-                "Using the costs measured on %s %s ago. The slow-down between workers stays as an earlier "
-                "job of this command measured it, uncertain.",
-                device.name, _ago(age_s),
-            )  # fmt: skip
-            return cache.unsure[digest]
         if measured is not None:
             tried = mates if measured.steady else [rank]
             if not self._still_true(measured, age_s, tried, rank):
@@ -148,8 +141,6 @@ class Calibrator:
             return measured
         complete = self._together(measured, mates)
         cache.put(digest, complete if complete.steady else replace(measured, steady=False), age_s)
-        if not complete.steady and cache.folder is not None:
-            cache.unsure[digest] = complete
         return complete
 
     def _measured_alone(self, rank: int) -> Measured:
