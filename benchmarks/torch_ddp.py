@@ -64,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [(each.index + 1, each.train_loss, each.score, each.seconds) for each in history.epochs]
     print(Table(COLUMNS, rows).markdown())
     print(
-        f"\nsamples/s over {given.processes} processes: median {history.throughput:.1f}, least / mean / "
-        f"greatest {' / '.join(f'{rate:.1f}' for rate in history.throughputs)}"
+        f"\nsamples/s over {given.processes} processes: median {history.throughput:.1f}, most of "
+        f"them {' to '.join(f'{rate:.1f}' for rate in history.spread)}"
     )
     if given.json is not None:
         record = {"iterations": history.iterations, "epochs": history.epochs}

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from netsplit.data.dataset import Data
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
-from netsplit.graph.onnx.export import inference_model
-from netsplit.graph.onnx.read import graph_of
 from netsplit.graph.recording.step import capture
+from reproduce.onnx_graphs import graph_of, inference_model
 
 __all__ = ["WORKERS", "ByName", "ModelCase", "check_references"]
 

@@ -15,7 +15,7 @@ from netsplit import cluster as clusters
 from netsplit.config import build
 from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
+from netsplit.partition.objectives import ObjectiveName
 from netsplit.settings import LowPrecision, OffloadName, check_numbers
 
 from ._entry import settings_of
@@ -85,7 +85,6 @@ class PartitionSettings(GraphSettings):
     """The top-level keys of `conf/partition.yaml`."""
 
     objective: ObjectiveName = "latency"
-    contiguous: bool = False
     passes: Literal["training", "forward"] = "training"
     variable_copies: int | None = None
     result: str | None = None
@@ -97,10 +96,6 @@ class PartitionSettings(GraphSettings):
         if self.result is not None and Path(self.result).resolve() == Path(self.graph).resolve():
             raise ConfigError(
                 f"result is '{self.result}', which is the graph file itself: give another path."
-            )
-        if self.contiguous and self.objective not in CONTIGUOUS:
-            raise ConfigError(
-                f"contiguous=true goes with objective=max_load, and objective is {self.objective}."
             )
         if self.result is not None and (not self.result or Path(self.result).is_dir()):
             raise ConfigError(f"result is '{self.result}': give the path of a file to write.")

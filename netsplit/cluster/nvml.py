@@ -59,14 +59,6 @@ class Gpus:
     links: dict[tuple[int, int], Link] = field(default_factory=dict)
     """What the way promises. A plan for later may use it; workers that run measure their own."""
 
-    def summary(self) -> str:
-        """A line for every GPU with its name, memory and ways to the others, in order."""
-        return "\n".join(
-            f"{a.device}  {a.name}, {a.memory_bytes / 2**30:.1f} GiB  "
-            + " ".join("X" if a == b else self.ways[_pair(a.index, b.index)] for b in self.gpus)
-            for a in self.gpus
-        )
-
 
 def gpu_cluster(
     name: str,
@@ -194,7 +186,3 @@ def _pcie_bytes_s(nvml: Any, handle: Any) -> float:
     except nvml.NVMLError:
         generation, width = 3, 16
     return PCIE_BYTES_S.get(generation, PCIE_BYTES_S[3]) * width
-
-
-def _pair(p: int, q: int) -> tuple[int, int]:
-    return (p, q) if p < q else (q, p)

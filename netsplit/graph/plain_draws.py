@@ -32,7 +32,7 @@ from netsplit.graph.random_draws import (
     seed_generators,
 )
 from netsplit.graph.recording.seeds import marked, no_seeds
-from netsplit.graph.recording.step import Inference, LossFunction, TrainingStep
+from netsplit.graph.recording.step import Inference, TrainingStep
 from netsplit.graph.recording.torch_calls import (
     checkpoints_replaced,
     intercepted_functions,
@@ -90,7 +90,6 @@ class PlainDraws:
                 self.stack = stack.pop_all()
                 return self
             self.seed = marked()
-            self._seed_for_loss()
             for patched in (_patched_functions, _patched_modules, _patched_checkpoints):
                 stack.enter_context(patched(self))
             stack.enter_context(script_unoptimised())
@@ -126,15 +125,6 @@ class PlainDraws:
         self.seed = self.key.seed_of(self.drawn[-1].name)
         seed_generators(self.seed)
 
-    def _is_loss(self) -> bool:
-        """Whether the next node is a loss that is no module and stays whole: none sees where it begins."""
-        call = self.calls.get(self.left[-1].op) if self.left else None
-        return isinstance(call, ModuleCall) and isinstance(call.module, LossFunction)
-
-    def _seed_for_loss(self) -> None:
-        if self._is_loss():
-            seed_generators(self.key.seed_of(self.left[-1].name))
-
     @contextmanager
     def opaque(self) -> Iterator[None]:
         """Around a Python call that is the graph's next drawing node: seeded once, whatever it draws."""
@@ -151,7 +141,6 @@ class PlainDraws:
                 yield
         finally:
             self.inside -= 1
-            self._seed_for_loss()
 
     @contextmanager
     def once_more(self, nodes: Sequence[Node]) -> Iterator[None]:
@@ -175,8 +164,6 @@ class PlainDraws:
             return in_logical_order(op, args, kwargs)
         if _in_backward():
             return op(*args, **kwargs)
-        if self._is_loss():
-            return op(*args, **kwargs)
         if not self.left or self.left[-1].op != str(op):
             there = f"the graph has {_named(self.left[-1])}" if self.left else "the graph has no more"
             raise NetSplitError(
@@ -189,9 +176,7 @@ class PlainDraws:
                 "what is drawn by a fixed seed, or keep it in a buffer."
             )
         self.take()
-        result = in_logical_order(op, args, kwargs)
-        self._seed_for_loss()
-        return result
+        return in_logical_order(op, args, kwargs)
 
 
 class _Seen(SchemaCheckMode):

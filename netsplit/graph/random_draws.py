@@ -2,10 +2,8 @@
 
     DrawKey(seed, iteration, microbatch) ── seed_of(node) ──► 64 bits ──► the generator, just before the node
 
-Neither where a node runs, nor what ran before it, nor how often it is computed matters; nor how its input
-lies in memory, though torch's generators fill a tensor in the order of its memory: such a node reads a
-contiguous copy. CPU and CUDA draw different numbers from one key, as torch's generators do, and so may CUDA
-devices of different models where a tensor is large.
+Neither where a node runs, nor what ran before it, nor how its input lies in memory matters: such a node reads
+a contiguous copy. CPU and CUDA draw different numbers from one key, as torch's generators do.
 """
 
 from __future__ import annotations

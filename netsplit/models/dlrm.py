@@ -60,9 +60,6 @@ def dlrm(
         width: of what is looked up.
         bottom: how many numbers a sample has, and the sizes of the layers that they go through; () for none.
         top: sizes of the layers before the last one.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, width=width, tables=min(tables, default=0))
     check_least(1, bottom=min(bottom, default=1), top=min(top, default=1))

@@ -61,9 +61,6 @@ def towers(
             side by side through `top` and a last layer.
         top: of layers, for cat.
         bias: of all layers.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, inputs=min(inputs, default=0), tower=min(tower, default=0))
     check_least(1, top=min(top, default=1))

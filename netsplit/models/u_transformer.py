@@ -156,9 +156,6 @@ def u_transformer(
         depth: levels, not counting the bottom.
         heads: of every attention.
         in_channels: colour planes of an image.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, depth=depth, in_channels=in_channels)
     check_heads(heads, base_channels=base_channels)

@@ -91,10 +91,10 @@ class StepScratch:
     every: float = 0.0  # of all at once
 
     def nbytes(self, sizes: Iterable[int]) -> int:
-        """The most bytes, with parameters of these bytes in any order; at least a copy of the largest."""
+        """The most bytes, with parameters of these bytes in any order."""
         largest, second, *_ = (*nlargest(2, given := list(sizes)), 0, 0)
         more, less = max(self.own, self.before), min(self.own, self.before)
-        return max(largest, ceil(more * largest + less * second + self.every * sum(given)))
+        return ceil(more * largest + less * second + self.every * sum(given))
 
 
 @dataclass(frozen=True)
@@ -193,13 +193,8 @@ class DeviceCosts:
     def scaled(self, speed: float) -> DeviceCosts:
         """Those of a device that does everything `speed` times as fast.
 
-        Every second is one of the device's own work, overheads and copying too, and is divided by it: a
-        device that is twice as fast is so in all it does, else overheads that were measured on another
-        would weigh more on it than they can. `contention` says how many times longer a computation takes in
-        company than alone, a ratio of two such times, and stays. So does `host_s_per_byte`, of a link.
-
-        Args:
-            speed: more than 0.
+        Overheads and copying are divided by it, too. `contention`, a ratio, stays, and so does
+        `host_s_per_byte`, of a link.
         """
         return replace(
             self,

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,15 +88,10 @@ def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -
 
 @dataclass
 class ProfileCache:
-    """Measurements as files; None as the folder: nothing is kept.
-
-    `unsure` has those, by digest, whose trial run was not steady: not for a file, but good enough for the
-    further jobs of a command.
-    """
+    """Measurements as files; None as the folder: nothing is kept."""
 
     folder: Path | None
     refresh: bool = False  # measure anew, and keep that; also once what was kept is out of date
-    unsure: dict[str, Measured] = field(default_factory=dict)
 
     def get(self, digest: str, nodes: Collection[str] | None = None) -> tuple[Measured, float] | None:
         """What was measured, and its age in seconds.

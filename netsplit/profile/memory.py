@@ -136,8 +136,7 @@ class MemoryModel:
 def static_model(graph: Graph, alpha: int, copies: int = 2) -> MemoryModel:
     """NetSplit thesis, equation (5-18): all variables are there at once, `copies` times each.
 
-    The equation counts every variable twice, for its value and its gradient. With n micro-batches in
-    flight, the values of all n are alive and the gradients of the one whose backward runs: n + 1 times.
+    Twice, for its value and its gradient; with n micro-batches in flight n + 1 times.
     """
     variables, copied = graph.variables.items(), _copied(graph)
     return MemoryModel(
@@ -151,10 +150,9 @@ def static_model(graph: Graph, alpha: int, copies: int = 2) -> MemoryModel:
 def lifetimes_model(graph: Graph, alpha: int, in_flight: int) -> MemoryModel:
     """What stays from forward to backward, of all micro-batches in flight: what autograd saves.
 
-    A storage that some node saves counts where any node reads or makes it or a view of it, as a device
-    keeps what carries a gradient over its border; what operators save beside counts at the operator. Inputs
-    of the graph count wherever they are read. What lives for less long, gradients from operator to operator
-    above all, is left to the simulator (`netsplit.simulate.memory`), whose peaks correct this count.
+    A storage that some node saves counts where any node reads or makes it or a view of it; what operators
+    save beside counts at the operator, and inputs of the graph wherever they are read. What lives for less
+    long is left to the simulator (`netsplit.simulate.memory`), whose peaks correct this count.
     """
     storage = {k: storage_of(graph, k) for k in graph.variables}
     saved = {storage[k] for node in graph for k in node.saved if k in storage}

@@ -4,10 +4,8 @@
                                          forward:  what the node is the first to save goes
                                          backward: what it is the first to read of that comes back
 
-Copies are counted where they are made, on the device's own stream, as the runtime makes them: none overlaps a
-computation. A storage counts at the first node that saves it whether it crosses to another device or not;
-what crosses stays where it is, so that the seconds are a little too many there. A forward that is recomputed
-counts its copies twice, though it makes them once.
+Copies are on the device's own stream: none overlaps a computation. A storage counts at the first node that
+saves it; what crosses to another device, or is recomputed, counts a little too much.
 """
 
 from __future__ import annotations

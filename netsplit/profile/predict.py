@@ -4,10 +4,8 @@
                                                         bytes / (bandwidth · fraction reached)
 
 This is the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009) with a fraction of both peaks for each
-class of operators, and the fixed cost of a call. A device that computes while it waits for memory takes the
-larger of the two; one thread of a processor takes their sum, and more for a call in a step that fills its
-caches and for a convolution of few places. Shares are given for a device that is not here
-(`cluster.catalogue`), or fitted to measured profiles (`benchmarks.predictor`).
+class of operators, and the fixed cost of a call. One thread of a processor takes the sum of the two, and more
+in a step that fills its caches.
 """
 
 from __future__ import annotations

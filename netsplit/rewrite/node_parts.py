@@ -164,19 +164,13 @@ def does(node: Node) -> str:
     return _DOES.get(node.kind, "put together")
 
 
-def parts_label(parts: Sequence[NodePart], short: bool = False) -> str:
-    """Names what runs together: ``part 1/2 of linear_2``, ``part 1/2 of 3 operators``, ``4 parts``; or "".
-
-    Args:
-        short: ``1/2`` instead.
-    """
+def parts_label(parts: Sequence[NodePart]) -> str:
+    """Names what runs together: ``part 1/2 of linear_2``, ``part 1/2 of 3 operators``, ``4 parts``; or ""."""
     if not parts:
         return ""
     if len({tuple(cut.number for cut in part.cuts) for part in parts}) > 1:
         return f"{len(parts)} parts"
     number = " of ".join(cut.number for cut in reversed(parts[0].cuts))
-    if short:
-        return number
     return f"part {number} of {parts[0].operator if len(parts) == 1 else f'{len(parts)} operators'}"
 
 

@@ -131,4 +131,4 @@ def _measure(
         k: init.within(wholes) if init.region is None else init.within(wholes).contiguous().clone()
         for k, init in graph.initializers.items()
     }
-    return profile_parts(graph, batch, values, names, MOVES, worker.torch_device, in_flight=in_flight)
+    return profile_parts(graph, batch, values, names, MOVES, worker.torch_device, in_flight)

@@ -41,7 +41,7 @@ from netsplit.runtime.workers.machines import located, with_room
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 from netsplit.session.decision import problem_of, training_plan
-from netsplit.session.measured_costs import UNSURE, MeasuredCosts
+from netsplit.session.measured_costs import MeasuredCosts
 from netsplit.session.step import ModelStep
 from netsplit.settings import ProfileMode
 from netsplit.training.adapt.adaptation import Adaptation
@@ -119,7 +119,7 @@ class Session:
     def costs(self) -> MeasuredCosts:
         """What training steps cost on these workers."""
         folder = None if self.profile == "off" else self.profile_cache or default_folder()
-        cache = ProfileCache(folder, self.profile == "refresh", UNSURE)
+        cache = ProfileCache(folder, self.profile == "refresh")
         asked = self.spec, self.profile == "predicted", cache, self.stages
         return MeasuredCosts(*asked, lambda: self.pool, lambda: self.cluster)
 

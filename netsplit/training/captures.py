@@ -103,7 +103,7 @@ class Captures:
     limit: int = MAX_PROGRAMS
     check: bool = True
     trained: Callable[[], Mapping[str, Tensor]] = dict
-    _evaluated_first: Batch | None = None
+    _evaluated: bool = False
     _training: dict[Hashable, Graph] = field(default_factory=dict)
     _inference: dict[Hashable, Graph] = field(default_factory=dict)
     _dims: dict[Hashable, OutputDims] = field(default_factory=dict)
@@ -163,15 +163,15 @@ class Captures:
         values = self.trained()
         on_cpus = graph.autocast is not None and self.device_type == "cpu"
         fused = on_cpus and any(isinstance(each, _FUSED) for each in self.model.modules())
-        if fused and self._evaluated_first is None:
+        if fused and not self._evaluated:
             log.warning(
                 "%s predicts with its attention layers as they train: under autocast on a CPU, torch's fused "
                 "ones, which plain PyTorch takes in evaluation, round otherwise and answer %s.",
                 type(self.model).__name__, graph.autocast,
             )  # fmt: skip
         with interrupts_held(), _encoders_as_captured(graph):
-            seconds = check_inference(self.model, graph, batch, values, self._evaluated_first)
-        self._evaluated_first = self._evaluated_first or batch
+            seconds = check_inference(self.model, graph, batch, values)
+        self._evaluated = True
         if seconds is not None:
             log.debug("It predicts as plain PyTorch does (checked in %.1f s).", seconds)
 

@@ -6,22 +6,14 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Epoch", "History", "Iteration", "Observer", "Position", "Throughputs"]
+__all__ = ["Epoch", "History", "Iteration", "Observer", "Position"]
 
 _QUARTERED = 8  # iterations of which a quarter is left out at either end
 _STORED = 100  # iterations that a checkpoint keeps: enough for the median of their seconds
-
-
-class Throughputs(NamedTuple):
-    """Samples per second of several iterations, as the thesis prints them (Table 6-4)."""
-
-    least: float
-    mean: float  # of the iterations' own samples per second
-    greatest: float
 
 
 @dataclass(frozen=True)
@@ -103,12 +95,6 @@ class History:
         return statistics.median(self._batch_seconds())
 
     @property
-    def throughputs(self) -> Throughputs:
-        """Samples per second over the iterations of which `iteration_s` is the median."""
-        rates = [self.batch_size / seconds for seconds in self._batch_seconds()]
-        return Throughputs(min(rates), statistics.fmean(rates), max(rates))
-
-    @property
     def spread(self) -> tuple[float, float]:
         """Samples per second that the middle half of these iterations had; of fewer than eight, all."""
         rates = sorted(self.batch_size / seconds for seconds in self._batch_seconds())
@@ -156,14 +142,9 @@ class History:
             for each in stored["iterations"]
         ]
         first = last[0].step if last else 0
-        self.iterations = [done for done in self.iterations if done.step < first] + last
-        self.epochs = [_epoch(**each) for each in stored["epochs"]]
+        self.iterations = [it for it in self.iterations if it.step < first] + last
+        self.epochs = [Epoch(**each) for each in stored["epochs"]]
         self.peak_bytes = self.peak_bytes or dict(stored["peak_bytes"])
-
-
-def _epoch(*, test_accuracy: float | None = None, **stored: Any) -> Epoch:
-    """An epoch from a checkpoint; earlier ones had an accuracy, and no other metric."""
-    return Epoch(**({"score": test_accuracy} | stored))
 
 
 class Observer(Protocol):

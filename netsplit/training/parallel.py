@@ -83,7 +83,7 @@ class ParallelModel:
         self._end = None if on_close is None else weakref.finalize(self, _end_here, os.getpid(), on_close)
         self._turn = threading.RLock()
         placed = weakref.proxy(self)  # in no circle with what it has: it ends when it is dropped
-        self._watch = ModelWatch(model, programs, runtime.optimizer, lambda: placed._open(), self._turn)
+        self._watch = ModelWatch(model, programs, lambda: placed._open(), self._turn)
 
     @property
     def batch_size(self) -> int:

@@ -107,7 +107,7 @@ def run(
     write_whole(whole, folder)
     files = ", ".join(write_plan(whole.plan, folder))
     plan = whole.plan
-    timeline_figure(plan.simulated[1], None, folder / "timeline.png", plan.event_parts)
+    timeline_figure(plan.simulated[1], None, folder / "timeline.png")
     console.print(
         f"Written to {folder}: plan.json, frontier.txt, {files}, timeline.png.",
         highlight=False,
@@ -137,7 +137,7 @@ def show_whole(console: Console, whole: WholePlan, notes: bool = True) -> None:
     console.print(whole.plan.summary().devices.terminal())
     table = frontier_table(whole.frontier)
     console.print(table.title, highlight=False)
-    console.print(table.text(), soft_wrap=True)
+    console.print("\n".join(table.lines()), highlight=False, markup=False, soft_wrap=True)
     for line in whole.absent:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for line in gain_lines(whole.gains):

@@ -15,7 +15,7 @@ from netsplit.data.draw import Drawn, limited
 from netsplit.data.keys import at_least, root_folder
 from netsplit.errors import ConfigError
 
-__all__ = ["MASK", "UNKNOWN", "VOCABULARY", "encoded", "text", "text_of"]
+__all__ = ["MASK", "UNKNOWN", "VOCABULARY", "encoded", "text"]
 
 VOCABULARY = ("<unknown>", "<mask>", "\t", "\n", *map(chr, range(ord(" "), ord("~") + 1)))
 """The same for every text: a model trained on one fits another."""
@@ -74,11 +74,6 @@ def encoded(characters: str) -> np.ndarray:
     """Indices in the vocabulary, (n,) uint8."""
     points = np.frombuffer(characters.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     return _IDS[np.minimum(points, _LAST)]
-
-
-def text_of(tokens: Tensor) -> str:
-    """The characters again; unknown and masked ones by their names."""
-    return "".join(VOCABULARY[token] for token in tokens.tolist())
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:

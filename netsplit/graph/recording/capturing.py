@@ -28,7 +28,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.code_places import line_of, quoted, where_of
 from netsplit.graph.ir import Graph
@@ -97,12 +96,8 @@ def graph_of_step(
     """The graph of ``step(*batch) -> tensors``, a tuple; the modules are left as they were.
 
     Args:
-        step: calls the model and the loss.
         model, loss: whose names the initializers bear.
-        batch: examples; their shapes become the graph's.
-        autocast: the dtype of an autocast around all of it.
-        device_type: whose autocast; each kind of device has lists of its own of what to cast.
-        constants: precedes the names of literals.
+        autocast, device_type, constants: as of `capture`.
         grad: autograd is on around the step, as for training; else off, as for prediction.
 
     Raises:
@@ -226,9 +221,8 @@ class _Kept:
         with recorder.quiet():
             skeleton = _copied(module)
             results = _like(recorder, observed.kinds)
-            strides = tuple(map(Strides.of, tensors))
         held = [recorder.ours(tensor) for tensor in own.values()]
-        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes, strides)
+        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes)
         recorder.call(payload, [*held, *given], results, [])
         return observed.tree.build(results)
 
@@ -282,20 +276,10 @@ def _uncopied(module: nn.Module) -> str:
 
 
 def _like(recorder: Recorder, kinds: Sequence[ResultKind]) -> list[Tensor]:
-    memory: dict[int, Tensor] = {}
-    results = []
     with recorder.mode:
-        for kind in kinds:
-            if kind.memory not in memory:
-                together = [each for each in kinds if each.memory == kind.memory]
-                tensor = torch.empty(
-                    max(each.end for each in together), dtype=kind.dtype, device=recorder.device
-                )
-                carries = any(each.carries for each in together)
-                memory[kind.memory] = tensor.requires_grad_().clone() if carries else tensor
-            tensor = memory[kind.memory].as_strided(kind.shape, kind.strides, kind.offset)
-            results.append(tensor if kind.carries else tensor.detach())
-    return results
+        made = [torch.empty_strided(k.shape, k.strides, dtype=k.dtype, device=recorder.device) for k in kinds]
+        # Those that carry a gradient are no leaves, as an operator makes them.
+        return [t.requires_grad_().clone() if k.carries else t for t, k in zip(made, kinds, strict=True)]
 
 
 def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:

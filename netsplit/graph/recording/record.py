@@ -4,9 +4,8 @@
                     └─ run on stand-ins under FakeTensorMode, with autograd on
 
 A dispatch mode on the PreDispatch key sees operators as the model's code calls them (``aten.linear``, not
-what it is made of), whatever is around them: each call is noted with the modes it was made in (autograd
-off, the model's own autocast, an activation checkpoint), the module, the line, and with what its backward
-keeps. Nothing of the model is traced as a program, and so nothing is decided by values that are not there.
+what it is made of). Each call is noted with the modes it was made in (autograd off, autocast, an activation
+checkpoint), the module, the line, and what its backward keeps.
 """
 
 from __future__ import annotations

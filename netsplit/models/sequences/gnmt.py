@@ -75,9 +75,6 @@ def gnmt(vocabulary: int = 32000, width: int = 1024, layers: int = 8, dropout: f
         width: features of a token and of every layer's state; even, as the first layer's two ways share it.
         layers: of LSTM, in the encoder and in the decoder each; 2 or more.
         dropout: probability before every layer.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, vocabulary=vocabulary)
     check_least(2, layers=layers)

@@ -119,9 +119,6 @@ def transformer(
         width: features of a token, even and a multiple of the heads.
         hidden: features within the two-layer networks.
         dropout: probability after the embeddings and after every residual branch.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, vocabulary=vocabulary, context=context, layers=layers, hidden=hidden)
     check_heads(heads, width=width)

@@ -82,7 +82,7 @@ def _classes(instance: Instance) -> list[Ints]:
     contended = _contended(instance)
     sets: dict[tuple[object, ...], list[int]] = {}
     for p, device in enumerate(instance.problem.cluster.devices):
-        host = int(instance.host_of[p]) if instance.host_of[p] in contended else -1
+        host = int(instance.device.host[p]) if instance.device.host[p] in contended else -1
         sets.setdefault((device.kind, device.capacity_bytes, host), []).append(p)
     return [np.array(each, np.int64) for each in sets.values()]
 
@@ -91,8 +91,8 @@ def _contended(instance: Instance) -> set[int]:
     """Hosts whose devices slow one another."""
     return {
         int(host)
-        for host in set(instance.host_of[instance.host_of >= 0].tolist())
-        if (instance.slowdown[instance.host_of == host] > 1.0).any()
+        for host in set(instance.device.host[instance.device.host >= 0].tolist())
+        if (instance.device.slowdown[instance.device.host == host] > 1.0).any()
     }
 
 
@@ -121,8 +121,8 @@ class FractionalWork:
         self.work_s = self.tasks.work_s[:, self.instance.kind_of[first]]  # [3n, C]
         self.atom = self.instance.atom_of[self.tasks.node]
         self.contended = _contended(self.instance)
-        self.host = self.instance.host_of[first]
-        self.slowdown = self.instance.slowdown[first]  # [C, devices of a host + 1]
+        self.host = self.instance.device.host[first]
+        self.slowdown = self.instance.device.slowdown[first]  # [C, devices of a host + 1]
         self.overhead_s = np.array([self.instance.on[p].instruction_s for p in first])
         self.fits = np.all(self.present[:, :, None] <= self.capacity, axis=0)
         self.ends = PipelineEnds.of(self.tasks, self.schedule, self.alone)
@@ -240,7 +240,7 @@ class FractionalWork:
 
     def _several(self, c: int) -> float:
         """Most seconds of work that a class does in one in which two devices of its host or more compute."""
-        host = int((self.instance.host_of == self.host[c]).sum())
+        host = int((self.instance.device.host == self.host[c]).sum())
         computing = np.arange(2, host + 1)
         done = np.minimum(computing, self.sizes[c]) / self.slowdown[c, computing]
         return float(done.max(initial=0.0))

@@ -10,25 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netsplit import graph as graphs
+from netsplit.compiled import Floats, Ints, Packed
 from netsplit.graph.quotient import Sets, atoms_of, units_of
 from netsplit.graph.storage import hands_on
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Stage
 from netsplit.profile.costs import DeviceCosts
+from netsplit.simulate.engine.arrays import DeviceSeconds, Nics
 
 __all__ = ["Csr", "DeviceTotals", "Floats", "Instance", "Ints", "Packed"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Packed: TypeAlias = Ints
-"""`Csr` in one array, for compiled functions: row i is ``p[p[i] : p[i + 1]]``; there are ``p[0] - 1``."""
 _MOST_PLACEMENTS = 100_000
 
 
@@ -236,34 +233,12 @@ class Instance:
         return rows[:, np.unique(number, return_index=True)[1]]
 
     @cached_property
-    def host_of(self) -> Ints:
-        """[D] host whose memory the device's computations use, by number; -1: the device has its own."""
-        hosts: dict[str, int] = {}
-        own = [device.memory_host for device in self.problem.cluster.devices]
-        return np.array(
-            [-1 if each is None else hosts.setdefault(each, len(hosts)) for each in own], np.int64
-        )
+    def device(self) -> DeviceSeconds:
+        return DeviceSeconds.of(self.problem.cluster.devices, self.problem.costs)
 
     @cached_property
-    def nic_of(self) -> Ints:
-        """[D] NIC that the device shares on its way to other hosts, by number; -1: none."""
-        nics = self.problem.cluster.nics
-        number = {device: n for n, nic in enumerate(nics) for device in nic.devices}
-        return np.array([number.get(name, -1) for name in self.devices], np.int64)
-
-    @cached_property
-    def nic_s_per_byte(self) -> Floats:
-        """[2, NICs] seconds that a byte holds each NIC: on its way out, and in."""
-        nics = self.problem.cluster.nics
-        return np.array([[x.out_s_per_byte for x in nics], [x.in_s_per_byte for x in nics]])
-
-    @cached_property
-    def slowdown(self) -> Floats:
-        """[D, most devices of a host + 1] how many times longer a computation of the device takes, by how
-        many devices of its host compute; the last of its own where its host has fewer."""
-        rows = list(self.problem.costs.slowdowns(self.problem.cluster.devices).values())
-        width = max(map(len, rows))
-        return np.array([(*row, *row[-1:] * (width - len(row))) for row in rows])
+    def nics(self) -> Nics:
+        return Nics.among(self.problem.cluster.devices, self.problem.cluster)
 
     @cached_property
     def successors(self) -> Csr:

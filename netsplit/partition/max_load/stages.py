@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from netsplit.compiled import compiled, inlined
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.ideals import Ideals
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 

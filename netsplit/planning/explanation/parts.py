@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from netsplit.errors import RewriteError
@@ -17,20 +16,16 @@ from netsplit.rewrite.records import folded
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut, axis_words
 
 __all__ = [
-    "PartsChange",
     "PlacedPart",
     "PlacedSplit",
     "algebra_lines",
     "copied_nodes",
+    "operator_cuts",
     "parallel_graph",
-    "parts_change",
-    "parts_lines",
     "parts_summary",
     "placed_splits",
-    "placed_sums",
     "placed_views",
     "restated",
-    "step_lines",
 ]
 
 
@@ -76,22 +71,6 @@ class PlacedSplit:
             fractions = ", ".join(percent(p.fraction, 1.0) for p in self.parts)
             return f"all {len(self.parts)} parts on {self.parts[0].devices[0]} ({fractions})"
         return ", ".join(f"{percent(p.fraction, 1.0)} on {listed(p.devices) or '-'}" for p in self.parts)
-
-    def renamed(self, names: Mapping[str, str]) -> PlacedSplit:
-        """The split with devices under these names."""
-        parts = (replace(p, devices=tuple(names.get(q, q) for q in p.devices)) for p in self.parts)
-        return replace(self, parts=tuple(parts))
-
-
-@dataclass(frozen=True)
-class PartsChange:
-    """What one placement has in other parts, or with other copies of weights, than another."""
-
-    split: tuple[PlacedSplit, ...]  # operators that only the second has in parts
-    recut: tuple[PlacedSplit, ...]  # that it has in other parts than the first
-    joined: tuple[str, ...]  # that are whole again
-    copied: tuple[str, ...]  # nodes that read copies of weights that they did not read before
-    uncopied: tuple[str, ...]  # and those that read none any more
 
 
 def placed_splits(placement: Placement, graph: Graph) -> tuple[PlacedSplit, ...]:
@@ -156,13 +135,6 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
     return f"{counted(len(splits), 'operator')} in parts: {lines}{rest}"
 
 
-def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
-    """One text for each group; `wrapped` makes lines of it."""
-    for each in _groups(splits):
-        of_each, first = "each " if len(each) > 1 else "", each[0]
-        yield f"{_named(each, 8)} {of_each}in {len(first.parts)} parts along {first.along}: {first.where}"
-
-
 def algebra_lines(placement: Placement) -> tuple[str, ...]:
     """Rules that replaced operators, in order; with the seconds of the whole after each, where noted."""
     records = [each for each in placement.rewrites if isinstance(each, Algebra)]
@@ -196,52 +168,8 @@ def placed_views(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...
     return {operator: tuple(devices) for operator, devices in views.items()}
 
 
-def placed_sums(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Operator -> the devices on which its partial sums are added."""
-    sums: dict[str, dict[str, None]] = {}
-    for node in graph:
-        if node.part is not None and node.part.moves and node.kind == "add":
-            sums.setdefault(node.part.operator, {})[placement.device_of[node.name]] = None
-    return {operator: tuple(devices) for operator, devices in sums.items()}
-
-
-def step_lines(parallel: ParallelGraph | None, sums: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    """Which of a plan's steps only move tensors, and which add; where the sums are."""
-    counts = Counter[str](each.kind for each in parallel.operators) if parallel else Counter[str]()
-    kinds = {
-        ("partition", "combine"): "only move",
-        ("reduce",): "add partial sums",
-        ("replicate",): "add gradients in the backward",
-    }
-    steps = {what: [f"{counts[k]:,} {k}" for k in own if counts[k]] for own, what in kinds.items()}
-    if counts:
-        yield f"between operators: {'; '.join(f'{listed(own)} {what}' for what, own in steps.items() if own)}"
-    if sums:
-        where: dict[tuple[str, ...], list[str]] = {}
-        for operator, devices in sums.items():
-            where.setdefault(devices, []).append(short(operator))
-        sums_on = (f"{_first_names(names, 8)} on {listed(devices)}" for devices, names in where.items())
-        yield f"partial sums are added up: {'; '.join(sums_on)}"
-
-
-def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:
-    """The change of parts from one placement to another, which is of this graph."""
-    old, new = map(_cuts, (before, after))
-    had, has = map(copied_nodes, (before, after))
-    placed = placed_splits(after, graph) if old != new else ()
-    return PartsChange(
-        split=tuple(each for each in placed if each.captured not in old),
-        recut=tuple(
-            each for each in placed if old.get(each.captured, new[each.captured]) != new[each.captured]
-        ),
-        joined=tuple(name for name in old if name not in new),
-        copied=tuple(name for name, copy in has.items() if had.get(name) != copy),
-        uncopied=tuple(name for name in had if name not in has),
-    )
-
-
-def _cuts(placement: Placement) -> dict[str, tuple[TaskCut, ...]]:
-    """The cuts by operator."""
+def operator_cuts(placement: Placement) -> dict[str, tuple[TaskCut, ...]]:
+    """How each operator that is in parts is cut."""
     return {name: tasks.cuts for name, tasks in folded(placement.rewrites).items() if tasks.cuts}
 
 

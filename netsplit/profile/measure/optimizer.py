@@ -30,9 +30,8 @@ __all__ = [
 
 DUMMY_SIZES = (7, 5, 3, 2)  # no optimiser keeps anything else of such a shape
 SCRATCH_BYTES = 2**26  # gone over before a step, which finds the caches full of a backward's data
-REPEATS = 5  # of a measurement
-WARMUP = 2  # steps before those that count
-MOST_BYTES = 2**27  # of parameters that are measured
+REPEATS, WARMUP = 5, 2  # steps, and those before them that do not count
+MOST_BYTES = 2**27  # of parameters that are stepped on
 _OWN = ("state", "param_groups", "defaults")  # of every optimiser
 
 
@@ -40,9 +39,8 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
     """Bytes of training state per byte of parameter: alpha of equation (5-18), thesis section 5.2.2.
 
     One for the parameter, one for its gradient, and one for each tensor of the parameter's shape that
-    the optimiser keeps after a step: SGD 2, with momentum 3, Adam 4, with AMSGrad 5. Counters and
-    factored moments, which do not grow with the parameter's bytes, are left out. Of groups of parameters
-    the one that keeps most counts, by its largest parameter.
+    the optimiser keeps after a step: SGD 2, with momentum 3, Adam 4, with AMSGrad 5. The group that keeps
+    most counts, by its largest parameter.
 
     Raises:
         ConfigError: the optimiser cannot take a step without a closure.
@@ -113,8 +111,6 @@ def step_seconds_per_byte(
     factory: OptimizerFactory,
     shapes: Sequence[tuple[int, ...]] | Mapping[str, tuple[int, ...]],
     torch_device: torch.device | str,
-    *,
-    repeats: int = REPEATS,
 ) -> float:
     """Measured seconds per byte of parameter of a step and of letting the gradients go.
 
@@ -126,20 +122,20 @@ def step_seconds_per_byte(
         torch_device: where to run, as for `torch.device`.
 
     Returns:
-        The median over `repeats`; 0 where there is no parameter.
+        The median over `REPEATS`; 0 where there is no parameter.
     """
     named = shapes if isinstance(shapes, Mapping) else {str(i): shape for i, shape in enumerate(shapes)}
     chosen = _sampled(list(named.items()))
     if not chosen:
         return 0.0
     device = torch.device(torch_device)
-    clock = Clock(device, 1)
+    clock = Clock(device)
     laps: list[Lap] = []
-    with worker_conditions(device, 1):
+    with worker_conditions(device):
         own = {name: nn.Parameter(torch.rand(shape, device=device)) for name, shape in chosen}
         parameters, optimizer = list(own.values()), make_optimizer(factory, own).optimizer
         scratch = torch.ones(SCRATCH_BYTES // 4, device=device)
-        for _ in range(WARMUP + repeats):
+        for _ in range(WARMUP + REPEATS):
             _give_gradients(parameters)
             scratch.mul_(1.0)
             start = clock.now()
@@ -158,9 +154,9 @@ def accumulate_seconds_per_byte(shapes: Sequence[tuple[int, ...]], torch_device:
     if not chosen:
         return 0.0
     device = torch.device(torch_device)
-    clock = Clock(device, 1)
+    clock = Clock(device)
     totals = []
-    with worker_conditions(device, 1):
+    with worker_conditions(device):
         sums = [torch.zeros(shape, device=device) for _, shape in chosen]
         for _ in range(1 + REPEATS):
             laps: list[Lap] = []

@@ -114,7 +114,7 @@ class _WithoutValues:
         batch = tuple(_empty(graph.variables[k]) for k in graph.input_variables)
         values = {k: _empty(init) for k, init in graph.initializers.items()}
         self.live = LiveValues(graph, batch, values, self.device)
-        self.clock = Clock(self.device, 1)
+        self.clock = Clock(self.device)
         self.calls: dict[str, _ForwardCall] = {}
         self.known: dict[Hashable, dict[int, _Kind]] = {}  # call -> what each output is like that is read
         self.metered: dict[Hashable, _Metered] = {}
@@ -210,10 +210,10 @@ def transient_bytes(
 ) -> dict[str, NodeBytes]:
     """Bytes of the nodes that have any; arguments as of `Profiler`."""
     device = torch.device(torch_device)
-    clock = Clock(device, 1)
+    clock = Clock(device)
     live = LiveValues(graph, batch, values, device)
     own, strides, transients = storage_bytes(graph), gradient_strides(graph), {}
-    with worker_conditions(device, 1):
+    with worker_conditions(device):
         for node in graph:
             needs_backward = any(k in graph.requires_backward for k in node.outputs)
             bench = NodeBench(graph, node, clock, needs_backward, nn.Module())

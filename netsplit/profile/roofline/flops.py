@@ -2,11 +2,9 @@
 
     node ──class──► rule of the class ──► Work: forward │ gradients of inputs │ gradients of parameters │ sums
 
-A multiplication with its addition is 2 FLOPs. Bytes are those of every tensor read and written once, as if
-nothing stayed in a cache between two operators and everything did within one; but a normalisation that
-computes its own statistics reads its input twice, and a pooling reads each of its windows whole. A backward
-reads the gradients of the outputs and what the forward saved, and writes the gradients of the inputs. Needs
-no torch.
+A multiplication with its addition is 2 FLOPs. Bytes are those of every tensor read and written once, but a
+normalisation that computes its own statistics reads its input twice, and a pooling reads each of its windows
+whole. A backward reads the gradients of the outputs and what the forward saved. Needs no torch.
 """
 
 from __future__ import annotations

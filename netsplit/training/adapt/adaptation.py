@@ -28,8 +28,6 @@ from netsplit.planning.decide import verified
 from netsplit.planning.explanation.change import placement_change
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
-from netsplit.program.newly_held import newly_held_bytes
-from netsplit.rewrite.node_parts import node_parts
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.adapt.decisions import Decision
@@ -245,8 +243,7 @@ class Adaptation:
         if other is None:
             self._stay(replace(decision, why=f"{why}; {reason}"))
             return
-        program_after, predicted = other.simulated
-        then_s = predicted.iteration_s
+        then_s = other.simulated[1].iteration_s
         decision = replace(decision, predicted_after_s=then_s, method=other.placement.method)
         saved_s = measured_s * (1 - then_s / now_s) if now_s > 0 else 0.0
         if then_s >= now_s * (1 - self.settings.gain):
@@ -257,9 +254,7 @@ class Adaptation:
         else:
             before = self.plan
             seconds, nbytes = self._change(other, change)
-            arriving = newly_held_bytes(before.simulated[0], program_after)
-            moving = node_parts(other.problem.graph).moving
-            changed = placement_change(other.problem, before.placement, other.placement, arriving, moving)
+            changed = placement_change(other.problem, before.placement, other.placement)
             tried = replace(decision, outcome="on trial", switch_s=seconds, nbytes=nbytes, change=changed)
             self._decide(tried)
             self._trial = _PlanTrial(before, len(self.decisions) - 1)

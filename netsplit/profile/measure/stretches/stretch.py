@@ -16,7 +16,7 @@ from netsplit.profile.measure.bench import random_like
 from netsplit.profile.measure.clock import Clock, Lap
 from netsplit.profile.measure.live_values import LiveValues
 
-__all__ = ["Stretch", "windows"]
+__all__ = ["Stretch", "Timed", "windows"]
 
 
 class Stretch:
@@ -33,7 +33,7 @@ class Stretch:
         self.clock, self.in_flight = clock, in_flight
         self.inputs, self.outputs = _borders(graph, names)
         self.initializers = list(dict.fromkeys(k for name in names for k in graph.nodes[name].initializers))
-        self.timed = _Timed(self.module(deferrable=False), clock)
+        self.timed = Timed(self.module(deferrable=False), clock)
         self.forward = self.timed.laps
         self.backward: list[Lap] = []
 
@@ -94,7 +94,7 @@ class Stretch:
         return sum(self.clock.seconds(self.forward[-n:])) + sum(self.clock.seconds(self.backward[-n:]))
 
 
-class _Timed(nn.Module):
+class Timed(nn.Module):
     """A module whose forward is timed without what surrounds it."""
 
     def __init__(self, module: nn.Module, clock: Clock) -> None:

@@ -1,6 +1,6 @@
 """The score of a placement by its definition, slowly, in code that neither objectives nor methods use.
 
-What is simulated is checked by `verify_timeline` instead. PipeDream's period is of the nodes that its planner
+PipeDream's period is of the nodes that its planner
 sees; which those are, and which others share the stage of each, is taken from `Layers`, and nothing else.
 """
 
