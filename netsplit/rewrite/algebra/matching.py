@@ -206,7 +206,7 @@ class _Matcher:
         if not (names <= known.keys() and self._may_go(match)):
             return None
         left = {ref: shape_of(self.graph, reference) for ref, reference in bound.items()}
-        sizes = {name: (prod(own[:-1]), own[-1]) for name, own in left.items() if own}
+        sizes = {name: (prod(own[:-1]), *own[-1:], 1) for name, own in left.items()}
         if any(sizes[a][d] != sizes[b][e] for (a, d), (b, e) in rule.equal):
             return None
         numbers: list[dict[str, Any]] = []
