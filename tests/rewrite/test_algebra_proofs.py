@@ -1,12 +1,17 @@
 """Rules of the algebra: properties that hold, rules made anew, and what is read of others' files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from netsplit.errors import RewriteError
+from netsplit.graph import capture
+from netsplit.rewrite import matches
 from netsplit.rewrite.algebra.builtin import FILE, rules_builtin
 from netsplit.rewrite.algebra.foreign import read_rules
 from netsplit.rewrite.algebra.proofs import is_proven, properties
@@ -180,6 +185,27 @@ def test_each_rule_of_a_file_ends_as_what_it_is(tmp_path: Path) -> None:
     for rule, (_, _, proof, reason) in zip(read, _ENDS.values(), strict=True):
         assert rule.proof == proof, rule
         assert reason in rule.reason, rule
+
+
+@pytest.mark.parametrize(("second", "applies"), [(3, True), (4, False)])
+def test_a_guarded_rule_applies_where_its_sizes_are_equal(second: int, applies: bool) -> None:
+    """Elsewhere both sides can be computed, and differ."""
+
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c = nn.Parameter(torch.randn(2, second))
+            self.d = nn.Parameter(torch.randn(2, 7 - second))
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return nn.functional.linear(torch.cat((a, b), 1), torch.cat((self.c, self.d), 1))
+
+    left = "linear(concat(x1, x2, dim=1), concat(x3, x4, dim=1))"
+    swapped = "linear(concat(x2, x1, dim=1), concat(x4, x3, dim=1))"
+    rule = replace(rule_of(f"{left} = {swapped}"), equal=((("x1", 1), ("x3", 1)),))
+    inputs = torch.randn(2, 3), torch.randn(2, 4)
+    graph = capture(Joined(), nn.MSELoss(), (inputs, torch.zeros(2, 2)))
+    assert bool(matches(graph, [rule])) == applies
 
 
 def test_a_file_that_is_no_collection_is_refused(tmp_path: Path) -> None:
