@@ -32,8 +32,7 @@ OPERATORS = {
     **{f"OP_{name.upper()}": "unary" for name in FUNCTIONS},
 }  # fmt: skip
 ALONG = dict.fromkeys(("concat", "split"), "PM_AXIS") | dict.fromkeys(PARALLEL, "PM_PARALLEL_DIM")
-MOST = 4096
-"""Sizes at which a rule is tried, at most."""
+MOST = 4096  # sizes at which a rule is tried
 ACTIVATIONS = {0: "", 1: "sigmoid", 2: "relu", 3: "tanh"}
 
 
@@ -54,8 +53,7 @@ def read_rules(path: str | Path) -> list[Rule]:
             "srcOp[], dstOp[] and mappedOutput[]."
         ) from error
     rules = [_read(i, text) for i, text in enumerate(texts)]
-    counts = Counter(rule.proof for rule in rules)
-    log.info("%s: %s", path, ", ".join(f"{count} {proof}" for proof, count in counts.items()))
+    log.info("%s: %s", path, ", ".join(f"{n} {end}" for end, n in Counter(r.proof for r in rules).items()))
     return rules
 
 

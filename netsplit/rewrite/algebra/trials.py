@@ -41,11 +41,10 @@ class Trial:
 
     def __str__(self) -> str:
         """Rows and columns, and pieces of copies, rows and columns: ``x1 4 x 8 in 1 x 2 x 4 pieces``."""
-        words = (
+        return ", ".join(
             f"{name} {n} x {m}" + (" in {} x {} x {} pieces".format(*pieces) if pieces else "")
             for name, ((_, n, m), pieces) in self.inputs.items()
         )
-        return ", ".join(words)
 
 
 def trials(rule: Rule, stand_ins: bool = True) -> Iterator[Trial]:
@@ -111,7 +110,7 @@ def _computed(
             continue
         arrays, own = zip(*(values[ref] for ref in term.inputs), strict=True)
         cuts = [each[0] if len({*each}) == 1 else 0 for each in zip(*own, strict=True)]
-        x, y, op, d, k = arrays[0], arrays[-1], term.op, int(term.value("dim") or 0) + 1, term.value("degree")
+        x, y, op, d = arrays[0], arrays[-1], term.op, int(term.value("dim") or 0) + 1
         if op == "unary":
             name = str(term.value("function"))
             with np.errstate(all="ignore"):
@@ -133,10 +132,8 @@ def _computed(
         elif op in ("partition", "combine") and not pieces:
             parts = [x]
         else:
-            assert isinstance(k, int)
-            more = op in ("partition", "replicate")
+            k, more = int(term.value("degree") or 1), op in ("partition", "replicate")
             parts = [np.concatenate([x] * k, d) if more else np.sum(np.split(x, k, d), axis=0)]
-            moved = {"partition": cuts[d] * k, "combine": cuts[d] // k * (cuts[d] % k == 0)}
-            cuts[d] = moved.get(op, 0)
+            cuts[d] = {"partition": cuts[d] * k, "combine": cuts[d] // k * (cuts[d] % k == 0)}.get(op, 0)
         values |= {(i, j): (part, tuple(cuts)) for j, part in enumerate(parts)}
     return values
