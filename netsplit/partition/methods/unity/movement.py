@@ -119,6 +119,22 @@ class Movement:
             self.known[key] = np.where(same, 0.0, there), np.where(same, 0.0, there + returned)
         return self.known[key][back]
 
+    def copies(
+        self, sources: Sequence[Layout], targets: Sequence[Layout], shape: tuple[int, ...], itemsize: int
+    ) -> Floats:
+        """[sources, targets, devices] bytes of what each device gets to read, and has not as it was made."""
+        of, to = [[key_of(each) for each in layouts] for layouts in (sources, targets)]
+        got, whole = np.zeros((len(to), len(self.host))), np.zeros((len(of), len(self.host)), np.bool_)
+        for j, layout in enumerate(targets):
+            held = self._of(layout, shape)
+            got[j, held.devices] = held.elements * itemsize
+        for i, layout in enumerate(sources):
+            held = self._of(layout, shape)
+            whole[i, held.devices] = (held.elements == prod(shape)) & (not layout.partial)
+        same = np.array([[one == other for other in to] for one in of])
+        made: Floats = got[None] * ~(whole[:, None] | same[:, :, None])
+        return made
+
     def _both(
         self, sources: Sequence[Layout], targets: Sequence[Layout], shape: tuple[int, ...], itemsize: int
     ) -> tuple[Floats, Floats]:
