@@ -123,17 +123,16 @@ class Movement:
         self, sources: Sequence[Layout], targets: Sequence[Layout], shape: tuple[int, ...], itemsize: int
     ) -> Floats:
         """[sources, targets, devices] bytes of what each device gets to read, and has not as it was made."""
-        of, to = [[key_of(each) for each in layouts] for layouts in (sources, targets)]
-        got, whole = np.zeros((len(to), len(self.host))), np.zeros((len(of), len(self.host)), np.bool_)
-        for j, layout in enumerate(targets):
+        got, has = (np.zeros((len(each), len(self.host))) for each in (targets, sources))
+        for row, layout in zip(got, targets, strict=True):
             held = self._of(layout, shape)
-            got[j, held.devices] = held.elements * itemsize
-        for i, layout in enumerate(sources):
+            row[held.devices] = held.elements * itemsize
+        for row, layout in zip(has, sources, strict=True):
             held = self._of(layout, shape)
-            whole[i, held.devices] = (held.elements == prod(shape)) & (not layout.partial)
-        same = np.array([[one == other for other in to] for one in of])
-        made: Floats = got[None] * ~(whole[:, None] | same[:, :, None])
-        return made
+            row[held.devices] = (held.elements == prod(shape)) & (not layout.partial)
+        same = np.array([[key_of(one) == key_of(other) for other in targets] for one in sources])
+        copies: Floats = got * (1 - has[:, None]) * ~same[:, :, None]
+        return copies
 
     def _both(
         self, sources: Sequence[Layout], targets: Sequence[Layout], shape: tuple[int, ...], itemsize: int

@@ -54,12 +54,11 @@ log = logging.getLogger(__name__)
 
 Search = Literal["joint", "paper", "sequential"]
 
-RAISES = 12  # of the price of bytes
+RAISES, BETWEEN = 8, 4  # prices of bytes
 SMALL = 800  # operators times devices, for which `os_dpos` and annealing are quick
 MUCH = 1.2  # times what was estimated of parts, from which the programme is run again with what was measured
 LESS = 0.99  # times the seconds before, below which other devices are worth it
-NEAREST = 5  # plans, of which devices are annealed where none fits
-STARTS, ANNEALED_S = 4, 2.0  # of annealing; its moves are counted, and take less
+STARTS, ANNEALED_S, NEAREST = 4, 2.0, 5  # of annealing, and plans where none fits; moves are counted
 
 
 Before: TypeAlias = Callable[[Costed], Mapping[str, int]]
@@ -183,9 +182,8 @@ class Unity(Partitioner):
         return Choice(best.placement.device_of, rank, objective_s=seconds, notes=notes, rewrites=rewrites)
 
     def _refusal(self, problem: Problem, nearest: _Judged) -> InfeasibleError:
-        """With the plan that lacks least of all that were judged."""
-        missing = read_bytes(nearest.missing)
-        refusal = infeasible(problem, self.name, f"the nearest plan, {nearest.origin}, lacks {missing}")
+        said = f"the nearest plan, {nearest.origin}, lacks {read_bytes(nearest.missing)}"
+        refusal = infeasible(problem, self.name, said)
         refusal.nearest = nearest.placement
         if left_out := [each for each in DIMENSIONS if each not in self.dimensions]:
             refusal.remedy = f", or cuts along {', '.join(left_out)}, which unity's dimensions leave out"
@@ -295,36 +293,34 @@ class UnitySearch:
 
     def programme(self, graph: Graph, origin: str, tasks: Tasks | None = None) -> _Judged:
         """The best that the programme finds, with a price of bytes under which its peaks fit: four times as
-        much at a time, and after one that lacks more, between the best one's and the one before."""
+        much each time, and then between the best one's and the one before."""
         self._unpriced()
         best: _Judged | None = None
         low = high = before = 0.0
-        gained = halving = False
-        for turn in range(RAISES):
+        for turn in range(RAISES + BETWEEN):
             try:
                 now = self._lowered(graph, origin, tasks)
             except TimeLimitError:
                 if best is None:
                     raise
                 break
+            rising = turn < RAISES - 1
             if best is None or now.rank < best.rank:
-                low = low if halving else before
-                high, gained, best = self.spread_s, best is not None, now
-            elif halving:
+                low, high, best = before if turn < RAISES else low, self.spread_s, now
+            elif turn >= RAISES:
                 low = self.spread_s
-            if not now.missing or now.seconds > self.than_s() or time.perf_counter() > self.until():
+            if not (now.missing and (rising or high)) or now.seconds > self.than_s():
+                break
+            if time.perf_counter() > self.until():
                 break
             self.known = Known(self.known.numbers, movement=self.known.movement)
-            before, halving = self.spread_s, halving or (gained and best is not now)
-            self.spread_s = (
-                sqrt(max(low, high / 16) * high) if halving else 4 * before or self.mapped.seconds / 2
-            )
+            before, more = self.spread_s, 4 * self.spread_s or self.mapped.seconds / 2
+            self.spread_s = more if rising else sqrt(max(low, high / 16) * high)
             devices = self.machines.cluster.devices
             room = tuple(float(each.capacity_bytes) for each in devices)
             if turn == RAISES // 2 and len({*room, *self.machines.speed}) > 2:
                 # pieces as large as devices have room, and not as they are fast
                 self.machines, self.spread_s = replace(self.machines, speed=room), self.mapped.seconds / 2
-                low, high, gained, halving = 0.0, 0.0, False, False
             elif turn > 1:  # bytes on what is over its capacity are dearer than on others
                 over = (now.over.get(each.name, 0) > 0 for each in devices)
                 self.price = tuple(o * self.spread_s / (4 * n) for o, n in zip(over, room, strict=True))
@@ -383,12 +379,9 @@ class UnitySearch:
     def _is_cut_as_asked(self, placement: Placement) -> bool:
         """Whether operators are cut along the method's dimensions alone."""
         graph, dimensions = self.problem.graph, tuple(self.method.dimensions)
-        cuts = [
-            (each.node.partition(":")[0], each.axis) for each in placement.rewrites if isinstance(each, Split)
-        ]
+        cuts = [(each.node.partition(":")[0], each) for each in placement.rewrites if isinstance(each, Split)]
         return set(dimensions) == set(DIMENSIONS) or all(
-            name in graph.nodes and axis in {own.axis for own in task_axes(graph, name, dimensions)}
-            for name, axis in cuts
+            cut.axis in {own.axis for own in task_axes(graph, v, dimensions)} for v, cut in cuts
         )
 
     def by_experts(self) -> Iterator[_Judged]:
@@ -449,10 +442,7 @@ class UnitySearch:
         if problem.simulator is None or not (small or lacks):
             return
         whole = next((each for each in ranked if not each.placement.rewrites), None)
-        nearest: dict[tuple[Rewrite, ...], _Judged] = {}
-        for each in ranked if lacks else ():
-            nearest.setdefault(each.placement.rewrites, each)
-        begun = [*nearest.values()][:NEAREST] or filter(None, dict.fromkeys((ranked[0], whole)))
+        begun = ranked[:NEAREST] if lacks else filter(None, dict.fromkeys((ranked[0], whole)))
         own = replace(problem, known=None, improved=None, meter=None)
         for each in begun:
             start, ends = each.placement, time.perf_counter() + ANNEALED_S
