@@ -25,7 +25,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes, read_bytes
+from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
 from netsplit.partition.common.homes import linked_groups
 from netsplit.partition.methods.annealed import LISTED, annealed
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
@@ -182,8 +182,8 @@ class Unity(Partitioner):
         return Choice(best.placement.device_of, rank, objective_s=seconds, notes=notes, rewrites=rewrites)
 
     def _refusal(self, problem: Problem, nearest: _Judged) -> InfeasibleError:
-        said = f"the nearest plan, {nearest.origin}, lacks {read_bytes(nearest.missing)}"
-        refusal = infeasible(problem, self.name, said)
+        """With the plan that lacks least of all that were judged."""
+        refusal = infeasible(problem, self.name)
         refusal.nearest = nearest.placement
         if left_out := [each for each in DIMENSIONS if each not in self.dimensions]:
             refusal.remedy = f", or cuts along {', '.join(left_out)}, which unity's dimensions leave out"
