@@ -169,7 +169,7 @@ class _Fitting:
                 placement = self.partitioner.partition(self._asked())
             except InfeasibleError as refusal:
                 self.refusal = refusal
-                if self.best is not None or not self._loosened():
+                if self.best is not None or not (self._is_nearer(refusal) and self._loosened()):
                     break
                 continue
             except ModelSizeError:  # of groups that were doubled where what is told is too tight for them
@@ -347,6 +347,14 @@ class _Fitting:
         if self.least is None or self._missing(peaks) < self._missing(self.least[1]):
             self.least = placement, peaks
 
+    def _is_nearer(self, refusal: InfeasibleError) -> bool:
+        """Note what a method says is nearest to fit; False where that is no news."""
+        if not isinstance(refusal.nearest, Placement):
+            return True
+        before = self.least
+        self._note(*self._fit(refusal.nearest))
+        return self.least is not before
+
     def _missing(self, peaks: Mapping[str, int]) -> int:
         return max((peaks[name] - self.capacity[name] for name in peaks), default=0)
 
@@ -378,7 +386,7 @@ class _Fitting:
             f"the best packing found peaks at {read_bytes(peaks[name])} on device '{name}' of "
             f"{read_bytes(self.capacity[name])}: {read_bytes(missing)} are missing there; "
             f"{enough} on each device is enough (or use more devices, a smaller micro-batch, an optimizer "
-            f"with less state{self._other_schedule()})."
+            f"with less state{self._other_schedule()}{'' if self.refusal is None else self.refusal.remedy})."
         )
 
     def _other_schedule(self) -> str:
