@@ -121,7 +121,7 @@ def measured(model: str, cluster: str, options: argparse.Namespace) -> PlanRow:
     open_ = AutoSchedule(microbatches=counts, time_limit_s=options.time_limit)
     began = time.perf_counter()
     try:
-        whole = decide_whole(subject.problem, counts, subject.batch_size, open_, gains=False)
+        whole = decide_whole(subject.problem, counts, subject.batch_size, open_)
         words = f"{whole.frontier[0].kind}: {whole.lines[0].partition(': ')[2]}"
         whole_s, bound_s = whole.iteration_s, whole.bound_s
     except NetSplitError as error:

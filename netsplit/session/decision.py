@@ -244,7 +244,6 @@ class _WholeDecision:
         if source.here:
             require_room(sizes.by_bytes, sizes.counts, open_)
         sizes.cost()
-        more = sizes.derivable(open_.counts(samples, source.count + 1, equal=not source.here))
         left_out = sizes.left_out if cutting.named else ()
         least = sizes.graphs[min(sizes.graphs)]
         refused = () if source.here else _refused(self.step, least)
@@ -258,7 +257,6 @@ class _WholeDecision:
                 open_,
                 method=self.method,
                 improved=self.stages.improved,
-                others=more if counts is sizes.counts else (),
                 told=lambda m: (*left_out, *self.remarks, *cutting.told(m), *refused),
             )
 

@@ -166,7 +166,6 @@ class Judge:
         self.met: dict[tuple[object, ...], Met] = {}  # everything that was simulated, under any schedule
         self.levels: dict[tuple[object, ...], list[Tried]] = {}  # by `identity`: whole states, and slices
         self.left_out = 0  # for want of time
-        self.refused: set[tuple[object, ...]] = set()  # by verification
 
     def problem_for(self, microbatches: int, placement: Placement) -> Problem:
         """Of so many, and of the operators that are placed."""
@@ -234,15 +233,9 @@ class Judge:
     def met_as(self, tried: Tried) -> Met:
         return self.met[(tried.schedule.microbatches, *identity(tried.placement))]
 
-    def knows(self, tried: Tried) -> bool:
-        """Whether the same placement was simulated under the same schedule, and not refused."""
-        key = _key(tried.schedule, tried.placement)
-        return key in self.seen and key not in self.refused
-
     def discard(self, tried: Tried) -> None:
         """A plan that was refused is as one that was never tried."""
         key = _key(tried.schedule, tried.placement)
-        self.refused.add(key)
         self.seen[key] = None
         self.best = {}
         for each in self.tried:

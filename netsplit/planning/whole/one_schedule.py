@@ -34,4 +34,4 @@ def plan_under(
     assert chosen is not None, "the first of its kind"
     rows, notes = frontier_of(judge, chosen, batch_size), (*told, *notes_of(problem, plan.placement))
     bound_s, parts = plan.bound_s or 0.0, bool(plan.placement.rewrites)
-    return WholePlan(plan, batch_size, bound_s, parts, rows, (), (), notes, plan.seconds, len(rows))
+    return WholePlan(plan, batch_size, bound_s, parts, rows, (), notes, plan.seconds, len(rows))

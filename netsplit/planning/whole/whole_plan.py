@@ -21,7 +21,6 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s, why_none_fits
 from netsplit.planning.whole.frontier import FrontierRow, absent_kinds, frontier_of, frontier_table
-from netsplit.planning.whole.gains import Gain, changed_clusters, gain_lines, gains_of
 from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.nearest import nothing_fits, try_nearest
 from netsplit.planning.whole.notes import notes_of
@@ -34,9 +33,8 @@ __all__ = ["WholePlan", "decide_whole"]
 
 log = logging.getLogger(__name__)
 
-SEARCHED = 0.9  # of the time: when search and gains end; the rest is for verification and the bound
+SEARCHED = 0.9  # of the time: when the search ends; the rest is for verification and the bound
 NEAREST_S = 3.0  # at most, to look for the nearest plan where nothing can fit
-GAINS = 0.12  # of the time, for what more of a resource would bring
 PROVING = 0.02  # of the time, for the linear programmes of the chosen schedule's bound
 
 
@@ -53,7 +51,6 @@ class WholePlan:
     splits: bool  # whether plans in parts were open, too
     frontier: tuple[FrontierRow, ...]  # the chosen one first
     absent: tuple[str, ...]  # why kinds have no row there, in sentences
-    gains: tuple[Gain, ...]
     notes: tuple[str, ...]  # what the choice changes of what is trained, in sentences
     seconds: float  # that the decision took
     tried: int  # plans that were simulated
@@ -122,8 +119,6 @@ class WholePlan:
         devices = self.plan.summary().devices.lines()
         table = frontier_table(self.frontier)
         parts = [*self.lines, "", *devices, "", table.title, *table.lines(), *self.absent]
-        if self.gains:
-            parts += ["", *gain_lines(self.gains)]
         return "\n".join(parts)
 
     def __repr__(self) -> str:
@@ -131,10 +126,9 @@ class WholePlan:
 
     def _repr_html_(self) -> str:
         told = "<br>".join(map(escape, self.lines))
-        gains = "".join(f"<li>{escape(line)}</li>" for line in gain_lines(self.gains))
         absent = "<br>".join(map(escape, self.absent))
         devices = self.plan.summary().devices.html()
-        return f"<p>{told}</p>{devices}{frontier_table(self.frontier).html()}<p>{absent}</p><ul>{gains}</ul>"
+        return f"<p>{told}</p>{devices}{frontier_table(self.frontier).html()}<p>{absent}</p>"
 
     def to_dict(self) -> dict[str, Any]:
         """For a file of JSON; seconds and bytes."""
@@ -152,7 +146,6 @@ class WholePlan:
             "placement": self.placement.to_dict(),
             "frontier": [asdict(row) for row in self.frontier],
             "absent": list(self.absent),
-            "gains": [asdict(gain) for gain in self.gains],
             "notes": list(self.notes),
             "seconds": self.seconds,
             "measuring_s": self.measuring_s,
@@ -167,15 +160,12 @@ def decide_whole(
     *,
     method: Partitioner | None = None,
     improved: Callable[[float, str], object] | None = None,
-    gains: bool = True,
-    others: Sequence[int] = (),
     told: Callable[[int], tuple[str, ...]] = lambda microbatches: (),
 ) -> WholePlan:
     """Choose everything together: the least simulated seconds of an iteration that fits.
 
-        |── search ────────────────────|─ gains ─|─ verification ─|─ bound ─| time limit
+        |── search ──────────────────────────────|─ verification ─|─ bound ─| time limit
 
-    What more would bring is searched for on clusters that have it; what that finds is tried on this one, too.
     What annealing needs is loaded before the time begins, or compiled, once an installation.
     A plan that verification refuses is logged, and the next is taken. What is begun by the clock is not begun
     where it would end too late, by what the like of it took; where nothing fits yet, the search goes on for
@@ -189,8 +179,6 @@ def decide_whole(
         open_: what may be chosen.
         method: whose placements are wanted; None: the best of all.
         improved: told seconds and origin of a better plan.
-        gains: also say what more devices, memory and bandwidth would bring.
-        others: numbers of micro-batches that are looked at with more devices, and with these beside them.
         told: micro-batches to what there is to be said of so many.
 
     Raises:
@@ -203,12 +191,10 @@ def decide_whole(
         load_kernels()
     log.info("Searching for a plan, for at most %g s.", limit_s)
     started = time.perf_counter()
-    gains = gains and method is None
-    searched = started + limit_s * (SEARCHED - GAINS * gains)
-    search = _searched(problem_of, counts, open_, method, improved, others, started, searched)
+    searched = started + limit_s * SEARCHED
+    search = _searched(problem_of, counts, open_, method, improved, started, searched)
     judge, deadline = search.judge, started + limit_s + search.time.metered_s
     _require_fitting(search, told, started)
-    changes = changed_clusters(search, search.time.started + limit_s * SEARCHED) if gains else []
     winner, plan = _best_verified(search, PROVING * limit_s, deadline)
     every = sorted({*counts, winner.schedule.microbatches})
     bound_s = of_every_plan_s(problem_of, every, open_, deadline)
@@ -219,7 +205,6 @@ def decide_whole(
         open_.splits,
         frontier_of(judge, winner, batch_size),
         absent_kinds(judge, search.absent, method),
-        gains_of(changes, judge, batch_size),
         (*told(winner.schedule.microbatches), *notes_of(plan.problem, plan.placement)),
         time.perf_counter() - started,
         len(judge.seen),
@@ -234,7 +219,6 @@ def _searched(
     open_: AutoSchedule,
     method: Partitioner | None,
     improved: Callable[[float, str], object] | None,
-    others: Sequence[int],
     started: float,
     until: float,
 ) -> WholeSearch:
@@ -243,7 +227,7 @@ def _searched(
     if why_none_fits(problem_of, counts, open_) is not None:
         until = min(until, started + NEAREST_S)
     judge = Judge(problem_of, open_.recompute, improved, SimulationPace(until), shard=open_.shard == "auto")
-    search = WholeSearch(counts, open_, judge, method, SearchTime(judge, started, until), others)
+    search = WholeSearch(counts, open_, judge, method, SearchTime(judge, started, until))
     search.run()
     return search
 

@@ -35,7 +35,9 @@ def search_of_chain(schedules: Sequence[str] | None = None) -> WholeSearch:
     judge, now = Judge(lambda m: problem_of("chain", m, 2), recompute=False), time.perf_counter()
     open_ = AutoSchedule(replicas=False, schedules=schedules)
     search = WholeSearch(COUNTS, open_, judge, None, SearchTime(judge, now, now + 60))
-    search.try_groups(COUNTS, ((0,), (1,)))
+    for m in COUNTS:
+        for _, _, cut in search._cut(search.problem_of(m), m, ((0,), (1,))):
+            search._judge_line(m, cut)
     return search
 
 

@@ -97,7 +97,7 @@ def always_refused(*args: Any, **keys: Any) -> Any:
 
 def decided(problems: Callable[[int], Problem], counts: tuple[int, ...], **options: Any) -> WholePlan:
     open_ = AutoSchedule(**({"time_limit_s": 1.5} | options))
-    return decide_whole(problems, counts, 8, open_, gains=False)
+    return decide_whole(problems, counts, 8, open_)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ simulated: no iteration is shorter than a placement's `least_s`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, zip_longest
@@ -79,7 +79,6 @@ class WholeSearch:
     Args:
         counts: of micro-batches.
         method: the user's own choice of one; None: all.
-        others: micro-batches of which there are problems, too, for clusters that have one more device.
     """
 
     counts: Sequence[int]
@@ -87,8 +86,6 @@ class WholeSearch:
     judge: Judge
     method: Partitioner | None
     time: SearchTime
-    others: Sequence[int] = ()
-    first: Sequence[tuple[Group, ...]] = ()  # groups that promise more than others, with every number
     absent: dict[Kind, str] = field(default_factory=dict)  # kinds of which no plan was tried, and why
     of_line: dict[tuple[object, ...], tuple[int, LineStages]] = field(default_factory=dict)  # by `identity`
     known_lines: dict[int, NodeLine] = field(default_factory=dict)
@@ -149,24 +146,6 @@ class WholeSearch:
         self.time.again(AGAIN_S)
         self.run()
 
-    def structures(self) -> None:
-        """The first part alone, and the orders of what it gives: seconds, for what another cluster brings."""
-        self._structures(self.time.until(0.6))
-        self.orders.named(self.time.until(0.8))
-        self._moves(self.time.deadline)
-
-    def best_groups(self) -> tuple[Group, ...]:
-        """Of the best stages, one a device: none where no line fits."""
-        ranked = sorted(self.judge.tried, key=lambda tried: tried.rank)
-        cuts = [self.of_line[key][1] for each in ranked if (key := identity(each.placement)) in self.of_line]
-        return next((cut.groups for cut in cuts if not cut.folded), ())
-
-    def try_groups(self, counts: Iterable[int], groups: tuple[Group, ...]) -> None:
-        """Simulate stages for these groups with each of the numbers of micro-batches."""
-        for m in counts:
-            for _, _, cut in self._cut(self.problem_of(m), m, groups) if groups else ():
-                self._judge_line(m, cut)
-
     def _structures(self, until: float) -> None:
         """Stages of every number of devices and replicas, the ones that promise most first."""
         promising = sorted(self._cuts(until), key=lambda entry: entry[0])
@@ -180,7 +159,7 @@ class WholeSearch:
     def _cuts(self, until: float) -> Iterator[tuple[float, int, LineStages]]:
         """Promised seconds, micro-batches and stages; one device, and data parallelism with every number, at
         least."""
-        begun, least = time.perf_counter(), 2 + len(self.counts) * (1 + len(self.first))
+        begun, least = time.perf_counter(), 2 + len(self.counts)
         for asked, (m, groups) in enumerate(self._asked()):
             if asked >= least and time.perf_counter() - begun > CUTTING * (until - begun):
                 return
@@ -190,7 +169,6 @@ class WholeSearch:
         """Micro-batches and groups: each with all numbers of micro-batches, fewer devices last."""
         alone = orders_of_devices(self.problem_of(self.counts[0]), 1)[0]
         yield from ((m, (alone,)) for m in (self.counts[0], self.counts[-1]))
-        yield from ((m, groups) for groups in self.first for m in self.counts)
         for count in device_counts(len(self.problem_of(self.counts[0]).cluster.devices)):
             rounds = zip_longest(*(self._groups(m, count) for m in self.counts))
             yield from (each for each in chain.from_iterable(rounds) if each is not None)
