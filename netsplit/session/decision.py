@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from netsplit.errors import CaptureError, ConfigError, InfeasibleError, NetSplitError
 from netsplit.graph.checks.check import check_capture
+from netsplit.graph.checks.per_microbatch import statistics_notes
 from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
 from netsplit.partition import Auto
@@ -22,9 +23,7 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import why_none_fits
 from netsplit.planning.whole.nearest import require_room
-from netsplit.planning.whole.notes import statistics_notes
-from netsplit.planning.whole.one_schedule import plan_under
-from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
+from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.profile.optimizer_checks import check_idle

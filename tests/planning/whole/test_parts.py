@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule, microbatch_counts
-from netsplit.planning.whole.lines.line import NodeLine
-from netsplit.planning.whole.lines.stages import StageCosts, stages_of_line
+from netsplit.planning.whole.line import NodeLine
+from netsplit.planning.whole.stages import StageCosts, stages_of_line
 from netsplit.program.schedules import SCHEDULES
 from tests.planning.whole.test_search import problem_of
 

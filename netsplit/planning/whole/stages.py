@@ -24,7 +24,7 @@ from netsplit.partition.common.instance import Floats
 from netsplit.partition.common.layers import Bools
 from netsplit.placement.placement import Placement, SolverReport, Stage
 from netsplit.placement.priority import topological_priority
-from netsplit.planning.whole.lines.line import NodeLine, Runs
+from netsplit.planning.whole.line import NodeLine, Runs
 
 __all__ = [
     "Group",
@@ -74,7 +74,6 @@ class LineStages:
 
     runs: tuple[tuple[int, int], ...]
     groups: tuple[Group, ...]
-    work_s: float = 0.0  # at least, of a micro-batch on the slowest stage of any cut for these groups
 
     @property
     def folded(self) -> bool:
@@ -230,7 +229,7 @@ def stages_of_line(costs: StageCosts, groups: Sequence[Group]) -> LineStages | N
         begin = int(chosen[end])
         runs.append((begin, end))
         end = begin
-    return LineStages(tuple(reversed(runs)), tuple(groups), _least_work_s(costs, groups))
+    return LineStages(tuple(reversed(runs)), tuple(groups))
 
 
 def placed(problem: Problem, line: NodeLine, cut: LineStages, microbatches: int) -> Placement:
@@ -244,12 +243,6 @@ def placed(problem: Problem, line: NodeLine, cut: LineStages, microbatches: int)
     report = SolverReport("heuristic", 0.0)
     cuts = _cuts_of(stages, priority)
     return Placement(_words(cut, stages), where, priority, report, _replicated(stages), cuts)
-
-
-def _least_work_s(costs: StageCosts, groups: Sequence[Group]) -> float:
-    """Of all computing over all devices: no cut has a shorter slowest stage."""
-    every = [costs.line.seconds[-1, q] for group in dict.fromkeys(groups) for q in group]
-    return float(1.0 / sum(1.0 / max(seconds, 1e-15) for seconds in every))
 
 
 def _runs(count: int) -> Bools:
