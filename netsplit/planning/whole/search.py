@@ -185,22 +185,17 @@ class WholeSearch:
                 self._fit(replace(problem, time_limit_s=limit_s), method)
 
     def _squeeze(self) -> None:
-        """Where nothing fits: methods that heed capacities, with what keeps least, for as long again."""
+        """Where nothing fits: methods that heed capacities, the smallest micro-batches first, for as long
+        again."""
         methods = [METHODS[name]() for name in HEEDING] if self.method is None else [self.method]
-        usual = [self.open.usual(m) for m in reversed(self.counts)]
-        for schedule, method in product([*usual, *filter(None, map(self._frugal, usual))], methods):
+        for m, method in product(reversed(self.counts), methods):
             left_s = self._late(self._until(1.0)) - time.perf_counter()
             if self.judge.winner is not None or left_s <= 0:
                 return
-            order = schedule.recomputing("auto") if self.open.recompute else schedule
-            problem = problem_under(self.problem_of(schedule.microbatches), order)
+            order = self.open.usual(m)
+            order = order.recomputing("auto") if self.open.recompute else order
+            problem = problem_under(self.problem_of(m), order)
             self._fit(replace(problem, time_limit_s=PRESSED * left_s), method)
-
-    def _frugal(self, usual: Schedule) -> Schedule | None:
-        """Beside the usual one the schedule that keeps the fewest micro-batches at once."""
-        devices = len(self.problem_of(self.counts[0]).cluster.devices)
-        others = [each for each in self.open.named(usual.microbatches) if each.name != usual.name]
-        return min(others, key=lambda each: each.in_flight(devices), default=None)
 
     def _fit(self, problem: Problem, method: Partitioner) -> Tried | None:
         last = self.deadline if self.judge.winner is not None else float("inf")

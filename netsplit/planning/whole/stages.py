@@ -21,7 +21,6 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats
-from netsplit.partition.common.layers import Bools
 from netsplit.placement.placement import Placement, SolverReport, Stage
 from netsplit.placement.priority import topological_priority
 from netsplit.planning.whole.line import NodeLine, Runs
@@ -112,11 +111,11 @@ class StageCosts:
 
     def period_s(self, groups: Sequence[Group], g: int) -> Floats:
         """Seconds a micro-batch of every run as stage g; inf where it does not fit."""
-        line, group = self.line, groups[g]
+        group = groups[g]
         work = self._spread("seconds", group) + self._summed_s(group)
         moved = self._moved_s(groups, g)
         again = self._again(groups, g)
-        fits = np.isfinite(again) & _runs(len(line.places))
+        fits = np.isfinite(again) & np.triu(np.ones(again.shape, bool), 1)  # begin before end
         computed = work + np.where(fits, again, 0.0) * self._spread("forward_s", group)
         seconds = computed + moved if self.added else np.maximum(computed, moved)
         return np.asarray(np.where(fits, seconds, np.inf))
@@ -242,18 +241,8 @@ def placed(problem: Problem, line: NodeLine, cut: LineStages, microbatches: int)
     priority = topological_priority(problem.graph, key)
     report = SolverReport("heuristic", 0.0)
     cuts = _cuts_of(stages, priority)
-    return Placement(_words(cut, stages), where, priority, report, _replicated(stages), cuts)
-
-
-def _runs(count: int) -> Bools:
-    """[C, C] begin before end."""
-    places = np.arange(count)
-    return np.asarray(places[:, None] < places[None, :])
-
-
-def _replicated(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """None where no stage has replicas, as for other placements."""
-    return stages if any(len(stage.devices) > 1 for stage in stages) else ()
+    replicated = stages if any(len(stage.devices) > 1 for stage in stages) else ()
+    return Placement(_words(cut, stages), where, priority, report, replicated, cuts)
 
 
 def _cuts_of(stages: tuple[Stage, ...], priority: Mapping[str, int]) -> tuple[str, ...]:
