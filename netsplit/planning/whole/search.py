@@ -50,7 +50,6 @@ STRUCTURES, ANSWERS, NAMED, ANNEALED = 0.3, 0.55, 0.7, 0.88
 UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
 PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
-ALIKE = 1.03  # a second cut for the same groups is much like the first, and comes after others
 QUICK_METHODS = (
     "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
 )  # fmt: skip
@@ -122,17 +121,12 @@ class WholeSearch:
         for asked, (m, groups) in enumerate(self._asked()):
             if asked >= least and time.perf_counter() - begun > CUTTING * (until - begun):
                 return
-            runs = set[object]()
-            for added in (False, True):
-                costs = StageCosts(
-                    self.problem_of(m), self._line(m), m, self.open.recompute, added, self.judge.shard
-                )
-                cut = stages_of_line(costs, groups)
-                if cut is None and len(groups) == 1:  # which says at least what is missing
-                    cut = LineStages(((0, len(costs.line.places) - 1),), groups)
-                if cut is not None and cut.runs not in runs:
-                    runs.add(cut.runs)
-                    yield costs.promised_s(cut) * (ALIKE if added else 1.0), m, cut
+            costs = StageCosts(self.problem_of(m), self._line(m), m, self.open.recompute, self.judge.shard)
+            cut = stages_of_line(costs, groups)
+            if cut is None and len(groups) == 1:  # which says at least what is missing
+                cut = LineStages(((0, len(costs.line.places) - 1),), groups)
+            if cut is not None:
+                yield costs.promised_s(cut), m, cut
 
     def _asked(self) -> Iterator[tuple[int, tuple[Group, ...]]]:
         """Micro-batches and groups: each with all numbers of micro-batches, fewer devices last."""

@@ -106,19 +106,18 @@ class StageCosts:
     line: NodeLine
     microbatches: int
     recompute: bool  # where a run does not fit otherwise
-    added: bool  # transfers come on top of computing; else the longer of both counts
     shard: bool = False  # replicas keep slices of their states where whole ones do not fit
 
     def period_s(self, groups: Sequence[Group], g: int) -> Floats:
-        """Seconds a micro-batch of every run as stage g; inf where it does not fit."""
+        """Seconds a micro-batch of every run as stage g: of computing or of transfers, what takes longer; inf
+        where it does not fit."""
         group = groups[g]
         work = self._spread("seconds", group) + self._summed_s(group)
         moved = self._moved_s(groups, g)
         again = self._again(groups, g)
         fits = np.isfinite(again) & np.triu(np.ones(again.shape, bool), 1)  # begin before end
         computed = work + np.where(fits, again, 0.0) * self._spread("forward_s", group)
-        seconds = computed + moved if self.added else np.maximum(computed, moved)
-        return np.asarray(np.where(fits, seconds, np.inf))
+        return np.asarray(np.where(fits, np.maximum(computed, moved), np.inf))
 
     def promised_s(self, cut: LineStages) -> float:
         """About what an iteration takes: the way of one micro-batch, the slowest stage's others, its sum."""

@@ -39,7 +39,7 @@ def problem_of(case: str, microbatches: int, devices: int = 3, capacity: int = 2
 
 def staged(problem: Problem, groups: tuple[tuple[int, ...], ...], microbatches: int) -> Placement:
     line = NodeLine.of(problem)
-    cut = stages_of_line(StageCosts(problem, line, microbatches, recompute=False, added=False), groups)
+    cut = stages_of_line(StageCosts(problem, line, microbatches, recompute=False), groups)
     assert cut is not None
     return placed(problem, line, cut, microbatches)
 
