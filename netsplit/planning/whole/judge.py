@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,9 +27,6 @@ parts."""
 KINDS: tuple[Kind, ...] = ("single", "data parallel", "pipeline", "hybrid", "operators")
 """Of whole operators."""
 BEHIND = 1.06  # times the best of the same kind, from which its bytes are not asked for
-LATEST = 6  # simulations, of which the quickest says how long the next will take
-QUICK, ORDERS = 3.0, 10.0  # times as long, where a few orders are tried, or many
-SLOWER = 1.3  # times what is expected, at most
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,7 @@ class Judge:
         self.recompute, self.shard = recompute, shard
         self.seen: dict[tuple[object, ...], Tried | None] = {}  # None: refused by verification
         self.best: dict[Kind, Tried] = {}
-        self.pace: dict[float, deque[float]] = {}  # seconds for each instruction, by `_effort`
+        self.took_s: dict[str, float] = {}  # by `_orders`: the quickest simulation
 
     @property
     def tried(self) -> list[Tried]:
@@ -164,7 +159,7 @@ class Judge:
         placement = replace(placement, recomputed=frozenset(), shards=())
         key = schedule, *identity(placement)
         if key not in self.seen:
-            if not (however_late or self._affords(schedule, placement)):
+            if not (however_late or self._affords(schedule)):
                 return None
             tried = self._simulated(origin, schedule, placement, cut)
             if self._leads(tried) and self._measures(tried):
@@ -191,23 +186,11 @@ class Judge:
         if better and self.improved is not None:
             self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
 
-    def _affords(self, schedule: Schedule, placement: Placement) -> bool:
-        """Whether a simulation will have ended in time, by the quickest of the last ones like it (a graph's
-        first finds nothing in caches); always, as long as nothing fits."""
-        own = _effort(schedule)
-        like = min(self.pace, key=lambda effort: abs(math.log(effort / own)), default=own)
-        each_s = min(self.pace.get(like, ()), default=0.0) * own / like
-        expected_s = SLOWER * each_s * self._instructions(schedule, placement)
-        return self.winner is None or time.perf_counter() + expected_s < self.deadline
-
-    def _instructions(self, schedule: Schedule, placement: Placement) -> int:
-        """About as many as the program has, and the nodes that it is compiled from: two computations and six
-        ends of transfers and sums for each copy of a variable, each micro-batch."""
-        where, copies = placement.device_of, 0
-        for variable in self._problem(placement, schedule).graph.variables.values():
-            if variable.producer is not None:
-                copies += len({where[v] for v in variable.consumers} - {where[variable.producer]})
-        return len(where) + schedule.microbatches * (2 + 6 * copies)
+    def _affords(self, schedule: Schedule) -> bool:
+        """Whether a simulation may end in time, by the quickest that tried as many orders; always, as long as
+        nothing fits."""
+        least_s = self.took_s.get(_orders(schedule), 0.0)
+        return self.winner is None or time.perf_counter() + least_s < self.deadline
 
     def _leads(self, tried: Tried) -> bool:
         return tried.fits and (self.winner is None or tried.rank < self.winner.rank)
@@ -227,11 +210,11 @@ class Judge:
         schedule, options = tried.schedule, [tried]
         problem = problem_under(self._problem(tried.placement, schedule), schedule)
         for changed in sharded_levels(problem.graph, tried.placement) if self.shard else ():
-            if self._affords(schedule, changed):
+            if self._affords(schedule):
                 options.append(self._simulated(tried.origin, schedule, changed, tried.cut))
         kept = [tried] if len(options) == 1 or any(each.fits for each in options) else [tried, options[-1]]
         for each in kept if self.recompute else ():
-            if self._affords(schedule, each.placement):
+            if self._affords(schedule):
                 until = float("inf") if self.winner is None else self.deadline
                 nearest, _ = nearest_recomputed(problem, each.placement, until)
                 options.append(self._simulated(tried.origin, schedule, nearest, tried.cut))
@@ -247,17 +230,15 @@ class Judge:
         problem = self._problem(placement, schedule)
         simulator, kind = replace(problem.the_simulator, schedule=schedule), _kind_of(problem, placement)
         program = simulator.whole_microbatches(placement)
-        timeline, best = (
-            simulate(program, simulator.cluster, simulator.costs, peaks=False),
-            self.best.get(kind),
-        )
+        timeline = simulate(program, simulator.cluster, simulator.costs, peaks=False)
+        best = self.best.get(kind)
         if best is None or not best.fits or timeline.iteration_s <= BEHIND * best.iteration_s:
             if simulator.hands_on and timeline.iteration_s <= BEHIND * self.best_s:
                 timeline = simulator.scored(placement, self.deadline).timeline
             else:
                 timeline = replace(timeline, peak_bytes=simulator.peak_bytes(program))
-        each_s = (time.perf_counter() - began) / self._instructions(schedule, placement)
-        self.pace.setdefault(_effort(schedule), deque(maxlen=LATEST)).append(each_s)
+        took_s, orders = time.perf_counter() - began, _orders(schedule)
+        self.took_s[orders] = min(took_s, self.took_s.get(orders, took_s))
         capacity = {each.name: each.capacity_bytes for each in problem.cluster.devices}
         over = {name: peak - capacity[name] for name, peak in timeline.peak_bytes.items()}
         on = max(over, key=lambda name: over[name], default="")
@@ -277,11 +258,10 @@ def identity(placement: Placement) -> tuple[object, ...]:
     return hash(where), hash(order), turns, placement.cuts, rewrites
 
 
-def _effort(schedule: Schedule) -> float:
-    """About how many times as long as under a schedule that has one order."""
-    if isinstance(schedule, Searched) and not schedule.moves:
-        return QUICK
-    return ORDERS if schedule.timed else 1.0
+def _orders(schedule: Schedule) -> str:
+    """How many of them a simulation tries."""
+    quick = isinstance(schedule, Searched) and not schedule.moves
+    return "a few" if quick else "many" if schedule.timed else "one"
 
 
 def _seconds(timeline: Timeline, device: str, kind: str) -> float:

@@ -25,7 +25,7 @@ from netsplit.planning.whole.frontier import FrontierRow, absent_kinds, frontier
 from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.nearest import nothing_fits
 from netsplit.planning.whole.notes import notes_of
-from netsplit.planning.whole.search import WholeSearch
+from netsplit.planning.whole.search import WORTH_S, WholeSearch
 from netsplit.program.schedules import Schedule
 
 __all__ = ["WholePlan", "decide_whole", "plan_under"]
@@ -184,7 +184,7 @@ def decide_whole(
         NetSplitError: the method that is asked for gives no answer that may be taken.
     """
     limit_s = open_.time_limit_s
-    if method is None and len(problem_of(counts[0]).cluster.devices) > 1:
+    if method is None and limit_s > 5 * WORTH_S and len(problem_of(counts[0]).cluster.devices) > 1:
         load_kernels()
     log.info("Searching for a plan, for at most %g s.", limit_s)
     started = time.perf_counter()
