@@ -6,7 +6,7 @@ __all__ = ["command_parser"]
 
 
 def command_parser(name: str, text: str | None) -> argparse.ArgumentParser:
-    """Of ``python -m benchmarks.NAME``, with a module's text as it stands for its description."""
+    """The parser of ``python -m benchmarks.NAME``, with a module's text as it stands for its description."""
     return argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}",
         description=text,

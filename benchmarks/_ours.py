@@ -84,7 +84,7 @@ def unit_seconds(graph: Graph, costs: Costs, kind: str) -> list[float]:
 
 
 def best_cut(step: ModelStep, problem: Problem, pieces: int, tried: int = 12) -> Cut:
-    """Of the cuts that balance two devices best, the one with the least predicted iteration."""
+    """The cut with the least predicted iteration of those that balance two devices best."""
     kind = problem.cluster.devices[0].kind
     seconds = unit_seconds(problem.graph, problem.costs, kind)
 

@@ -75,7 +75,7 @@ class Rounds:
             each.after()
 
     def ratio(self, above: str | Sequence[float], below: str) -> Ratio:
-        """Of `above`, a contender's name or a number for each round, to the contender `below`."""
+        """The ratio of `above`, a contender's name or a number for each round, to the contender `below`."""
         numbers = self.seconds[above] if isinstance(above, str) else above
         return quartiles([a / b for a, b in zip(numbers, self.seconds[below], strict=True)])
 

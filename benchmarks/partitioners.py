@@ -149,7 +149,7 @@ def _table(setting: Setting, rows: list[Row]) -> Table:
 
 
 def _best(rows: list[Row]) -> float:
-    """Of those that train what one device trains; nan: there is none."""
+    """The best of those that train what one device trains; nan: there is none."""
     values = (row["objective"] for row in rows if row.get("objective") is not None and row.get("same", True))
     return min(values, default=math.nan)
 

@@ -58,7 +58,7 @@ class Configured:
 
 @dataclass(frozen=True)
 class Result:
-    """Of one model. Seconds; errors are predicted / measured, less 1."""
+    """The result for one model. Seconds; errors are predicted / measured, less 1."""
 
     model: str
     operators: int

@@ -202,11 +202,7 @@ def our_system(
     )  # fmt: skip
     if level != "none":
         placement = in_slices(graph, placement, level)  # type: ignore[arg-type]
-    cuts = tuple(name for each in placement.shards for name in each.cuts)
-    program = compile_program(
-        graph, placement.device_of, placement.priority, cluster, GPipe(workers),
-        replicas=placement.replicas, cuts=cuts, shards=placement.shards,
-    )  # fmt: skip
+    program = compile_program(graph, placement, cluster, GPipe(workers))
     runtime = DistributedRuntime(program, pool, initial_values(model, graph), ADAMW)
 
     def ask(what: str) -> Any:

@@ -64,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [(each.index + 1, each.train_loss, each.score, each.seconds) for each in history.epochs]
     print(Table(COLUMNS, rows).markdown())
     print(
-        f"\nsamples/s over {given.processes} processes: median {history.throughput:.1f}, least / mean / "
-        f"greatest {' / '.join(f'{rate:.1f}' for rate in history.throughputs)}"
+        f"\nsamples/s over {given.processes} processes: median {history.throughput:.1f}, most of "
+        f"them {' to '.join(f'{rate:.1f}' for rate in history.spread)}"
     )
     if given.json is not None:
         record = {"iterations": history.iterations, "epochs": history.epochs}
@@ -138,7 +138,7 @@ def _step(
 
 @torch.no_grad()
 def _accuracy(model: nn.Module, data: Data, batch_size: int) -> float:
-    """Of the test half, with this process's running statistics."""
+    """The accuracy on the test half, with this process's running statistics."""
     model.eval()
     device = next(model.parameters()).device
     right = total = 0

@@ -164,7 +164,7 @@ class PlacementPolicy:
         return SampledPlaces(places, chances, seen)
 
     def gradient(self, samples: SampledPlaces, gains: Floats, entropy: float) -> tuple[Floats, Floats]:
-        """Of mean gain times log chance, plus `entropy` times the decisions' entropy, as [G, D] and [F].
+        """The gradient of mean gain times log chance, plus `entropy` times entropy, as [G, D] and [F].
 
         Args:
             gains: [K] what each sample's reward is above the baseline.

@@ -13,7 +13,7 @@ from netsplit import cluster as clusters
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
 from netsplit.cluster.unprobed import cluster_here
-from netsplit.errors import ConfigError, told_plainly
+from netsplit.errors import ConfigError, plain_errors
 from netsplit.formats.read import read_workload
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
@@ -29,7 +29,7 @@ from netsplit.progress import shown_stages
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.session.decision import foreseen
+from netsplit.session.decision import plan_ahead
 from netsplit.session.file_costs import FileCosts
 from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.session import Session
@@ -62,7 +62,7 @@ def cpu_cluster(workers: int, capacity: int | str = "all") -> ClusterSpec:
     return local_cluster(f"cpu{workers}", devices)
 
 
-@told_plainly
+@plain_errors
 def parallelize(
     model: nn.Module,
     loss: Loss | None,
@@ -172,7 +172,7 @@ def parallelize(
             raise
 
 
-@told_plainly
+@plain_errors
 def plan(
     model: nn.Module,
     loss: Loss | None,
@@ -230,11 +230,11 @@ def plan(
         if profile == "predicted":
             source = PredictedCosts.for_cluster(where, autocast, offload)
             step = ModelStep(model, loss, batch, training, source.device_type)
-            return foreseen(step, source, order, method, stages)
+            return plan_ahead(step, source, order, method, stages)
         work = profile if isinstance(profile, Workload) else read_workload(profile)
         there = cluster_here(where) if isinstance(where, ClusterSpec) else where
         costs = FileCosts(work, there).for_step(model, Batch.of(*batch).samples)
-        stages.stage("plan", getattr(order, "time_limit_s", None), "s")
+        stages.stage("plan", order.time_limit_s if order.decides_everything else method.time_limit_s, "s")
         return costs.whole_plan(order, method, seed, stages)
 
 
@@ -290,7 +290,7 @@ def _chosen(
 
 
 def _folder(given: str | Path | None) -> Path:
-    """For the workers' logs, made; a temporary one where none is given."""
+    """The folder of the workers' logs; a temporary one where none is given."""
     if given is not None and not isinstance(given, str | Path):
         raise ConfigError(f"folder is {given!r}: give the path of a folder, or None.")
     try:

@@ -110,19 +110,17 @@ def settings_in(config: DictConfig, groups: Iterable[str] | None = None) -> Sett
 def validated(
     config: DictConfig,
     provided: Mapping[str, Iterable[str]] | None = None,
-    groups: Iterable[str] | None = None,
 ) -> Settings:
     """The top-level settings; every node that has a `_target_`, at any depth, is checked too, and none built.
 
     Args:
         config: the composed config.
         provided: full key of a node -> names of the parameters that the program will give to `build`.
-        groups: see `settings_in`.
 
     Raises:
         ConfigError: the first key or value that cannot be used.
     """
-    settings = settings_in(config, groups)
+    settings = settings_in(config)
     _check_nodes(config, {key: frozenset(names) for key, names in (provided or {}).items()})
     return settings
 

@@ -22,7 +22,7 @@ __all__ = [
     "TimeLimitError",
     "WorkerError",
     "brief",
-    "told_plainly",
+    "plain_errors",
 ]
 
 P = ParamSpec("P")
@@ -96,7 +96,7 @@ def brief(value: object) -> str:
     return text if len(text) <= _BRIEF else text[: _BRIEF - 1] + "…"
 
 
-def told_plainly(function: Callable[P, R]) -> Callable[P, R]:
+def plain_errors(function: Callable[P, R]) -> Callable[P, R]:
     """Its `NetSplitError`s come with one traceback; a second only of what the user's own code raised.
 
     An interrupt while it waits for workers comes without those of this package: a notebook keeps tracebacks,
@@ -104,7 +104,7 @@ def told_plainly(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     @wraps(function)
-    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+    def plain(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except NetSplitError as error:
@@ -115,7 +115,7 @@ def told_plainly(function: Callable[P, R]) -> Callable[P, R]:
             args, kwargs, by = (), {}, stop.args  # type: ignore[assignment]
         raise KeyboardInterrupt(*by)
 
-    return told
+    return plain
 
 
 def _innermost(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ __all__ = [
     "check_replaceable",
     "check_writable",
     "parsed_json",
+    "plain",
     "write_atomically",
     "write_json",
     "write_text",
@@ -89,6 +90,25 @@ def parsed_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def plain(value: Any) -> Any:
+    """A copy made of dict, list, str, int, float, bool and None only; configs are resolved."""
+    from omegaconf import OmegaConf
+
+    if OmegaConf.is_config(value):
+        value = OmegaConf.to_container(value, resolve=True)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        value = sorted(value)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if hasattr(value, "tolist"):  # arrays and scalars of NumPy and torch
+        return value.tolist()
+    return value.as_posix() if isinstance(value, Path) else str(value)
 
 
 def write_json(path: str | Path, record: Any) -> None:

@@ -35,7 +35,7 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 
 @dataclass
 class _HeldInterrupt:
-    """Of the outermost block."""
+    """The interrupt that came within the outermost block."""
 
     handler: Callable[[int, FrameType | None], Any]  # what would have been called, and will be
     came: bool = False

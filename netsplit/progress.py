@@ -51,9 +51,9 @@ class Stages:
         told: called with what takes a while, how many of its parts are done, and of how many.
     """
 
-    def __init__(self, told: Callable[[str, int, int], object] | None = None) -> None:
+    def __init__(self, notify: Callable[[str, int, int], object] | None = None) -> None:
         self.stages: list[_StageShown] = []
-        self._told = told
+        self._notify = notify
 
     def stage(self, name: str, total: float | None = None, unit: str = "") -> None:
         """The stage before is over, and this one begins.
@@ -65,12 +65,12 @@ class Stages:
         self.stages = [*self.stages, _StageShown(name, total, unit, time.monotonic())]
 
     def part(self, name: str, done: int, parts: int) -> None:
-        """So many parts of a stage are done, which begins when it is first heard of."""
+        """Note that so many parts of a stage are done; it begins when first heard of."""
         if not self.stages or self.stages[-1].name != name:
             self.stage(name, parts, "parts")
         self.stages[-1].done, self.stages[-1].total = done, parts
-        if self._told is not None:
-            self._told(name, done, parts)
+        if self._notify is not None:
+            self._notify(name, done, parts)
 
     def note(self, words: str) -> None:
         """Say something of the stage, instead of what was said before."""

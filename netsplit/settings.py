@@ -29,13 +29,13 @@ OffloadName = Literal["none", "optimizer", "activations", "both"]
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """When checkpoints are saved, where, how many are kept, and where trained parameters go at the end."""
+    """When checkpoints are saved, where, how many are kept, and whether trained parameters are at the end."""
 
     folder: str | None = None
     every_epochs: int | None = None
     every_iterations: int | None = None
     keep: int = 2
-    trained: Literal["folder", "mlflow", "both", "none"] = "folder"
+    trained: Literal["folder", "none"] = "folder"
 
     def __post_init__(self) -> None:
         for key in ("every_epochs", "every_iterations", "keep"):
@@ -48,7 +48,7 @@ class CheckpointSettings:
         return self.every_epochs is None and self.every_iterations is None
 
     def make_folder(self) -> None:
-        """Before hours of work, rather than at the first checkpoint."""
+        """Make the folder before hours of work, rather than at the first checkpoint."""
         try:
             if self.folder is not None:
                 Path(self.folder).mkdir(parents=True, exist_ok=True)

@@ -128,9 +128,13 @@ def _checkable(hint: Any) -> Any:
     origin, members = get_origin(hint), get_args(hint)
     if _is_union(hint):
         return _checkable_union(members)
-    if _is_sequence(origin) and members and (origin is not tuple or members[-1] is Ellipsis):
+    if (
+        origin in (list, tuple, collections.abc.Sequence)
+        and members
+        and (origin is not tuple or members[-1] is Ellipsis)
+    ):
         return list[_checkable(members[0])]  # type: ignore[misc]
-    if _is_mapping(origin) and len(members) == 2 and members[0] is str:
+    if origin in (dict, collections.abc.Mapping) and len(members) == 2 and members[0] is str:
         return dict[str, _checkable(members[1])]  # type: ignore[misc]
     return Any
 
@@ -147,14 +151,6 @@ def _checkable_union(members: tuple[Any, ...]) -> Any:
     else:
         return Any
     return union | None if nullable else union
-
-
-def _is_sequence(origin: Any) -> bool:
-    return origin in (list, tuple, collections.abc.Sequence)
-
-
-def _is_mapping(origin: Any) -> bool:
-    return origin in (dict, collections.abc.Mapping)
 
 
 def locate(name: str, key: str = "_target_") -> Callable[..., Any]:

@@ -4,17 +4,13 @@ table = Table([Column("method", text=True), Column("ms", ",.1f", 1e3)], [("auto"
 table.terminal()    # of rich
 table.markdown()    # as GitHub reads it
 table.lines()       # aligned, for a log or a file of text
-table.text()        # the same for a console of rich, with a rule below the headings
 table.html()        # for a notebook and the report
-table.csv()         # numbers in full, in the units that the headings name
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import compress
@@ -23,9 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import rich.table
-    import rich.text
 
-__all__ = ["Cell", "Column", "Table", "byte_unit", "csv_text", "nbytes"]
+__all__ = ["Cell", "Column", "Table", "byte_unit", "nbytes"]
 
 Cell: TypeAlias = str | int | float | None
 
@@ -45,8 +40,8 @@ class Column:
     scale: float = 1.0  # from seconds, bytes and fractions to the unit that `name` says
     text: bool = False  # words, which begin at the left; figures end at the right
     whole: bool = False  # on a terminal no line of its cells is broken
-    below: bool = False  # of lines and text: its cells have a line of their own below the row; "" has none
-    in_bytes: bool = False  # cells are bytes, shown in MiB, which the heading says; in CSV as they are
+    below: bool = False  # of lines: its cells have a line of their own below the row; "" has none
+    in_bytes: bool = False  # cells are bytes, shown in MiB, which the heading says
 
     @property
     def heading(self) -> str:
@@ -92,7 +87,7 @@ class Table:
         ]
 
     def terminal(self, spaced: bool = False) -> rich.table.Table:
-        """For a console of rich.
+        """The table for a console of rich.
 
         Args:
             spaced: an empty line after each row, whose cells may have several lines.
@@ -138,17 +133,6 @@ class Table:
         rows = [headings, *self.texts] if any(headings) else self.texts
         return [line for row in self._aligned(rows) for line in row]
 
-    def text(self) -> rich.text.Text:
-        """For a console of rich: the lines, with what is marked in its style."""
-        from rich.text import Text
-
-        headings, *rows = self._aligned([[column.heading for column in self.columns], *self.texts])
-        rule = "─" * max(len(row[0]) for row in (headings, *rows))
-        styles = [_STYLES.get(self.marked.get(index, ""), "") for index in range(len(rows))]
-        parts = zip([*headings, rule], [""] * (1 + len(headings)), strict=True)
-        marked = ((line, style) for row, style in zip(rows, styles, strict=True) for line in row)
-        return Text("\n").join(Text(line, style=style) for line, style in (*parts, *marked))
-
     def _aligned(self, rows: Sequence[Sequence[str]]) -> list[list[str]]:
         """The lines of each row."""
         beside = [not column.below for column in self.columns]
@@ -175,14 +159,6 @@ class Table:
         body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table><thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table>"
 
-    def csv(self) -> str:
-        """Numbers in the unit that their column names, in full; nothing where there is none."""
-        rows = [
-            [column.scaled(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows
-        ]
-        names = [f"{column.name} bytes" if column.in_bytes else column.name for column in self.columns]
-        return csv_text(names, rows)
-
 
 def byte_unit(value: float) -> tuple[str, int]:
     """The largest unit of which so many bytes are one or more, and its own bytes."""
@@ -207,23 +183,14 @@ def nbytes(value: float, up: bool = False) -> str:
 
 
 def _mebibytes(value: float) -> str:
-    """For a column: one decimal, and more of less than a MiB."""
+    """MiB in a column: one decimal, and more below one MiB."""
     size = value / 2**20
     return f"{size:,.{max(_decimals(size, 3), 1) if 0 < abs(size) < 1 else 1}f}"
 
 
 def _decimals(value: float, digits: int) -> int:
-    """With which a number, not 0, has so many digits."""
+    """Decimals with which a number, not 0, has so many digits."""
     return digits - 1 - math.floor(math.log10(abs(value)))
-
-
-def csv_text(headings: Iterable[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Cells as they are, as lines of CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(headings)
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _on_a_line(cell: str) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from reproduce.render import markdown, record, write
     from reproduce.resharding import MeshHosts, ReshardCase, layer_bytes, reshard_seconds
     from reproduce.result import Picture, StudyResult
+    from reproduce.throughput import throughputs
     from reproduce.unity import parallel_speeds, search_seconds
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "reshard_seconds",
     "search_seconds",
     "split_speeds",
+    "throughputs",
     "time_breakdown",
     "write",
 ]

@@ -18,7 +18,6 @@ from netsplit.errors import ConfigError
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.methods.baselines import Ddp
 from netsplit.partition.partitioner import Partitioner
-from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.session.comparison import Experiment
@@ -78,7 +77,7 @@ class RunCase(ModelCase):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.schedule, AutoSchedule):
+        if self.schedule.decides_everything:
             raise ConfigError(
                 "schedule=auto decides the micro-batches too, and a study compares what is given: name a "
                 "schedule, as in schedule=1f1b."

@@ -22,7 +22,7 @@ from netsplit.rewrite import applied, columns_and_rows
 __all__ = ["ByHand", "ColumnsAndRows", "DataParallel", "TablesApart"]
 
 Along: TypeAlias = str | tuple[object, int] | None
-"""Of an axis of the mesh: "samples", an axis of the operator with its blocks, or None, which is copies."""
+"""What an axis of the mesh cuts: "samples", an operator's axis with its blocks, or None: copies."""
 Wanted: TypeAlias = tuple[tuple[int, ...], tuple[Along, ...]] | int
 """A mesh of all devices, and along what an operator is cut there; or the number of the one that it is on."""
 
@@ -45,7 +45,7 @@ class ByHand(Partitioner, ABC):
 
     @abstractmethod
     def wanted(self, problem: Problem, shape: tuple[int, int]) -> dict[str, list[Wanted]]:
-        """Of operators, what is taken of, where there is such a choice; `shape`: hosts, and devices of each.
+        """What is taken of operators, where there is such a choice; `shape`: hosts, and devices of each.
 
         Raises:
             RewriteError: the layout is none for this model.

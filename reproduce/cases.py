@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from netsplit.data.dataset import Data
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
-from netsplit.graph.onnx.export import inference_model
-from netsplit.graph.onnx.read import graph_of
 from netsplit.graph.recording.step import capture
+from reproduce.onnx_graphs import graph_of, inference_model
 
 __all__ = ["WORKERS", "ByName", "ModelCase", "check_references"]
 
@@ -59,7 +58,7 @@ class ModelCase:
         return self.dataset.shapes(self.batch_size)
 
     def training_graph(self) -> Graph:
-        """Of one training step, captured without data or memory.
+        """The graph of one training step, captured without data or memory.
 
         Raises:
             CaptureError: the model cannot be captured.
@@ -69,7 +68,7 @@ class ModelCase:
         return graph
 
     def exported_graph(self) -> Graph:
-        """Of an export to ONNX for inference, at this batch size; traced with one sample on the CPU.
+        """The graph of an ONNX export for inference, at this batch size; traced with one sample on the CPU.
 
         Equal operators are as many as the model has, as in PyTorch 1.8. The weights are drawn
         anew: the exporter merges those that are equal, as all biases of a new model are, and those of a

@@ -36,7 +36,7 @@ class ExportSize:
 
 
 def exported_size(graph: Graph, merge: bool) -> ExportSize:
-    """Sizes of a graph as `netsplit.graph.onnx` reads it from an export for inference.
+    """Sizes of a graph as `reproduce.onnx_graphs` reads it from an export for inference.
 
     Args:
         graph: of an export in which equal operators are as many as the model has.

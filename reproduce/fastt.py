@@ -171,7 +171,7 @@ def _compared(
 def described_case(
     case: ModelCase, cluster: ClusterDescription, batch: int, schedule: Schedule, seed: int = 0
 ) -> Shared:
-    """Of a case on described devices, with predicted costs; its modules write nothing in place.
+    """A case on described devices, with predicted costs; its modules write nothing in place.
 
     Raises:
         CaptureError: the case cannot be captured.

@@ -19,7 +19,7 @@ from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import as_tuple, capture
 from netsplit.pictures.drawing import KIND_COLOURS
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.measure.compute import profile_compute
+from netsplit.profile.measure.compute import Profiler, settle
 from netsplit.profile.predict import predicted_seconds
 from netsplit.tables import Cell, Column
 from reproduce.cases import ByName, ModelCase, check_references
@@ -154,8 +154,11 @@ def _measured(
     values = initial_values(model, graph, case.loss)
     log.info("measuring %d operators", len(graph))
     batch = as_tuple(inputs) + as_tuple(targets)
-    seconds = profile_compute(graph, batch, values, case.device, repeats=repeats, rounds=rounds)
-    return graph, seconds
+    profiler = Profiler(graph, batch, values, case.device, repeats=repeats)
+    for _ in range(rounds):
+        profiler.round()
+    settle(profiler)
+    return graph, profiler.seconds()
 
 
 def _predicted(case: OperatorCase) -> tuple[Graph, dict[str, NodeSeconds]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from netsplit.files import write_text
 from netsplit.pictures.drawing import new_figure, save_figure
-from netsplit.tables import csv_text
 from netsplit.tracking.tracker import Tracker
 from reproduce.result import StudyResult
 
@@ -37,7 +38,9 @@ def write(result: StudyResult, folder: Path) -> list[Path]:
     """
     paths = [folder / f"{TABLE}.md", folder / f"{TABLE}.csv"]
     write_text(paths[0], markdown(result))
-    write_text(paths[1], result.table.csv())
+    names = [f"{column.name} bytes" if column.in_bytes else column.name for column in result.columns]
+    cells = ([c.scaled(cell) for c, cell in zip(result.columns, row, strict=True)] for row in result.rows)
+    write_text(paths[1], csv_text(names, cells))
     for picture in result.pictures:
         figure = new_figure(*picture.size_in)
         picture.draw(figure)
@@ -47,6 +50,15 @@ def write(result: StudyResult, folder: Path) -> list[Path]:
         paths.append(folder / f"{picture.name}.csv")
         write_text(paths[-1], csv_text(picture.columns, picture.rows))
     return paths
+
+
+def csv_text(headings: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
+    """Cells as they are, as lines of CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(headings)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def record(

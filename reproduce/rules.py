@@ -210,7 +210,7 @@ def _drawn(names: Iterable[str], parallel: bool) -> dict[str, DrawnTensor]:
 
 
 def _side(terms: Sequence[Term], inputs: Mapping[str, DrawnTensor], k: int = 2) -> dict[Ref, DrawnTensor]:
-    """Of inputs and terms. Raises Absent: one cannot be computed."""
+    """The values of inputs and terms. Raises Absent: one cannot be computed."""
     values: dict[Ref, DrawnTensor] = dict(inputs.items())
     for i, term in enumerate(terms):
         made = operator_values(term, [values[ref] for ref in term.inputs], {"k": k})

@@ -146,7 +146,7 @@ def _planned(
             seconds = method.seconds(described.problem)
         elif isinstance(method, Unity):
             seconds, searched = foreseen(method, described.problem)
-            log.info("%s: %s", method.name, searched.told)
+            log.info("%s: %d substitutions, ended by %s", method.name, len(searched.steps), searched.ended_by)
         else:
             seconds = None
     except (InfeasibleError, RewriteError, TimeLimitError) as refusal:

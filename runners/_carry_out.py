@@ -1,29 +1,21 @@
-"""Requests carried out: a comparison on devices that are here, a forecast on described ones, or one a case.
-
-Request ──comparison_of──► Comparison         case -> Request ──comparisons_of──► Cases
-"""
+"""A request carried out: a comparison on devices that are here, a forecast on described ones."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeAlias
 
 from netsplit.cluster.described import ClusterDescription
-from netsplit.errors import NetSplitError
 from netsplit.progress import Stages
 from netsplit.session.comparison import compare, experiment_of
 from netsplit.session.forecast import forecast
 from netsplit.session.request import Request
 from netsplit.session.session import Session
-from netsplit.tracking.cases import Cases, published_tags
 from netsplit.tracking.records import Comparison, Progress
 
-__all__ = ["ShowProgress", "comparison_of", "comparisons_of"]
-
-log = logging.getLogger(__name__)
+__all__ = ["ShowProgress", "comparison_of"]
 
 ShowProgress: TypeAlias = Callable[[], AbstractContextManager[Progress]]
 
@@ -50,26 +42,3 @@ def comparison_of(
     with session, progress() as shown:
         session.stages = Stages(shown.waiting)
         return compare(asked, session, request.tracker, folder, shown)
-
-
-def comparisons_of(
-    requests: Mapping[str, Request],
-    compare_case: Callable[[str, Request, Mapping[str, str]], Comparison],
-) -> Cases:
-    """Compare what every case asks for; one that fails stops no other, and is among `Cases.reasons`.
-
-    Args:
-        compare_case: called with the case, what it asks for, and tags of what others published of it.
-    """
-    comparisons: dict[str, Comparison] = {}
-    reasons: dict[str, str] = {}
-    for number, (case, request) in enumerate(requests.items(), 1):
-        log.info("case %s (%d of %d)", case, number, len(requests))
-        try:
-            comparisons[case] = compare_case(case, request, published_tags(request.published))
-        except (NetSplitError, OSError) as error:
-            reasons[case] = " ".join(str(error).split())
-            log.error("case %s failed: %s", case, reasons[case])
-        else:
-            reasons |= {case: reason} if (reason := comparisons[case].reason) else {}
-    return Cases(comparisons, {case: request.published for case, request in requests.items()}, reasons)

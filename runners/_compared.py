@@ -1,4 +1,4 @@
-"""What `runners.compare` does: one comparison, or one a case and the table of all, shown as they end."""
+"""What `runners.compare` does: a comparison of methods, shown as it ends."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from netsplit.errors import NetSplitError
 from netsplit.session.request import Request
-from netsplit.tracking import Tracker, comparison_table, outline, verdict_of, winner_of
-from netsplit.tracking.cases import Cases, agreement_table
+from netsplit.tracking import Tracker, comparison_table, verdict_of, winner_of
 from netsplit.tracking.database import server_of
 from netsplit.tracking.records import Comparison
 from netsplit.tracking.values import masked
 from netsplit.tracking.verdict import ONE_DEVICE
 
-from ._carry_out import comparison_of, comparisons_of
+from ._carry_out import comparison_of
 from ._progress import ConsoleProgress
 from .cli.planned import show_whole
 
-__all__ = ["each_case", "one"]
+__all__ = ["one"]
 
-TABLE_WIDTH = 104  # what the table takes; a narrower terminal gets the outline
 PORT = 5000  # where it does
 
 
@@ -43,10 +40,7 @@ def one(
     comparison = comparison_of(request, name, labels, folder, partial(ConsoleProgress, console))
     if comparison.decided is not None:
         show_whole(console, comparison.decided, notes=False)
-    if console.width < TABLE_WIDTH:
-        console.print(outline(comparison.rows), highlight=False, soft_wrap=True)
-    else:
-        console.print(comparison_table(comparison.rows, title=name))
+    console.print(comparison_table(comparison.rows, title=name))
     said = written(comparison.folder, request.tracker, comparison.charts)
     console.print(said, markup=False, highlight=False, soft_wrap=True)
     last = [verdict_of(comparison.rows), *([next_step(comparison, request, command)] if command else [])]
@@ -64,42 +58,10 @@ def next_step(comparison: Comparison, request: Request, command: Callable[[str, 
         return ""
     if len(comparison.rows) > 1:
         return f"To train with {winner}: {command('train', winner)}"
-    kept = request.settings.checkpoint.trained in ("folder", "both")
+    kept = request.settings.checkpoint.trained == "folder"
     where = f"The trained parameters are in {comparison.folder / winner / 'checkpoint.pt'}. " if kept else ""
     method, other = ("auto", "auto") if winner == ONE_DEVICE else (winner, "one device")
     return f"{where}To compare it with {other}: {command('compare', f'[{method},{ONE_DEVICE}]')}"
-
-
-def each_case(
-    requests: Mapping[str, Request],
-    title: str,
-    labels: Mapping[str, Mapping[str, str]],
-    folder: Path,
-    console: Console,
-) -> None:
-    """A comparison for each, and the table of all; one that fails stops no other.
-
-    Raises:
-        NetSplitError: a case failed, or methods of it; after the table.
-    """
-
-    def compare_case(case: str, request: Request, published: Mapping[str, str]) -> Comparison:
-        return one(request, f"{title}: {case}", {**labels[case], **published}, folder / case, console)
-
-    cases = comparisons_of(requests, compare_case)
-    if cases.comparisons:
-        show(cases, title, folder, console)
-    for case, reason in cases.reasons.items():
-        counted = f"{len(cases.reasons)} of {len(requests)} cases failed ({', '.join(cases.reasons)})"
-        raise NetSplitError(f"{counted}; {case}: {reason}")
-
-
-def show(cases: Cases, title: str, folder: Path, console: Console) -> None:
-    cases.write(folder)
-    console.print(cases.table(title))
-    if cases.agreement:
-        console.print(agreement_table(cases.agreement).terminal())
-    console.print(f"Written to {folder}: cases.md, cases.csv, cases.png.", soft_wrap=True)
 
 
 def written(folder: Path, tracker: Tracker, charts: str = "") -> str:

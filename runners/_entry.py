@@ -327,7 +327,7 @@ def _config_sentence(error: OmegaConfBaseException) -> str:
     parent = error.parent_node
     names = [str(name) for name in parent] if isinstance(parent, DictConfig) and not parent._is_none() else []
     if names and str(error.key) not in names:
-        more = _of_cases(key, parent) or _of_target(key, parent)
+        more = _of_target(key, parent)
         if key not in names and _options(key):
             return f"{key} is not chosen here: choose one before what it has is set ({key}=<option>)."
         return f"{key} is not a config key: {suggest(str(error.key), names)}{more}"
@@ -348,19 +348,6 @@ def _of_target(key: str, node: Any) -> str:
         return ""
     given = key_as_given(key)
     return f" Put + before what {node[TARGET]} takes and the config leaves out: +{given}=<value>."
-
-
-def _of_cases(key: str, parent: Any) -> str:
-    """What else a key that is not there may have meant, where there are cases."""
-    if key.startswith("cases."):
-        return f" To change more in a case, put + before it: +{key}=<value>."
-    root = parent._get_root()
-    cases = root.get("cases") if isinstance(root, DictConfig) else None
-    having = [str(name) for name in cases or {} if OmegaConf.select(root, f"cases.{name}.{key}") is not None]
-    if not having:
-        return ""
-    how = f"cases.<name>.{key}=<value>, or +{key}=<value> for all"
-    return f" Cases have it ({', '.join(having)}): give {how}."
 
 
 def _check_choices(cfg: DictConfig) -> None:

@@ -15,7 +15,7 @@ from netsplit import cluster as clusters
 from netsplit.config import build
 from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.partition.objectives import CONTIGUOUS, ObjectiveName
+from netsplit.partition.objectives import ObjectiveName
 from netsplit.settings import LowPrecision, OffloadName, check_numbers
 
 from ._entry import settings_of
@@ -85,7 +85,6 @@ class PartitionSettings(GraphSettings):
     """The top-level keys of `conf/partition.yaml`."""
 
     objective: ObjectiveName = "latency"
-    contiguous: bool = False
     passes: Literal["training", "forward"] = "training"
     variable_copies: int | None = None
     result: str | None = None
@@ -97,10 +96,6 @@ class PartitionSettings(GraphSettings):
         if self.result is not None and Path(self.result).resolve() == Path(self.graph).resolve():
             raise ConfigError(
                 f"result is '{self.result}', which is the graph file itself: give another path."
-            )
-        if self.contiguous and self.objective not in CONTIGUOUS:
-            raise ConfigError(
-                f"contiguous=true goes with objective=max_load, and objective is {self.objective}."
             )
         if self.result is not None and (not self.result or Path(self.result).is_dir()):
             raise ConfigError(f"result is '{self.result}': give the path of a file to write.")
@@ -171,7 +166,7 @@ def one_schedule(cfg: DictConfig) -> Schedule:
         ConfigError: it is to be decided, with the micro-batches.
     """
     schedule: Schedule | netsplit.AutoSchedule = build(cfg.schedule)
-    if isinstance(schedule, netsplit.AutoSchedule):
+    if schedule.decides_everything:
         raise ConfigError(
             "schedule=auto decides the micro-batches too, which a graph file has fixed: name a schedule, as "
             "in schedule=1f1b, or take `python -m runners.plan graph=<file>`."
@@ -196,7 +191,7 @@ def with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partiti
     """The method's own time limit follows `time_limit`, unless the command line sets it."""
     own = f"partitioner.{name}.{TIME_LIMIT}="
     given = any(word.lstrip("+").startswith(own) for word in HydraConfig.get().overrides.task)
-    if time_limit is not None and hasattr(partitioner, TIME_LIMIT) and not given:
+    if time_limit is not None and getattr(partitioner, TIME_LIMIT, None) is not None and not given:
         partitioner = replace(partitioner, **{TIME_LIMIT: time_limit})
     return partitioner
 

@@ -19,11 +19,10 @@ from netsplit.formats.placements import read_placement
 from netsplit.formats.read import read_workload
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.partition.objectives import CONTIGUOUS
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.plan import Plan, infeasible_record
+from netsplit.planning.plan import Plan
 from netsplit.planning.what_if import what_if, what_if_lines
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import memory_of
@@ -55,7 +54,7 @@ def run(
     of_a_step = settings.objective in ("latency", "simulated") and settings.passes == "training"
     problem = work.problem(
         cluster,
-        CONTIGUOUS[settings.objective] if settings.contiguous else settings.objective,
+        settings.objective,
         schedule=schedule,
         seed=settings.seed,
         time_limit_s=settings.time_limit,
@@ -77,8 +76,8 @@ def run(
             plan = decide(problem, partitioner)
         work.check_supported(problem, plan.placement)
     except InfeasibleError as error:
-        reason = infeasible_record(problem, partitioner.name, str(error), work.unit)
-        write_json(result, {"graph": settings.graph, **reason})
+        failed = {"graph": settings.graph, "method": partitioner.name, "status": "infeasible"}
+        write_json(result, {**failed, "objective": None, "message": " ".join(str(error).split())})
         raise InfeasibleError(f"{error} (written to {result})") from error
     record = {"graph": settings.graph, **plan.to_dict(work.unit, work.unit_s)}
     show_plan(console, plan, work)
@@ -86,7 +85,7 @@ def run(
     if settings.explain:
         record["explanation"] = explain_plan(console, plan, partitioner, settings.time_limit)
     if before is not None:
-        record["compared_with"] = show_moves(console, plan, before, work, settings.time_limit)
+        record["compared_with"] = show_moves(console, plan, before, settings.time_limit)
     if settings.explain or before is not None:
         write_json(result, record)
     console.print(f"Written to {result}.", highlight=False, soft_wrap=True)
@@ -129,6 +128,7 @@ def show_plan(console: Console, plan: Plan, work: Workload) -> None:
     facts.append(f"decided in {plan.seconds:.2f} s" + (f" by {report.engine}" if report.engine else ""))
     console.print("[bold]" + escape(", ".join(facts)), highlight=False)
     console.print(_devices(plan, work).terminal())
+    _lines(console, plan.lines_on_parts)
     for i, stage in enumerate(plan.placement.stages):
         turns = f", micro-batches on {', '.join(stage.in_turn)}" if stage.turns else ""
         where = ", ".join(stage.devices)
@@ -175,7 +175,7 @@ def explain_plan(
     _lines(console, explanation.lines())
     limit = 2 * time_limit_s if time_limit_s is not None else 120.0
     with Waiting(console, f"{partitioner.name} for what would help", limit), _without_the_search_s_lines():
-        changes = what_if(plan.problem, partitioner, time_limit_s=limit, placement=plan.placement)
+        changes = what_if(plan.problem, partitioner, plan.placement, limit)
     _lines(console, what_if_lines(changes))
     return explanation.to_dict() | {"what_if": [change.to_dict() for change in changes]}
 
@@ -193,11 +193,7 @@ def _without_the_search_s_lines() -> Iterator[None]:
 
 
 def show_moves(
-    console: Console,
-    plan: Plan,
-    other: Partitioner | Placement,
-    work: Workload,
-    limit_s: float | None,
+    console: Console, plan: Plan, other: Partitioner | Placement, limit_s: float | None
 ) -> dict[str, Any]:
     """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
     if isinstance(other, Placement):
@@ -206,12 +202,6 @@ def show_moves(
         with Waiting(console, other.name, limit_s):
             before = decide(plan.problem, other, room=False, contiguity=False)
     moves = plan.moved_from(before)
-    unit, unit_s = _shown_unit(work)
-    console.print(
-        f"[bold]from {before.placement.method} ({_number(before.objective_s / unit_s)} {unit}) to "
-        f"{plan.placement.method} ({_number(plan.objective_s / unit_s)} {unit})",
-        highlight=False,
-    )
     _lines(console, moves.lines())
     return moves.to_dict()
 

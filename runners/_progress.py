@@ -119,7 +119,7 @@ class ConsoleProgress:
     def epoch(self, done: Epoch) -> None:
         self._last_line_s = time.monotonic()
         metric = words_of_metric(done.metric)
-        tested = "" if done.score is None else f", test {metric.words} {metric.told(done.score)}"
+        tested = "" if done.score is None else f", test {metric.words} {metric.text(done.score)}"
         log.info(
             "%s: epoch %d, loss %.4f%s, %.1f s",
             self.name, done.index + 1, done.train_loss, tested, done.seconds,

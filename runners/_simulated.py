@@ -74,7 +74,7 @@ def run(
     write_trace(folder / "trace.json", timeline, program=program, parts=plan.event_parts)
     written = "trace.json"
     if settings.picture:
-        timeline_figure(timeline, None, folder / "timeline.png", plan.event_parts)
+        timeline_figure(timeline, None, folder / "timeline.png")
         written = "trace.json and timeline.png"
     console.print(f"Written to {folder}: {written}.", highlight=False, soft_wrap=True)
     return timeline.iteration_s
@@ -96,8 +96,7 @@ def show(console: Console, problem: Problem, program: Program, timeline: Timelin
     console.print(_times(program, timeline).terminal())
     console.print(_bytes(problem, program, timeline).terminal())
     _show_waits(console, timeline, pieces)
-    own = overheads(problem.cluster, problem.costs)
-    path = critical_path(timeline, program, *own, problem.cluster)
+    path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
     kinds: Counter[str] = Counter()
     for span in path:
         kinds[span.what] += span.seconds  # type: ignore[assignment]

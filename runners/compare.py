@@ -1,25 +1,20 @@
 """Compare partitioning methods: plan, train and record each. `python -m runners.compare --help`.
 
-On a cluster of this machine methods are trained; on a described one they are planned and predicted. With
-`cases` one comparison is made for each, and a table of all.
+On a cluster of this machine methods are trained; on a described one they are planned and predicted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from netsplit import session as sessions
 from netsplit.errors import ConfigError, NetSplitError
 
-from ._case_overrides import cases_of, published_of
-from ._entry import command_line, console_of, entry, experiment, sentence
+from ._entry import command_line, console_of, entry, experiment
 from ._own_targets import own_names
 
 __all__ = ["again", "job", "main"]
@@ -34,26 +29,14 @@ def job(cfg: DictConfig) -> float | None:
     """
     if not cfg.get("partitioner"):
         raise ConfigError("partitioner chooses no method: give at least one, as in partitioner=[auto].")
-    overrides = HydraConfig.get().overrides.task
-    published, requests = published_of(cfg, overrides), {}
-    for name, case in cases_of(cfg, overrides).items():
-        try:
-            requests[name] = sessions.Request(case, cfg, published.get(name))
-        except (NetSplitError, OmegaConfBaseException) as error:
-            raise ConfigError(f"case {name}: {sentence(error)}") from error
-    asked = list(requests.values()) or [sessions.Request(cfg)]
-    for request in asked:
-        request.tracker.check()  # what is wrong with it shows before the work, not after
+    request = sessions.Request(cfg)
+    request.tracker.check()  # what is wrong with it shows before the work, not after
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = console_of(_WIDTH)
 
     from . import _compared
 
-    if requests:
-        labels = {case: _labels(case, request.own) for case, request in requests.items()}
-        _compared.each_case(requests, _title(), labels, folder, console)
-        return None
-    comparison = _compared.one(asked[0], _name(), _labels(), folder, console, again)
+    comparison = _compared.one(request, _name(), _labels(), folder, console, again)
     if comparison.reason:
         raise NetSplitError(comparison.reason)
     return comparison.best_s
@@ -78,10 +61,6 @@ def main(cfg: DictConfig) -> float | None:
     return job(cfg)
 
 
-def _title() -> str:
-    return experiment() or _name()
-
-
 def _name() -> str:
     choices = _choices()
     chosen = " · ".join(str(choices[group]) for group in sessions.NAMED if group != "scheduler")
@@ -94,16 +73,11 @@ def _choices() -> dict[str, str | None]:
     return {**hydra.runtime.choices, **own_names(hydra.overrides.task)}
 
 
-def _labels(case: str | None = None, own: Collection[str] = ()) -> dict[str, str]:
-    """Config group -> the option chosen; of a case its own, or none where it only changed some keys.
-
-    Args:
-        own: the groups in which the case differs from the rest.
-    """
+def _labels() -> dict[str, str]:
+    """Config group -> the option chosen."""
     choices = _choices()
-    labels: dict[str, Any] = {"experiment": experiment(), "case": case, "command": _command()}
-    for group in sessions.NAMED:
-        labels[group] = choices.get(f"{group}@cases.{case}.{group}" if group in own else group)
+    labels = {"experiment": experiment(), "command": _command()}
+    labels |= {group: choices.get(group) for group in sessions.NAMED}
     return {group: str(option) for group, option in labels.items() if option is not None}
 
 

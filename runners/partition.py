@@ -12,7 +12,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build
-from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError
 from netsplit.signature import suggest
 
@@ -60,36 +59,18 @@ def main(cfg: DictConfig) -> float:
 
 
 def _other(settings: PartitionSettings) -> Partitioner | Path | None:
-    """What `compare_with` names: a method, one of the user's own too, or the file of an earlier plan."""
+    """What `compare_with` names: a method, or the file of an earlier plan."""
     name = settings.compare_with
     if name is None:
         return None
     known = options("partitioner")
     if name in known:
         return with_limit(build(option("partitioner", name)), name, settings.time_limit)
-    if not Path(name).is_file() and (own := _own_method(name)) is not None:
-        return with_limit(own, name, settings.time_limit)
     if not Path(name).is_file():
         raise ConfigError(
             f"compare_with is '{name}', neither a file nor a partitioner: {suggest(name, known)}"
         )
     return Path(name)
-
-
-def _own_method(name: str) -> Partitioner | None:
-    """What `my_package.MyMethod` stands for; None: `name` is of another form.
-
-    Raises:
-        ConfigError: there is no such thing, or it is no method.
-    """
-    dotted = "." in name and all(part.isidentifier() for part in name.split("."))
-    if not dotted or Path(name).suffix in (".json", ".txt"):
-        return None
-    method = build({TARGET: name})
-    if not callable(getattr(method, "partition", None)):
-        raise ConfigError(f"compare_with is {name}, which makes {method!r}: name a partitioner.")
-    made: Partitioner = method
-    return made
 
 
 def _check_own_result(cfg: DictConfig) -> None:

@@ -1,4 +1,4 @@
-"""Recorded comparisons and studies as an HTML page and as Markdown: `python -m runners.report --help`."""
+"""Recorded comparisons and studies as an HTML page: `python -m runners.report --help`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Settings:
 
 
 def job(cfg: DictConfig) -> None:
-    """Everything from the composed config to the two files."""
+    """Everything from the composed config to the page."""
     OmegaConf.resolve(cfg)
     settings: Settings = settings_of(cfg, f"{__package__}.report.Settings", _names(), GROUPS)
     tracker = build(cfg.tracking)
@@ -49,8 +49,7 @@ def job(cfg: DictConfig) -> None:
 
     check_output(settings.output)
     report = read_report(tracker.uri, settings.names, settings.runs, settings.title)
-    page, text = write_report(report, settings.output)
-    print(f"Written to {page} and {text}: {report.counted()}.")
+    print(f"Written to {write_report(report, settings.output)}: {report.counted()}.")
 
 
 def _names() -> list[str]:

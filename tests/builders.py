@@ -1,16 +1,19 @@
 """Small graphs, clusters and costs by hand."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from netsplit.cluster.cluster import Cluster, Device, Link, nics_of
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.placement.exchange import Exchange
+from netsplit.placement.placement import Placement, Shard, SolverReport, Stage
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.program import Program, Schedule, compile_program
 
 __all__ = [
-    "behind_nics", "chain", "cluster_of", "costs_of", "cpus", "graph_fed", "graph_of", "graph_of_nodes",
-    "linked",
+    "behind_nics", "chain", "cluster_of", "compile_placed", "costs_of", "cpus", "graph_fed", "graph_of",
+    "graph_of_nodes", "linked",
 ]  # fmt: skip
 
 Tensors = Sequence[tuple[str, int, Sequence[str]]]  # (producer, bytes, consumers)
@@ -133,3 +136,36 @@ def behind_nics(cluster: Cluster, draw: random.Random, shared: bool = True) -> C
         for nic in nics_of(hosts, cluster.links)
     )
     return replace(cluster, nics=nics)
+
+
+def compile_placed(
+    graph: Graph,
+    device_of: Mapping[str, str],
+    priority: Mapping[str, int],
+    cluster: Cluster,
+    schedule: Schedule,
+    training: bool = True,
+    replicas: Mapping[str, tuple[str, ...]] | None = None,
+    shared_norm: bool = False,
+    turns: Mapping[str, tuple[str, ...]] | None = None,
+    cuts: Sequence[str] = (),
+    recomputed: Collection[str] = (),
+    costs: Costs | None = None,
+    exchanges: Sequence[Exchange] = (),
+    shards: Sequence[Shard] = (),
+) -> Program:
+    """The program of a placement that is given in pieces.
+
+    Args:
+        replicas: first replica -> all of them.
+        turns: first replica -> whose turn the micro-batches are.
+    """
+    stages = []
+    for first, devices in (replicas or {}).items():
+        nodes = tuple(name for name, home in device_of.items() if home == first)
+        stages.append(Stage(nodes, devices, turns=tuple(map(devices.index, (turns or {}).get(first, ())))))
+    placement = Placement(
+        "given", dict(device_of), dict(priority), SolverReport("heuristic", 0.0), tuple(stages), tuple(cuts),
+        frozenset(recomputed), exchanges=tuple(exchanges), shards=tuple(shards),
+    )  # fmt: skip
+    return compile_program(graph, placement, cluster, schedule, training, shared_norm, costs)

@@ -20,5 +20,5 @@ def all_asked_for() -> bool:
 
 
 def tried(examples: int) -> int:
-    """Of so many examples, those of this run."""
+    """The number of examples of this run, of so many."""
     return examples if all_asked_for() else -(-examples // 3)

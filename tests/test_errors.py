@@ -2,14 +2,14 @@
 
 import pytest
 
-from netsplit.errors import ConfigError, NetSplitError, told_plainly
+from netsplit.errors import ConfigError, NetSplitError, plain_errors
 
 
 def users() -> None:
     raise ValueError("of the user's")
 
 
-@told_plainly
+@plain_errors
 def refusing(function: object) -> None:
     try:
         try:

@@ -96,7 +96,7 @@ def test_a_class_name_means_one_class() -> None:
 
 
 def test_a_public_function_name_means_one_thing() -> None:
-    """Of two, one has the longer name; those left are of one idea, on two kinds of data."""
+    """One of two has the longer name; those left are of one idea, on two kinds of data."""
     names = Counter(
         statement.name
         for module, tree in TREES.items()

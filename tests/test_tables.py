@@ -1,14 +1,12 @@
 """`netsplit.tables`: cells are shown in the unit and the form of their column, and no cell breaks a line."""
 
-import csv
-import io
 import math
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.tables import Column, Table, csv_text, nbytes
+from netsplit.tables import Column, Table, nbytes
 
 COLUMNS = (Column("method", text=True), Column("time per iteration ms", ",.1f", 1e3), Column("count"))
 TABLE = Table(COLUMNS, [("a|b", 1.25, 3), ("c\nd", math.inf, None)], "Times", ["A note."], {1: "failed"})
@@ -42,16 +40,7 @@ def test_what_is_below_a_row_has_a_line_of_its_own() -> None:
     table = Table(BELOW, [("one", 1.0, "chosen"), ("other", 10.0, "")], marked={0: "best"})
     lines = ["kind     ms", "    why not", "one     1.0", "    chosen", "other  10.0"]
     assert table.lines() == lines
-    assert table.text().plain.splitlines() == [*lines[:2], "─" * 11, *lines[2:]]
-    assert {str(span.style) for span in table.text().spans if span.style} == {"bold"}
     assert "| one | 1.0 | chosen |" in table.markdown()
-
-
-def test_csv_has_numbers_in_full_and_nothing_where_there_is_none() -> None:
-    assert list(csv.reader(io.StringIO(TABLE.csv()))) == [
-        ["method", "time per iteration ms", "count"], ["a|b", "1250.0", "3"], ["c\nd", "", ""],
-    ]  # fmt: skip
-    assert csv_text(["x"], [[1.5], [math.inf]]) == "x\n1.5\ninf\n"  # cells as they are
 
 
 @given(
@@ -62,7 +51,6 @@ def test_no_text_breaks_a_table(rows: list[list[str]]) -> None:
     lines = table.markdown().split("\n")
     assert len(lines) == 2 + len(rows)
     assert all(line.replace("\\|", "").count("|") == 3 for line in lines)
-    assert list(csv.reader(io.StringIO(table.csv(), newline=""))) == [["x", "y"], *rows]
 
 
 @given(st.integers(0, 2**60))
@@ -79,8 +67,7 @@ def test_bytes_are_read_out_in_mib_but_for_a_few(value: int) -> None:
     )
 
 
-def test_a_column_of_bytes_is_in_mib_and_in_csv_in_bytes() -> None:
+def test_a_column_of_bytes_is_in_mib() -> None:
     table = Table((Column("peak", in_bytes=True),), [(456160,), (25276514304,), (0,), (None,)])
     assert table.texts == [["0.435"], ["24,105.6"], ["0.0"], ["-"]]
     assert table.lines()[0].strip() == "peak MiB"
-    assert table.csv().splitlines() == ["peak bytes", "456160", "25276514304", "0", '""']

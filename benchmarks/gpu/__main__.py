@@ -88,7 +88,7 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
         Column("Expected", text=True),
     ]
     rows = [[x["step"], "yes" if x["held"] else "NO", x["seconds"], STEPS[x["step"]].expected] for x in lines]
-    return Table(columns, rows).text()
+    return "\n".join(Table(columns, rows).lines())
 
 
 if __name__ == "__main__":

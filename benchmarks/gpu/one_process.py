@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from benchmarks.gpu.plain import SGD, TOLERANCE, batches_of, difference, net, pl
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
+from netsplit.placement.placement import Placement, SolverReport, Stage
 from netsplit.program import Schedule, compile_program
 from netsplit.program.schedules import ZBH1, GPipe, OneFOneB
 from netsplit.runtime.local import LocalRuntime
@@ -109,7 +110,7 @@ def overhead(device: str) -> dict[str, Any]:
 
 
 def _cpu_seconds(*runs: Callable[[], object]) -> list[float]:
-    """Of each, run in turn: the lower quartile of 100."""
+    """CPU seconds of each, run in turn: the lower quartile of 100."""
     seconds: list[list[float]] = [[] for _ in runs]
     for _ in range(100):
         for run, own in zip(runs, seconds, strict=True):
@@ -160,9 +161,10 @@ def _runtime(
     )
     links = {(p, q): Link(0.0, 0.0) for p in names for q in names if p != q}
     cluster = Cluster("one process", devices, links)
-    together: Mapping[str, tuple[str, ...]] = {names[0]: tuple(names)} if replicas else {}
     where = dict.fromkeys(graph.nodes, names[0]) if replicas else _in_turn(graph, names)
-    program = compile_program(graph, where, graph.position, cluster, schedule, replicas=together)
+    stages = (Stage(tuple(graph.nodes), tuple(names)),) if replicas else ()
+    placement = Placement("given", where, graph.position, SolverReport("heuristic", 0.0), stages)
+    program = compile_program(graph, placement, cluster, schedule)
     return LocalRuntime(program, cluster, initial_values(model, graph), SGD)
 
 

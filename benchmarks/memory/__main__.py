@@ -111,7 +111,7 @@ class _Model:
         return cls(name, build(cfg.model), build(cfg.loss), optimizer, batch, {}, optimizer_alpha(optimizer))
 
     def graph(self, samples: int) -> tuple[Graph, dict[str, NodeBytes]]:
-        """Of a micro-batch, with the bytes that its operators allocate for themselves on this machine."""
+        """The graph of a micro-batch, with the bytes that its operators allocate for themselves here."""
         if samples not in self.graphs:
             rows = Batch.of(*self.batch).rows(0, samples).own()
             graph = capture(self.net, self.loss, rows)

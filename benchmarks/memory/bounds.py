@@ -36,7 +36,7 @@ __all__ = ["bound_of_any", "bound_of_pipelines"]
 def bound_of_any(graph: Graph, schedule: Schedule, alpha: int, devices: int) -> int:
     """Bytes of the fullest device under any placement on so many devices."""
     saved = sum(bytes_saved_by(graph).values())
-    forwards = schedule.microbatches if schedule.name == "gpipe" else 1
+    forwards = schedule.microbatches if schedule.forwards_first else 1
     before = _held_bytes(graph, schedule, alpha) + forwards * saved
     return -(-max(sum(node_state_bytes(graph, alpha).values()), before) // devices)
 

@@ -5,7 +5,8 @@
     parts       `schedule=auto` with splits: true
     unity       `schedule=single_batch partitioner=unity`
     torch       torch.distributed.tensor.parallel, ColwiseParallel and RowwiseParallel by pairs, over gloo
-    a round:    all of them in turn; plain, unity and torch twice, which gives the noise floors
+    a round:    all of them in turn, each after a step that is not timed, as the one before left the caches
+                its own; plain, unity and torch twice, which gives the noise floors
 
 All make one step from the same parameters on the same batch first, and their updates must agree. Our
 workers are joined by gloo, as torch's processes are; with `--memory` they read each other's memory. Ratios
@@ -125,7 +126,7 @@ def _deployed(
         models[which] = session.deploy(step, plan, whole)
         session.pool.call(_keep, which)
         told[which] = (
-            whole.lines[0] if whole else "; ".join([plan.placement.report.summary(), *plan.told_of_parts])
+            whole.lines[0] if whole else "; ".join([plan.placement.report.summary(), *plan.lines_on_parts])
         )
         predicted[which] = plan.simulated[1].iteration_s
     return models, told, predicted
@@ -178,14 +179,21 @@ def _raced(
 
     def ours(name: str, of: str) -> Contender:
         train = partial(models[of].train_batch, *batch)
-        return Contender(name, steps(train), partial(_ready, session, models, of), pids=pids)
 
-    contenders = [Contender(each, steps(plain.step), pids=plain.pids) for each in (PLAIN, f"{PLAIN} again")]
+        def warm() -> None:
+            _ready(session, models, of)
+            train()
+
+        return Contender(name, steps(train), warm, pids=pids)
+
+    def others(name: str, of: Plain | TensorParallel) -> list[Contender]:
+        names = name, f"{name} again"
+        return [Contender(each, steps(of.step), of.step, pids=of.pids) for each in names]
+
+    contenders = others(PLAIN, plain)
     contenders += [ours(each, each) for each in models]
     contenders += [ours(f"{UNITY} again", UNITY)] if UNITY in models else []
-    contenders += [
-        Contender(each, steps(theirs.step), pids=theirs.pids) for each in (TORCH, f"{TORCH} again")
-    ]
+    contenders += others(TORCH, theirs)
     rounds = Rounds(contenders)
     rounds.warm_up()
     for _ in range(options.rounds):

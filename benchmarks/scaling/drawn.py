@@ -142,7 +142,7 @@ def _layer(drawing: _Drawing, stream: str) -> str:
 
 
 GRAPHS: dict[str, Callable[[int, int], _Drawing]] = {"layered": _layered, "blocks": _blocks}
-"""Of so many nodes, by a seed."""
+"""Drawings of graphs of so many nodes, by a seed."""
 
 
 def _uniform(i: int, j: int) -> Link:

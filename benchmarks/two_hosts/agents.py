@@ -39,7 +39,7 @@ class Agents:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the agents and of their controller."""
+        """The environment of the agents and of their controller."""
         own = {KEY_VARIABLE: self.key, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(_ROOT)}
         return own | {"GLOO_SOCKET_IFNAME": INTERFACE, "PYTHONUNBUFFERED": "1"}
 

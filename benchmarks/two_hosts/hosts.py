@@ -31,7 +31,7 @@ __all__ = ["CARRIED", "INTERFACE", "FourHosts", "Host", "TwoHosts", "missing"]
 
 INTERFACE = "eth0"
 CARRIED = 1448 / 1514
-"""Of a link's bytes those that TCP carries in full frames."""
+"""The fraction of a link's bytes that TCP carries in full frames."""
 
 _ADDRESSES = {name: f"10.77.0.{n}" for n, name in enumerate("abcd", 1)}
 _TABLE = "".join(f"{address} {name}\n" for name, address in {"localhost": "127.0.0.1", **_ADDRESSES}.items())
@@ -181,7 +181,7 @@ class TwoHosts:
         self._go_up()
 
     def _ends(self) -> list[tuple[Host, str]]:
-        """Of the links that are shaped: on which host, and its name there."""
+        """The ends of the links that are shaped: on which host, and its name there."""
         return [(host, INTERFACE) for host in self.all]
 
     def _cable(self, host: Host, other: Host, there: str) -> None:

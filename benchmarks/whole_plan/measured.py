@@ -133,7 +133,7 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
 
 
 def _finalists(models: dict[str, ParallelModel], same: set[str]) -> list[str]:
-    """Of `models`, the fastest first: the first, and one of each program that is not among the `same`."""
+    """The first of `models`, the fastest first, and one of each program that is not among the `same`."""
     others: list[str] = []
     for name, model in models.items():
         before = [models[each].runtime.program for each in others]
@@ -156,7 +156,7 @@ def _finals(
 
 
 def _medians(rounds: Rounds, names: list[str]) -> list[float]:
-    """Of every round, the median of these."""
+    """The median of these in every round."""
     return [statistics.median(turn) for turn in zip(*(rounds.seconds[name] for name in names), strict=True)]
 
 
@@ -165,7 +165,7 @@ def _over(above: list[float], below: list[float]) -> Ratio:
 
 
 def _another(rounds: Rounds, others: list[str], own: list[str]) -> Ratio | None:
-    """Of the `others`, the least ratio to what the deployments `own` took in the median of a round."""
+    """The least ratio of the `others` to what the deployments `own` took in the median of a round."""
     took = _medians(rounds, own)
     made = [_over(rounds.seconds[name], took) for name in others]
     return min(made, key=lambda ratio: ratio.median, default=None)

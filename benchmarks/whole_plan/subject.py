@@ -57,7 +57,7 @@ class Subject:
         return max((len(problem.graph) for problem in self.problems.values()), default=0)
 
     def problem(self, m: int) -> Problem:
-        """Of planning with so many micro-batches, by lifetimes."""
+        """The problem of planning with so many micro-batches, by lifetimes."""
         if m not in self.problems:
             graph = _graph(self.words, self.batch_size // m)
             known = accelerator(BASE, "BASE")

@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from hydra_plugins.netsplit_sweeps._sweep import Mark, Sweep
 from netsplit.errors import ConfigError
@@ -255,18 +255,13 @@ def _distribution(override: Override) -> BaseDistribution:
 
 
 def _digest(sweep: Sweep, fixed: Sequence[str], space: Mapping[str, BaseDistribution]) -> str:
-    """Of the values to search and of what each composes to, before the first job."""
+    """A digest of the values to search and of what each composes to, before the first job."""
     ends = {key: _ends(each) for key, each in space.items()}
     first = {key: values[0] for key, values in ends.items()}
     points = {_point(first | {key: value}): None for key, values in ends.items() for value in values}
     words = [f"{key}={each}" for key, each in sorted(space.items())]
     for point in points:
-        config, key = sweep.composed([*fixed, *_overrides(point)])
-        if OmegaConf.select(config, "cases"):
-            raise ConfigError(
-                f"{NEEDS_NUMBER}, and one over cases gives a table of them: give cases=null, or {WITHOUT}"
-            )
-        words.append(repr(key))
+        words.append(repr(sweep.composed([*fixed, *_overrides(point)])[1]))
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:8]
 
 

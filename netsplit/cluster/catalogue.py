@@ -72,17 +72,17 @@ class Accelerator(Rates):
                 f"autocast is {autocast}, in which {self.name} does not compute: give "
                 f"{' or '.join([*self.half_flops, 'null'])}."
             )
-        taken = {
+        classes = {
             kind
             for kind, efficiency in _HALF.items()
             if ":" not in kind and peak * efficiency.compute >= self.reached_flops(kind)
         }
-        half = {key: efficiency for key, efficiency in _HALF.items() if key.partition(":")[0] in taken}
+        half = {key: efficiency for key, efficiency in _HALF.items() if key.partition(":")[0] in classes}
         return replace(
             self,
             efficiency={**self.efficiency, **half},
             tensor_flops=peak,
-            tensor_classes=tuple(sorted(taken)),
+            tensor_classes=tuple(sorted(classes)),
         )
 
     def at(self, speed: float, name: str) -> Self:
@@ -207,7 +207,7 @@ _HALF: Mapping[str, Efficiency] = {
 """What tensor cores compute under autocast."""
 
 
-def _of(
+def _accelerator(
     name: str,
     tflops: float,
     gigabytes_s: float,
@@ -236,12 +236,12 @@ def _of(
 
 def _pascal(name: str, tflops: float, gigabytes_s: float, memory_gib: float) -> Accelerator:
     """No tensor cores."""
-    return _of(name, tflops, gigabytes_s, memory_gib, bfloat16=False, efficiency=_PASCAL, pcie=3)
+    return _accelerator(name, tflops, gigabytes_s, memory_gib, bfloat16=False, efficiency=_PASCAL, pcie=3)
 
 
 def _volta(name: str, tflops: float, gigabytes_s: float, memory_gib: float, half: float) -> Accelerator:
     """Volta and Turing: tensor cores for float16 alone."""
-    return _of(name, tflops, gigabytes_s, memory_gib, half=half, bfloat16=False, pcie=3)
+    return _accelerator(name, tflops, gigabytes_s, memory_gib, half=half, bfloat16=False, pcie=3)
 
 
 RATES: dict[str, Accelerator] = {
@@ -259,16 +259,16 @@ RATES: dict[str, Accelerator] = {
         _volta("V100-PCIE-16GB", 14.0, 900, 16, 112),
         _volta("V100-SXM2-16GB", 15.7, 900, 16, 125),
         _volta("V100-SXM2-32GB", 15.7, 900, 32, 125),
-        _of("RTX 3090", 35.6, 936, 24, 35.6, 71),
-        _of("A10", 31.2, 600, 22.5, 62.5, 125),
-        _of("A100-SXM4-40GB", 19.5, 1555, 40, 156, 312),
-        _of("A100-SXM4-80GB", 19.5, 2039, 80, 156, 312),
-        _of("RTX 4090", 82.6, 1008, 24, 82.6, 165),
-        _of("L4", 30.3, 300, 22.5, 60, 121),
-        _of("L40S", 91.6, 864, 45, 183, 362),
-        _of("H100-PCIE-80GB", 51.2, 2000, 79.6, 378, 756, pcie=5),
-        _of("H100-SXM", 66.9, 3350, 79.6, 494, 989, pcie=5),
-        _of("H200-SXM", 66.9, 4800, 140, 494, 989, pcie=5),
+        _accelerator("RTX 3090", 35.6, 936, 24, 35.6, 71),
+        _accelerator("A10", 31.2, 600, 22.5, 62.5, 125),
+        _accelerator("A100-SXM4-40GB", 19.5, 1555, 40, 156, 312),
+        _accelerator("A100-SXM4-80GB", 19.5, 2039, 80, 156, 312),
+        _accelerator("RTX 4090", 82.6, 1008, 24, 82.6, 165),
+        _accelerator("L4", 30.3, 300, 22.5, 60, 121),
+        _accelerator("L40S", 91.6, 864, 45, 183, 362),
+        _accelerator("H100-PCIE-80GB", 51.2, 2000, 79.6, 378, 756, pcie=5),
+        _accelerator("H100-SXM", 66.9, 3350, 79.6, 494, 989, pcie=5),
+        _accelerator("H200-SXM", 66.9, 4800, 140, 494, 989, pcie=5),
     )
 }
 

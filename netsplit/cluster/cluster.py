@@ -50,7 +50,7 @@ class Device:
     host: str | None = None
     """The machine that it is part of: CPU devices of one share its memory. None: it shares nothing."""
     processors: float | None = None
-    """Of its host, which the CPU devices there share, one for each that computes; None: enough for all."""
+    """Processors of its host, which the CPU devices there share; None: one for each that computes."""
 
     @property
     def memory_host(self) -> str | None:
@@ -83,7 +83,7 @@ class Cluster:
     """(members, bytes per second) of every level of a regular tree of machines, innermost first. The devices
     are their product, in depth-first order; empty where the links follow no such tree."""
     nics: tuple[Nic, ...] = ()
-    """Of hosts, by host; a device in none of them shares nothing on its way to others."""
+    """One for each host; a device in none of them shares nothing on its way to others."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -91,20 +91,20 @@ class Cluster:
             raise ConfigError(f"cluster '{self.name}' has no device: list at least one.")
         if len(set(names)) != len(names):
             raise ConfigError(f"cluster '{self.name}' names a device twice: {names}.")
-        behind = [device for nic in self.nics for device in nic.devices]
-        if len({nic.host for nic in self.nics}) < len(self.nics) or len(set(behind)) < len(behind):
+        attached = [device for nic in self.nics for device in nic.devices]
+        if len({nic.host for nic in self.nics}) < len(self.nics) or len(set(attached)) < len(attached):
             raise ConfigError(
                 f"cluster '{self.name}' has two NICs of one host, or a device behind two: give each host one."
             )
-        if not set(behind) <= set(names):
+        if not set(attached) <= set(names):
             raise ConfigError(
-                f"cluster '{self.name}' has '{min(set(behind) - set(names))}' behind a NIC, which is none of "
-                f"its devices: {names}."
+                f"cluster '{self.name}' has '{min(set(attached) - set(names))}' behind a NIC, which is none "
+                f"of its devices: {names}."
             )
 
     @property
     def names(self) -> list[str]:
-        """Of the devices, in rank order."""
+        """Names of the devices, in rank order."""
         return [device.name for device in self.devices]
 
     def device(self, name: str) -> Device:
@@ -260,9 +260,9 @@ def nics_of(
     host_of = {device: host for host, devices in hosts.items() for device in devices}
     paces: dict[tuple[str | None, int], float] = {}
     for ends, link in links.items():
-        here = tuple(map(host_of.get, ends))
-        if here[0] != here[1]:
-            for end, host in enumerate(here):
+        ends_hosts = tuple(map(host_of.get, ends))
+        if ends_hosts[0] != ends_hosts[1]:
+            for end, host in enumerate(ends_hosts):
                 least = min(paces.get((host, end), math.inf), link.seconds_per_byte)
                 paces[host, end] = least if bandwidth is None else 1.0 / bandwidth
     return tuple(

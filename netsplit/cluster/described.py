@@ -49,7 +49,7 @@ class DescribedDevice:
     """Bytes, "16GB", or a fraction of what the whole graph needs; None: the memory of the model less the CUDA
     context, or without a model 100%."""
     model: str | None = None
-    """Of `cluster.catalogue`, such as "TITAN RTX", or a file of fitted rates; None: costs are measured."""
+    """A name in `cluster.catalogue`, as "TITAN RTX", or a file of fitted rates; None: costs are measured."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,6 @@ def uniform_cluster(
 def _nics_of_machines(
     names: Sequence[str], count: int, links: Mapping[tuple[str, str], Link], nic: float | str
 ) -> tuple[Nic, ...]:
-    """Of machines of so many devices."""
     hosts = {f"host{i // count}": names[i : i + count] for i in range(0, len(names), count)}
     if nic == "auto":
         return nics_of(hosts, links)
@@ -289,20 +288,20 @@ def described_cluster(
 def _nics_of_hosts(
     hosts: Sequence[DescribedHost], names: Sequence[str], links: Mapping[tuple[str, str], Link]
 ) -> tuple[Nic, ...]:
-    taken: dict[str, str] = {}
+    host_of: dict[str, str] = {}
     nics: list[Nic] = []
     for i, host in enumerate(hosts):
         key = f"cluster.hosts[{i}]"
         unknown = [each for each in host.devices if each not in names]
-        twice = [each for each in host.devices if each in taken]
+        twice = [each for each in host.devices if each in host_of]
         if unknown or twice or not host.devices or len(set(host.devices)) < len(host.devices):
             raise ConfigError(
                 f"{key}.devices is [{', '.join(host.devices)}]: give some of {', '.join(names)}, each in one "
                 "host and once."
             )
-        if host.name in taken.values():
+        if host.name in host_of.values():
             raise ConfigError(f"{key}.name is '{host.name}', which is taken: give each its own name.")
-        taken |= dict.fromkeys(host.devices, host.name)
+        host_of |= dict.fromkeys(host.devices, host.name)
         rate = None if host.nic == "auto" else given_rate(host.nic, f"{key}.nic")
         nics += nics_of({host.name: host.devices}, links, rate)
     return tuple(nics)
@@ -338,7 +337,7 @@ def described_gpus(name: str, capacity: int | float | str | None = None) -> Clus
 
 
 def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -> dict[str, Accelerator]:
-    """Of all devices, or none."""
+    """The accelerators of all devices by name; empty where no device names a model."""
     named = {device.name: _accelerator(device, keys[device.name]) for device in devices}
     known = {name: each for name, each in named.items() if each is not None}
     if known and len(known) < len(named):
@@ -400,5 +399,5 @@ def named_cluster(name: str) -> ClusterSpec | ClusterDescription:
         raise ConfigError(f"cluster is '{name}', which is no option of conf/cluster: {suggest(name, known)}")
     node = OmegaConf.load(OPTIONS / f"{name}.yaml")
     assert isinstance(node, DictConfig)
-    made: ClusterSpec | ClusterDescription = build(OmegaConf.create({"cluster": node}).cluster)
-    return made
+    cluster: ClusterSpec | ClusterDescription = build(OmegaConf.create({"cluster": node}).cluster)
+    return cluster

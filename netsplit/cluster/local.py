@@ -22,12 +22,12 @@ __all__ = [
     "given_rate", "given_speed", "gpu", "local_cluster", "parse_bytes", "visible_gpu",
 ]  # fmt: skip
 
-UNITS = {"": 1, "B": 1} | {
+UNITS = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base ** (power + 1)
-    for suffix, base in (("B", 1000), ("iB", 1024))
-    for power, letter in enumerate("KMGT")
+    for suffix, base in (("b", 1000), ("ib", 1024))
+    for power, letter in enumerate("kmgt")
 }
-SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+SIZE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([A-Za-z]*)\s*")
 TORCH_DEVICE = re.compile(r"cpu|cuda:(\d+)")
 LARGEST_PORT = 65535
 
@@ -118,8 +118,8 @@ def local_cluster(
         )
     specs = tuple(_device(device, f"cluster.devices[{i}]") for i, device in enumerate(devices))
     if not external:  # otherwise the workers say where they are
-        here, processors = socket.gethostname(), usable_processors()
-        specs = tuple(replace(device, host=here, processors=processors) for device in specs)
+        hostname, processors = socket.gethostname(), usable_processors()
+        specs = tuple(replace(device, host=hostname, processors=processors) for device in specs)
     return ClusterSpec(name, specs, timeout_s, port, host, latency_s, bandwidth, external, cross_memory)
 
 
@@ -129,11 +129,7 @@ def parse_bytes(size: int | str, key: str = "capacity") -> int:
     Raises:
         ConfigError: naming `key`, if the size cannot be read or is not above 0.
     """
-    match = SIZE.fullmatch(str(size))
-    units = {unit.lower(): factor for unit, factor in UNITS.items()}
-    if match is None or match[2].lower() not in units:
-        raise ConfigError(f"{key} is {size!r}: give bytes, or a size such as 24MiB, 1.5GB or all.")
-    nbytes = int(float(match[1]) * units[match[2].lower()])
+    nbytes = int(_size(str(size), key, "bytes, or a size such as 24MiB, 1.5GB or all"))
     if nbytes < 1:
         raise ConfigError(f"{key} is {size!r}: give more than 0 bytes.")
     return nbytes
@@ -258,13 +254,9 @@ def given_capacity(value: object, key: str) -> int | float:
 
 
 def _size(text: str, key: str, accepted: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        try:
-            return float(parse_bytes(text, key))
-        except ConfigError:
-            number = math.nan
+    match = SIZE.fullmatch(text)
+    factor = UNITS.get(match[2].lower()) if match is not None else None
+    number = math.nan if match is None or factor is None else float(match[1]) * factor
     if not math.isfinite(number):
         raise ConfigError(f"{key} is {text!r}: give {accepted}.")
     return number

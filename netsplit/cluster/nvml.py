@@ -27,7 +27,7 @@ PCIE_BYTES_S = {1: 0.20e9, 2: 0.40e9, 3: 0.79e9, 4: 1.58e9, 5: 3.15e9, 6: 6.05e9
 250 MB/s to 8 GB/s, as copies between two GPUs under one switch reach."""
 
 EFFICIENCY = {"INTERNAL": 1.0, "PIX": 1.0, "PXB": 0.95, "PHB": 0.8, "NODE": 0.75, "SYS": 0.6}
-"""Of the PCIe rate under one switch that a way keeps: bridges and the link between sockets split packets."""
+"""Fraction of the PCIe rate under one switch: bridges and the link between sockets split packets."""
 
 LATENCIES_S = {"INTERNAL": 10e-6, "PIX": 10e-6, "PXB": 12e-6, "PHB": 15e-6, "NODE": 15e-6, "SYS": 20e-6}
 """From the call to the first byte: most of it is the launch of the copy, on any way."""
@@ -58,14 +58,6 @@ class Gpus:
     ways: dict[tuple[int, int], str] = field(default_factory=dict)
     links: dict[tuple[int, int], Link] = field(default_factory=dict)
     """What the way promises. A plan for later may use it; workers that run measure their own."""
-
-    def summary(self) -> str:
-        """A line for every GPU with its name, memory and ways to the others, in order."""
-        return "\n".join(
-            f"{a.device}  {a.name}, {a.memory_bytes / 2**30:.1f} GiB  "
-            + " ".join("X" if a == b else self.ways[_pair(a.index, b.index)] for b in self.gpus)
-            for a in self.gpus
-        )
 
 
 def gpu_cluster(
@@ -135,7 +127,7 @@ def _driver(key: str) -> Iterator[Any]:
 
 
 def _handles(nvml: Any) -> list[Any]:
-    """Of the visible GPUs in torch's order; torch stops at the first that is not there."""
+    """The visible GPUs in torch's order; torch stops at the first that is not there."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
@@ -187,14 +179,10 @@ def _bus(info: Any) -> str:
 
 
 def _pcie_bytes_s(nvml: Any, handle: Any) -> float:
-    """Of a GPU's slot at its best; where the driver does not say, of PCIe 3.0 x16."""
+    """Bytes per second of a GPU's slot at its best; of PCIe 3.0 x16 where the driver does not say."""
     try:
         generation = int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
         width = int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
     except nvml.NVMLError:
         generation, width = 3, 16
     return PCIE_BYTES_S.get(generation, PCIE_BYTES_S[3]) * width
-
-
-def _pair(p: int, q: int) -> tuple[int, int]:
-    return (p, q) if p < q else (q, p)

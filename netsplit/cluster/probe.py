@@ -5,13 +5,11 @@
       │── packet, n bytes ──►│      round trip(n) = one way(n) + one way of an acknowledgement
       │◄─ ack, 1 byte ───────│      one way(n)    = round trip(n) - round trip(1) / 2
 
-One clock reads both ends of a round trip. Unlike half a ping-pong with n bytes both ways, this keeps the
-two directions of a link apart; only the latency of one byte is taken to be the same in both.
-Source: NetSplit thesis, section 4.2.
+One clock reads both ends of a round trip; only the latency of one byte is taken to be the same in both
+directions. Source: NetSplit thesis, section 4.2.
 
-Between GPUs packets move while the host goes on, and looking at each would take longer than most of them.
-There packets of one size go in a batch, behind a first that says that the target is ready; events in the
-source's stream tell the seconds of all, one way.
+Between GPUs packets of one size go in a batch, behind a first that says that the target is ready; events in
+the source's stream tell the seconds of all, one way.
 """
 
 from __future__ import annotations
@@ -58,11 +56,8 @@ class Mover(Protocol):
 def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
     """The link whose line is nearest to measured (bytes, seconds), by least squares of relative errors.
 
-    Every sample weighs 1 / seconds². Sizes span four orders of magnitude and noise grows with the time
-    it disturbs, so plain least squares would fit the largest packets alone, and the latency, which is
-    all that counts for a small one, would be what is left over: often negative. A latency or a rate
-    below zero is set to zero and the other fitted again. `r_squared` is the plain coefficient of
-    determination of the seconds, within 0 and 1.
+    Every sample weighs 1 / seconds²: plain least squares would fit the largest packets alone. A latency or a
+    rate below zero is set to zero and the other fitted again.
 
     Raises:
         ValueError: fewer than two different sizes.
@@ -85,10 +80,8 @@ def probe_links(
 ) -> dict[tuple[str, str], Samples]:
     """Samples of every ordered pair of devices, one pair at a time while all others wait.
 
-    Pairs take turns, several times: both directions of a link are measured under the same conditions. Of
-    what a size took in all rounds the least counts. On slow links large sizes are sent less often, or not.
-
-    To be called by all workers of an initialised process group at once; each gets the whole result.
+    Pairs take turns, several times; the least of what a size took counts. To be called by all workers of an
+    initialised process group at once; each gets the whole result.
 
     Args:
         mover: that reaches every device.
@@ -137,9 +130,7 @@ def probe_links(
 def _probe_pair(end: _End, target: str, sizes: Sequence[int], times: int, least: dict[int, float]) -> None:
     """One round of packets to `target`; their seconds there and back go into `least`, by size.
 
-    The least of a size's repeats is its answer: whatever disturbs a packet makes it late, and where the
-    processors are busy most packets wait for milliseconds. Every repeat goes through all sizes, so that
-    one disturbance cannot spoil all packets of a size.
+    Every repeat goes through all sizes, so that one disturbance cannot spoil all packets of a size.
     """
     spent_s = dict.fromkeys((1, *sizes), 0.0)
     for walk in range(times):
@@ -205,7 +196,7 @@ class _End:
         return time.perf_counter() - start
 
     def batch_seconds(self, nbytes: int, target: str) -> float:
-        """Of each packet of a batch, by the GPU's clock; one more goes before them, and does not count."""
+        """Seconds of each packet of a batch, by the GPU's clock; one more goes first, and does not count."""
         self._send(self.size.fill_(nbytes), target)
         self._send(self.packet[:nbytes], target)
         start = self._event()

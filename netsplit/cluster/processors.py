@@ -17,12 +17,12 @@ _ROOT = Path("/")
 
 
 def usable_processors() -> float:
-    """Of this process and those it starts; a container's quota need not be a whole number."""
+    """Processors of this process and those it starts; a container's quota need not be a whole number."""
     return shared_processors([(allowed_processors(), processor_quota())])
 
 
 def shared_processors(of_processes: Iterable[tuple[frozenset[int], float]]) -> float:
-    """Of several processes of one host together, each with what it is allowed and its quota."""
+    """Processors of several processes of one host together, from what each is allowed and its quota."""
     allowed, quotas = zip(*of_processes, strict=True)
     return float(min(len(frozenset[int]().union(*allowed)), max(quotas)))
 
@@ -58,7 +58,7 @@ def processor_quota(root: Path = _ROOT) -> float:
 
 
 def _quota(group: Path) -> float:
-    """Of one group itself."""
+    """Processors that one control group allows."""
     words = _text(group / "cpu.max").split() or [
         _text(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
     ]

@@ -59,7 +59,7 @@ class Overheads:
     copy_s_per_byte: float = 0.0
 
     def at(self, speed: float) -> Overheads:
-        """Of a device that is `speed` times as fast."""
+        """The overheads of a device that is `speed` times as fast."""
         seconds = (self.instruction_s / speed, self.message_s / speed)
         return Overheads(*seconds, self.contention, self.copy_s_per_byte / speed)
 
@@ -78,11 +78,11 @@ class Rates:
     tensor_classes: tuple[str, ...] = TF32_CLASSES
     overlaps: bool = True  # arithmetic hides memory traffic, or the other way round
     crowded_bytes: float = 0.0
-    """Of a step that leaves the next call nothing in the caches; 0: a call always costs the same."""
+    """Bytes of a step that leaves the next call nothing in the caches; 0: a call always costs the same."""
     overheads: Overheads | None = None
     """Beside operators; None: an instruction and a message take `launch_s`, and nothing disturbs."""
     reference_s: float = 0.0
-    """Of `reference_seconds` on the device that the rates were fitted on; 0: not known."""
+    """`reference_seconds` of the device that the rates were fitted on; 0: not known."""
     host_bandwidth: float = 12e9
     """Bytes/s to and from pinned memory of the host, either way; of 16 lanes of PCIe 3.0 by default."""
 
@@ -91,7 +91,7 @@ class Rates:
         return self
 
     def efficiency_of(self, kind: str, of: str = "forward") -> Efficiency:
-        """Of a class in a pass: the most specific entry there is."""
+        """The most specific entry for an operator class in a pass."""
         entries = self.efficiency
         for key in (f"{kind}:{of}", kind, f":{of}", ""):
             if key in entries:
@@ -104,7 +104,7 @@ class Rates:
         return (self.tensor_flops if tensor_cores else self.flops) * self.efficiency_of(kind, of).compute
 
     def seconds(self, kind: str, of: str, done: Amount, crowded: float = 0.0) -> float:
-        """Of one pass of a node of class `kind`; `of` names the pass, `crowded` is its step's `crowding`."""
+        """Seconds of a pass `of` of a node of class `kind`; `crowded` is its step's `crowding`."""
         reached = self.efficiency_of(kind, of)
         compute_s = done.flops / self.reached_flops(kind, of)
         if reached.idle is not None:

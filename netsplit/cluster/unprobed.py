@@ -15,7 +15,7 @@ __all__ = ["BETWEEN_PROCESSES", "cluster_here"]
 log = logging.getLogger(__name__)
 
 BETWEEN_PROCESSES = Link(60e-6, 1 / 6e9)
-"""Of CPU workers of one host where nobody states another: one copy from the other's memory, as `netsplit
+"""The link of CPU workers of one host where none is stated: one copy from the other's memory, as `netsplit
 probe` measures it."""
 
 
@@ -25,7 +25,7 @@ def cluster_here(spec: ClusterSpec) -> Cluster:
 
 
 def _links(spec: ClusterSpec) -> dict[tuple[str, str], Link]:
-    """As stated; else between GPUs what the driver promises, and `BETWEEN_PROCESSES` for all others."""
+    """Stated links; else what the driver promises between GPUs, and `BETWEEN_PROCESSES` for all others."""
     pairs = permutations(spec.devices, 2)
     if spec.bandwidth is not None:
         given = Link(spec.latency_s or 0.0, 1.0 / spec.bandwidth)
@@ -37,7 +37,7 @@ def _links(spec: ClusterSpec) -> dict[tuple[str, str], Link]:
 
 
 def _promised(devices: tuple[Device, ...]) -> dict[tuple[str, str], Link]:
-    """Of GPUs, by torch's names of both."""
+    """Links between GPUs as the driver describes them, by torch's names of both."""
     if sum(device.torch_device.startswith("cuda") for device in devices) < 2:
         return {}
     try:

@@ -34,10 +34,10 @@ def to_tensor(mean: Sequence[float], std: Sequence[float], channels: int = 3) ->
             )
     if not min(std) > 0:
         raise ConfigError(f"dataset.std is {list(std)}: give values above 0.")
-    made: Callable[[Any], Tensor] = transforms.Compose(
+    transform: Callable[[Any], Tensor] = transforms.Compose(
         [transforms.ToTensor(), transforms.Normalize(list(mean), list(std))]
     )
-    return made
+    return transform
 
 
 @dataclass(frozen=True)

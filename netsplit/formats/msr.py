@@ -12,12 +12,14 @@ A file carries its own cluster: accelerators that reach one another through host
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import NetSplitError
-from netsplit.formats.text import JsonPlaces, checked_number, topological
+from netsplit.formats.text import checked_number, neighbours, topological
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.planning.workload import ACCELERATOR, CPU, Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -43,11 +45,11 @@ class _FileTask:
     cpu: float  # milliseconds
     supported: bool  # on an accelerator
     backward: bool
-    color: Any  # tasks of one colour share a device; None: free
+    color: str | None  # tasks of one colour share a device; None: free
     size: int
 
 
-def read_msr(data: dict[str, Any], text: str, where: str, name: str) -> Workload:
+def read_msr(data: dict[str, Any], where: str, name: str) -> Workload:
     """The workload of a parsed file.
 
     A node is a forward task whether the file calls it a backward node or not, and makes one variable, which
@@ -55,24 +57,21 @@ def read_msr(data: dict[str, Any], text: str, where: str, name: str) -> Workload
     A node that no accelerator supports gets more seconds there than all the work takes on CPUs.
 
     Args:
-        text: what `data` was parsed from, to find lines.
         where: the file, for errors.
 
     Raises:
-        NetSplitError: the first thing that is wrong, by line.
+        NetSplitError: the first thing that is wrong, by its place.
     """
-    places = JsonPlaces(text, where)
-    counts = {key: _whole(data, key, where) for key in ("maxFPGAs", "maxCPUs")}
+    with _reading(where):
+        counts = {key: _whole(data, key, where) for key in ("maxFPGAs", "maxCPUs")}
+        most = checked_number(data["maxSizePerFPGA"], "maxSizePerFPGA", where, most=math.inf)
+        tasks = _tasks(list(data["nodes"]), where)
+        edges, costs, sizes, remarks = _edges(list(data["edges"]), tasks, where)
     if not sum(counts.values()):
         raise NetSplitError(f"{where}: maxFPGAs and maxCPUs are both 0: the work needs a device.")
-    capacity = min(
-        MOST_BYTES,
-        round(checked_number(_item(data, "maxSizePerFPGA", where), "maxSizePerFPGA", where, most=math.inf)),
-    )
-    tasks = _tasks(data, places)
-    edges, costs, sizes, remarks = _edges(data, tasks, places)
+    capacity = min(MOST_BYTES, round(most))
     order = topological(
-        list(tasks), list(edges), {ends: places.at("edges", i) for ends, i in edges.items()}, where
+        list(tasks), list(edges), {ends: f"{where}, edges[{i}]" for ends, i in edges.items()}, where
     )
     nbytes, seconds_per_byte, measured = _bytes(costs, sizes)
     if not measured and any(costs.values()):
@@ -110,46 +109,58 @@ def _forward(milliseconds: dict[str, float]) -> DeviceCosts:
     return DeviceCosts({v: NodeSeconds(each * UNIT_S, 0.0) for v, each in milliseconds.items()})
 
 
-def _tasks(data: dict[str, Any], places: JsonPlaces) -> dict[str, _FileTask]:
+@contextmanager
+def _reading(place: str) -> Iterator[None]:
+    """Raises NetSplitError: what is read within is not there, or of another kind."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, NetSplitError):
+            raise
+        what = f"{error} is missing" if isinstance(error, KeyError) else f"it cannot be read ({error})"
+        raise NetSplitError(f"{place}: {what}.") from error
+
+
+def _tasks(items: list[Any], where: str) -> dict[str, _FileTask]:
     tasks: dict[str, _FileTask] = {}
-    for i, item in enumerate(_array(data, "nodes", places)):
-        place = places.at("nodes", i)
-        item = _object(item, place)
-        key = _identity(item, "id", place)
-        if key in tasks:
-            raise NetSplitError(f"{place}: node id {key} is there a second time.")
-        tasks[key] = _FileTask(
-            name=str(item.get("name", key)),
-            accelerator=checked_number(_item(item, "fpgaLatency", place), "fpgaLatency", place),
-            cpu=checked_number(_item(item, "cpuLatency", place), "cpuLatency", place),
-            supported=_flag(item, "supportedOnFpga", True, place),
-            backward=_flag(item, "isBackwardNode", False, place),
-            color=_color(item.get("colorClass"), place),
-            size=round(checked_number(_item(item, "size", place), "size", place)),
-        )
+    for i, item in enumerate(items):
+        place = f"{where}, nodes[{i}]"
+        with _reading(place):
+            key, color = str(item["id"]), item.get("colorClass")
+            if key in tasks:
+                raise NetSplitError(f"{place}: node id {key} is there a second time.")
+            tasks[key] = _FileTask(
+                name=str(item.get("name", key)),
+                accelerator=checked_number(item["fpgaLatency"], "fpgaLatency", place),
+                cpu=checked_number(item["cpuLatency"], "cpuLatency", place),
+                supported=_flag(item, "supportedOnFpga", True, place),
+                backward=_flag(item, "isBackwardNode", False, place),
+                color=None if color is None else str(color),
+                size=round(checked_number(item["size"], "size", place)),
+            )
     if not tasks:
-        raise NetSplitError(f"{places.where}: the file has no nodes.")
+        raise NetSplitError(f"{where}: the file has no nodes.")
     return tasks
 
 
 def _edges(
-    data: dict[str, Any], tasks: dict[str, _FileTask], places: JsonPlaces
+    items: list[Any], tasks: dict[str, _FileTask], where: str
 ) -> tuple[dict[tuple[str, str], int], dict[str, float], dict[str, float | None], list[str]]:
     """(u, v) -> index in the file; by source: milliseconds, and bytes (None: missing or unequal); remarks."""
     edges: dict[tuple[str, str], int] = {}
     costs: dict[str, float] = {}
     sizes: dict[str, float | None] = {}
     uneven: dict[str, None] = {}
-    for i, item in enumerate(_array(data, "edges", places)):
-        place = places.at("edges", i)
-        item = _object(item, place)
-        ends = _identity(item, "sourceId", place), _identity(item, "destId", place)
+    for i, item in enumerate(items):
+        place = f"{where}, edges[{i}]"
+        with _reading(place):
+            ends = str(item["sourceId"]), str(item["destId"])
+            cost = checked_number(item["cost"], "cost", place)
+            size = checked_number(item["size"], "size", place) if "size" in item else None
         for end in ends:
             if end not in tasks:
                 raise NetSplitError(f"{place}: the edge names {end}, which is no node of the file.")
         u = ends[0]
-        cost = checked_number(_item(item, "cost", place), "cost", place)
-        size = checked_number(item["size"], "size", place) if "size" in item else None
         if cost != costs.get(u, cost):
             uneven[u] = None
         costs[u] = max(cost, costs.get(u, 0.0))
@@ -186,16 +197,11 @@ def _bytes(costs: dict[str, float], sizes: dict[str, float | None]) -> tuple[dic
 def _graph(
     order: list[str], tasks: dict[str, _FileTask], edges: list[tuple[str, str]], nbytes: dict[str, int]
 ) -> Graph:
-    rank = {v: i for i, v in enumerate(order)}
-    readers: dict[str, list[str]] = {v: [] for v in order}
-    feeders: dict[str, list[str]] = {v: [] for v in order}
-    for u, v in sorted(edges, key=lambda ends: (rank[ends[0]], rank[ends[1]])):
-        readers[u].append(v)
-        feeders[v].append(u)
-    colors: dict[Any, list[str]] = {}
+    feeders, readers = neighbours(order, edges)
+    colors: dict[str, list[str]] = {}
     for v in order:
-        if tasks[v].color is not None:
-            colors.setdefault(tasks[v].color, []).append(v)
+        if (color := tasks[v].color) is not None:
+            colors.setdefault(color, []).append(v)
     return Graph(
         nodes={
             v: Node(
@@ -235,47 +241,15 @@ def _cluster(name: str, accelerators: int, cpus: int, capacity: int, seconds_per
     return Cluster(name, tuple(devices), links)
 
 
-def _array(data: dict[str, Any], key: str, places: JsonPlaces) -> list[Any]:
-    value = _item(data, key, places.where)
-    if not isinstance(value, list):
-        raise NetSplitError(f"{places.where}: '{key}' must be a list.")
-    return value
-
-
-def _object(item: Any, place: object) -> dict[str, Any]:
-    if not isinstance(item, dict):
-        raise NetSplitError(f"{place}: an object is expected here, in braces.")
-    return item
-
-
-def _item(item: dict[str, Any], key: str, place: object) -> Any:
-    if key not in item:
-        raise NetSplitError(f"{place}: '{key}' is missing.")
-    return item[key]
-
-
-def _identity(item: dict[str, Any], key: str, place: object) -> str:
-    value = _item(item, key, place)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise NetSplitError(f"{place}: {key} is {value!r}: it must be an integer.")
-    return str(value)
-
-
 def _whole(data: dict[str, Any], key: str, where: str) -> int:
-    number = checked_number(_item(data, key, where), key, where)
+    number = checked_number(data[key], key, where)
     if number != round(number) or number > MOST_DEVICES:
         raise NetSplitError(f"{where}: {key} is {number:g}: it must be a whole number up to {MOST_DEVICES}.")
     return round(number)
 
 
-def _flag(item: dict[str, Any], key: str, default: bool, place: object) -> bool:
+def _flag(item: dict[str, Any], key: str, default: bool, place: str) -> bool:
     value = item.get(key, default)
     if value not in (0, 1):
         raise NetSplitError(f"{place}: {key} is {value!r}: it must be true or false.")
     return bool(value)
-
-
-def _color(value: Any, place: object) -> Any:
-    if value is not None and (not isinstance(value, int | str) or isinstance(value, bool)):
-        raise NetSplitError(f"{place}: colorClass is {value!r}: it must be an integer.")
-    return value

@@ -8,9 +8,9 @@ Beside the graph's keys, all optional unless a plan is asked for::
 
 `weight_s` may be left out where it is 0. `costs.transients` has, for each kind, the bytes that nodes allocate
 for themselves: {node: [forward, backward]}; `costs.offload` says what is kept on the host, whose copies the
-seconds have (none). CPU devices of the same `host` share its memory (null: none); in files without that key
-those named "cpu:..." do. They take turns on its `processors` (null: there are enough). All times are
-seconds; `unit` and `unit_s` say in which unit to show them.
+seconds have (none). CPU devices of the same `host` share its memory (null: none). They take turns on
+its `processors` (null: there are enough). All times are seconds; `unit` and `unit_s` say in which unit to
+show them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, get_args
 from netsplit.cluster.cluster import Cluster, Device, Link, Nic
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import write_text
-from netsplit.formats.text import FilePlace, JsonPlaces, checked_number, topological
+from netsplit.formats.text import checked_number, topological
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
 from netsplit.graph.quotient import joined
@@ -41,7 +41,7 @@ _RATES = {field.name: field.default for field in fields(DeviceCosts) if field.na
 """Fields of `DeviceCosts`, each with what it is for a device kind that the file gives no number."""
 
 _KEYS = {"step_s_per_byte": "step_seconds_per_byte"}
-"""Of the fields whose key in the file is not their name."""
+"""Keys in the file of the fields that have another name there."""
 
 
 def dumps_workload(work: Workload) -> str:
@@ -81,7 +81,7 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
         NetSplitError: a field is missing, unknown or wrong; or the file holds a graph without costs.
     """
     graph = files.loads(text, where)
-    _check_graph(graph, JsonPlaces(text, where))
+    _check_graph(graph, where)
     graph, shared = _sharing_joined(graph)
     if data.get("costs") is None:
         raise NetSplitError(
@@ -136,38 +136,37 @@ def _about_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, Any]:
     return item
 
 
-def _check_graph(graph: Graph, places: JsonPlaces) -> None:
+def _check_graph(graph: Graph, where: str) -> None:
     """Refuse a graph whose nodes and variables do not fit together, or that no order can run."""
     if not graph.nodes:
-        raise NetSplitError(f"{places.where}: the file has no nodes.")
+        raise NetSplitError(f"{where}: the file has no nodes.")
     for i, node in enumerate(graph):
         for k in (*node.inputs, *node.outputs):
             if k and k not in graph.variables:
                 raise NetSplitError(
-                    f"{places.at('nodes', i)}: node '{node.name}' names variable '{k}', which is not there."
+                    f"{where}, nodes[{i}]: node '{node.name}' names variable '{k}', which is not there."
                 )
         for k in node.initializers:
             if k not in graph.initializers:
                 raise NetSplitError(
-                    f"{places.at('nodes', i)}: node '{node.name}' names initializer '{k}', "
-                    "which is not there."
+                    f"{where}, nodes[{i}]: node '{node.name}' names initializer '{k}', which is not there."
                 )
     for i, tensor in enumerate(graph.variables.values()):
-        _check_bytes(tensor, places.at("variables", i))
+        _check_bytes(tensor, f"{where}, variables[{i}]")
     for i, init in enumerate(graph.initializers.values()):
-        _check_bytes(init, places.at("initializers", i))
+        _check_bytes(init, f"{where}, initializers[{i}]")
     for i, variable in enumerate(graph.variables.values()):
         for end in (*variable.consumers, variable.producer):
             if end is not None and end not in graph.nodes:
                 raise NetSplitError(
-                    f"{places.at('variables', i)}: variable '{variable.name}' names node '{end}', "
+                    f"{where}, variables[{i}]: variable '{variable.name}' names node '{end}', "
                     "which is not there."
                 )
     order = topological(
         list(graph.nodes),
         [(u, v) for v, before in graph.predecessors.items() for u in before],
         {},
-        places.where,
+        where,
     )
     if order != list(graph.nodes):
         late = next(
@@ -176,12 +175,12 @@ def _check_graph(graph: Graph, places: JsonPlaces) -> None:
             if any(graph.position[u] > graph.position[v] for u in graph.predecessors[v])
         )
         raise NetSplitError(
-            f"{places.at('nodes', graph.position[late])}: node '{late}' stands before a node that feeds it: "
+            f"{where}, nodes[{graph.position[late]}]: node '{late}' stands before a node that feeds it: "
             "give nodes in topological order."
         )
 
 
-def _check_bytes(tensor: Variable | Initializer, place: FilePlace) -> None:
+def _check_bytes(tensor: Variable | Initializer, place: str) -> None:
     try:
         nbytes = tensor.nbytes if all(size >= 0 for size in tensor.shape) else -1
     except (KeyError, TypeError) as error:
@@ -283,11 +282,6 @@ def _seconds_out(each: NodeSeconds) -> list[float]:
     return [each.forward_s, each.backward_s, *([each.weight_s] if each.weight_s else [])]
 
 
-def _host_by_name(name: str) -> str | None:
-    """As files before the key `host` meant it."""
-    return "host" if str(name).startswith("cpu:") else None
-
-
 def _processors_in(entry: dict[str, Any], where: str) -> float | None:
     if entry.get("processors") is None:
         return None
@@ -301,7 +295,7 @@ def _processors_in(entry: dict[str, Any], where: str) -> float | None:
 def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
     devices = []
     for entry in item["devices"]:
-        port, host = entry.get("port"), entry.get("host", _host_by_name(entry["name"]))
+        port, host = entry.get("port"), entry.get("host")
         link = Link(**port) if port is not None else None
         processors = _processors_in(entry, where)
         devices.append(Device(**{**entry, "port": link, "host": host, "processors": processors}))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from netsplit.errors import NetSplitError
-from netsplit.formats.text import checked_number, topological
+from netsplit.formats.text import checked_number, neighbours, topological
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import ACCELERATOR, Workload
@@ -167,12 +167,7 @@ def _item_sinks(lines: dict[str, _Line], edges: dict[tuple[str, str], int]) -> s
 
 
 def _graph(order: list[str], lines: dict[str, _Line], edges: list[tuple[str, str]]) -> Graph:
-    rank = {node: i for i, node in enumerate(order)}
-    readers: dict[str, list[str]] = {node: [] for node in order}
-    feeders: dict[str, list[str]] = {node: [] for node in order}
-    for u, v in sorted(edges, key=lambda ends: (rank[ends[0]], rank[ends[1]])):
-        readers[u].append(v)
-        feeders[v].append(u)
+    feeders, readers = neighbours(order, edges)
     return Graph(
         nodes={
             node: Node(

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from netsplit.errors import ConfigError, RewriteError
 from netsplit.files import parsed_json
-from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, Shard, ShardName, SolverReport, Stage
 from netsplit.placement.priority import topological_priority
-from netsplit.planning.explanation.parts import restated
 from netsplit.planning.verify import verify
-from netsplit.rewrite.algebra.rule import Algebra
-from netsplit.rewrite.records import Rewrite, Split, rewrite_from
+from netsplit.rewrite.records import rewrite_from
 
 __all__ = ["read_placement"]
 
@@ -50,8 +46,6 @@ def read_placement(path: str | Path, problem: Problem, key: str = "placement") -
         problem = problem.rewritten(placement.rewrites)
     except RewriteError as error:
         raise ConfigError(f"{where}, whose rewrites are of another graph: {error}") from error
-    if placement.rewrites and _misses_moves_alone(placement, problem.graph):
-        placement = restated(placement, problem.graph)
     _require_same_names(placement, problem, where)
     if absent := [name for name in ("priority", "stages") if name not in values]:
         log.warning(
@@ -83,7 +77,7 @@ def _parsed(values: Any) -> Placement:
         ),
         tuple(map(str, values.get("cuts") or ())),
         frozenset(map(str, values.get("recomputed") or ())),
-        _cut_once(rewrite_from(each) for each in values.get("rewrites") or ()),
+        tuple(rewrite_from(each) for each in values.get("rewrites") or ()),
         tuple(Exchange.from_dict(each) for each in values.get("exchanges") or ()),
         tuple(
             Shard(
@@ -105,28 +99,8 @@ def _level(given: Any) -> ShardName:
     return level
 
 
-def _cut_once(rewrites: Iterable[Rewrite]) -> tuple[Rewrite, ...]:
-    """Without what older files did to nodes that put the parts of an operator together."""
-    kept: list[Rewrite] = []
-    cut: set[str] = set()
-    for each in rewrites:
-        if isinstance(each, Algebra) or each.node not in cut:
-            kept.append(each)
-        if isinstance(each, Split):
-            cut.add(each.node)
-    return tuple(kept)
-
-
-def _misses_moves_alone(placement: Placement, graph: Graph) -> bool:
-    """Whether it says of all operators and parts where they are; movements had other names before."""
-    absent = graph.nodes.keys() - placement.device_of.keys()
-    return bool(absent) and all(
-        (role := graph.nodes[name].part) is not None and role.moves for name in absent
-    )
-
-
 def _priority(given: Any) -> dict[str, int]:
-    """Of ranks by node, or of the nodes in order."""
+    """Ranks by node, from such a mapping or from the nodes in order."""
     if isinstance(given, dict):
         return {str(node): int(rank) for node, rank in given.items()}
     return {str(node): rank for rank, node in enumerate(given)}

@@ -37,7 +37,7 @@ def read_workload(path: str | Path, inputs: Inputs = "free") -> Workload:
     if isinstance(data, dict) and "format" in data:
         return read_own(data, text, where, file.stem)
     if isinstance(data, dict) and {"maxFPGAs", "maxSizePerFPGA", "edges", "nodes"} & data.keys():
-        return read_msr(data, text, where, file.stem)
+        return read_msr(data, where, file.stem)
     raise NetSplitError(f"{where}: {_UNKNOWN}.")
 
 

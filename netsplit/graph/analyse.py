@@ -75,7 +75,7 @@ def analyse(graph: Graph, facts: Facts) -> Graph:
 def kept_for_backward(
     tensors: Iterable[torch.Tensor], local: Mapping[str, torch.Tensor], own: Collection[Hashable]
 ) -> tuple[tuple[str, ...], int]:
-    """Of what autograd saves at a node, the variables, and bytes of what else it keeps alive.
+    """The variables that autograd saves at a node, and bytes of what else it keeps alive.
 
     Args:
         tensors: that it saves.

@@ -58,7 +58,7 @@ def loads(text: str, where: str = "graph") -> Graph:
         raise NetSplitError(f"{where}: not a {_FORMAT} file of version {_VERSION}.")
     try:
         nodes = [_node(item) for item in data["nodes"]]
-        variables = [_made(Variable, item) for item in data["variables"]]
+        variables = [_from_fields(Variable, item) for item in data["variables"]]
         initializers = [_initializer(item) for item in data["initializers"]]
         named = _by_name(nodes, "nodes", where)
         return Graph(
@@ -115,10 +115,12 @@ def _without(item: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 def _initializer(item: dict[str, Any]) -> Initializer:
     region = item.get("region")
-    return _made(Initializer, {**item, "region": None if region is None else _made(Region, region)})
+    return _from_fields(
+        Initializer, {**item, "region": None if region is None else _from_fields(Region, region)}
+    )
 
 
-def _made(kind: Any, item: dict[str, Any]) -> Any:
+def _from_fields(kind: Any, item: dict[str, Any]) -> Any:
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in item.items()})
 
 
@@ -129,6 +131,6 @@ def _node(item: dict[str, Any]) -> Node:
     """Templates keep their lists: only the node's own fields are tuples."""
     kept: dict[str, Any] = {k: tuple(v) if k in _TUPLES else v for k, v in item.items()}
     if (part := kept.get("part")) is not None:
-        cuts = tuple(_made(NodeCut, each) for each in part["cuts"])
-        kept["part"] = _made(NodeRole, {**part, "cuts": cuts})
+        cuts = tuple(_from_fields(NodeCut, each) for each in part["cuts"])
+        kept["part"] = _from_fields(NodeRole, {**part, "cuts": cuts})
     return Node(**kept)

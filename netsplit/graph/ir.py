@@ -61,7 +61,7 @@ class Variable:
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
-        """Of memory that it fills, its dimensions in their order, repeated ones too."""
+        """Strides of memory that it fills, its dimensions in their order, repeated ones too."""
         strides, step = [0] * len(self.shape), 1
         for d in reversed(self.order or range(len(self.shape))):
             strides[d] = step
@@ -232,7 +232,7 @@ class Graph:
     calls: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """What the nodes whose operator begins with `CALL` do, by operator. Not part of a graph file."""
     input_dims: tuple[int | None, ...] = field(default=(), compare=False)
-    """Of every input variable the dimension of its samples; None: it goes whole to every micro-batch.
+    """The dimension of the samples in every input variable; None: it goes whole to every micro-batch.
     Empty: the first dimension of all. Not part of a graph file."""
     output_spec: Any = field(default=None, compare=False, repr=False)
     """How the output variables make up what the model returned, or those after a training step's first, the
@@ -253,7 +253,7 @@ class Graph:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was derived, which may be larger than the graph."""
+        """The state without what was derived, which may be larger than the graph."""
         return {name: value for name, value in self.__dict__.items() if name != "derived"}
 
     @cached_property
@@ -263,7 +263,7 @@ class Graph:
 
     @cached_property
     def regions(self) -> dict[str, Region]:
-        """Of the initializers that are parts or copies, where they lie in their wholes."""
+        """Where the initializers that are parts or copies lie in their wholes."""
         return {k: init.region for k, init in self.initializers.items() if init.region is not None}
 
     @cached_property
@@ -336,7 +336,7 @@ _Others = ParamSpec("_Others")
 def once_of(
     function: Callable[Concatenate[Graph, _Others], _Result],
 ) -> Callable[Concatenate[Graph, _Others], _Result]:
-    """Of a graph, which never changes, and hashable arguments: computed once, and kept by the graph."""
+    """Decorates a function of a graph and hashable arguments: computed once, and kept by the graph."""
 
     @wraps(function)
     def kept(graph: Graph, *args: _Others.args, **kwargs: _Others.kwargs) -> _Result:

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from netsplit.errors import NetSplitError
 from netsplit.graph.analyse import storage_id
 from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
-from netsplit.graph.deferral.deferred_calls import CALLS, PRODUCTS, as_autocast
+from netsplit.graph.deferral.deferred_calls import CALLS, as_autocast
 from netsplit.graph.ir import CALL, TRANSFER, Graph, Initializer, Node, once_of
 from netsplit.graph.operators import in_its_mode, operator_of, resolve, written_storages
 from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
@@ -70,7 +70,6 @@ def rebuild(
     inputs: Iterable[str] | None = None,
     outputs: Iterable[str] | None = None,
     device: torch.device | str | None = None,
-    devices: Mapping[str, torch.device | str] | None = None,
     deferrable: bool = False,
 ) -> fx.GraphModule:
     """A module that computes `outputs` from `inputs` by the given nodes.
@@ -85,14 +84,13 @@ def rebuild(
         outputs: variable names; the result is a tuple, or the bare tensor where `outputs` is left out
             and the graph has one output.
         device: replaces the device in calls which name one.
-        devices: what each device name of a transfer node stands for; needed where the graph has any.
         deferrable: its backward may leave weight gradients to a `WeightGradients` queue; some
             microseconds a call dearer.
     """
     chosen = set(graph.nodes if nodes is None else nodes)
     wanted = list(graph.output_variables if outputs is None else outputs)
     read = graph.input_variables if inputs is None else tuple(inputs)
-    writer = _Writer(graph, values, chosen, device, devices or {}, deferrable)
+    writer = _Writer(graph, values, chosen, device, deferrable)
     writer.begin([("var", name) for name in read])
     for name, run in groupby((node for node in graph if node.name in chosen), lambda node: node.checkpoint):
         if name:
@@ -135,7 +133,7 @@ _TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"self"}
 
 
 def _named(function: Any, name: str) -> Callable[..., Any]:
-    """With what fx asks of a function that it writes a call of."""
+    """The function with what fx asks of one that it writes a call of."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = __name__
     return function
@@ -163,11 +161,10 @@ class _Writer:
         values: Mapping[str, torch.Tensor],
         chosen: Container[str],
         device: torch.device | str | None,
-        devices: Mapping[str, torch.device | str],
         deferrable: bool,
     ) -> None:
         self.graph, self.values, self.chosen = graph, values, chosen
-        self.device, self.devices = device, devices
+        self.device = device
         names = [node.name for node in graph if node.name in chosen]
         self.put_off = deferrable_nodes(graph, names) if deferrable else frozenset()
         self.root = nn.Module()
@@ -194,10 +191,6 @@ class _Writer:
 
     def emit(self, node: Node) -> None:
         self._hold(node)
-        if node.op == TRANSFER:
-            moved = self.known["var", node.inputs[0]], self.devices[node.args[1]]
-            self.known["var", node.outputs[0]] = self.fx.call_method("to", moved)
-            return
         weight = weight_operand(self.graph, node, self.chosen) if node.name in self.put_off else None
         cast = weight is not None and self.graph.autocast is not None
         if cast:  # once for all calls that can put its gradient off, as in autocast's cache
@@ -213,7 +206,6 @@ class _Writer:
         target: Callable[..., Any] = operator_of(self.graph, node)
         if weight is not None:  # a call that can leave the gradient of that argument to a queue
             target = CALLS[node.kind]
-            kwargs |= {"weight": weight} if node.kind in PRODUCTS else {}
         if copies_as_captured(self.graph, node):
             target = _named(partial(_copied, target), f"{node.kind}_copied")
         target = in_its_mode(node, target, self.device or "cpu")
@@ -234,9 +226,9 @@ class _Writer:
 
     def checkpointed(self, nodes: list[Node], wanted: Container[str]) -> None:
         """The nodes as one function, of which the backward keeps the arguments only."""
-        made = {k for node in nodes for k in node.outputs if k}
+        outputs = {k for node in nodes for k in node.outputs if k}
         inside = {node.name for node in nodes}
-        read = [("var", k) for node in nodes for k in node.inputs if k not in made]
+        read = [("var", k) for node in nodes for k in node.inputs if k not in outputs]
         read += [("init", k) for node in nodes for k in node.initializers]
         given = list(dict.fromkeys(read))
         needed = [
@@ -245,7 +237,7 @@ class _Writer:
             for k in node.outputs
             if k and (k in wanted or any(v not in inside for v in self.graph.variables[k].consumers))
         ]
-        part = _Writer(self.graph, self.values, inside, self.device, self.devices, False)
+        part = _Writer(self.graph, self.values, inside, self.device, False)
         part.begin(given)
         for node in nodes:
             part.emit(node)

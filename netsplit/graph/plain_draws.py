@@ -32,8 +32,12 @@ from netsplit.graph.random_draws import (
     seed_generators,
 )
 from netsplit.graph.recording.seeds import marked, no_seeds
-from netsplit.graph.recording.step import Inference, LossFunction, TrainingStep
-from netsplit.graph.recording.torch_calls import checkpoints_replaced, function_calls_told, script_unoptimised
+from netsplit.graph.recording.step import Inference, TrainingStep
+from netsplit.graph.recording.torch_calls import (
+    checkpoints_replaced,
+    intercepted_functions,
+    script_unoptimised,
+)
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 
 __all__ = ["draws"]
@@ -73,7 +77,7 @@ class PlainDraws:
         self.calls = graph.calls
         self.inside = 0  # calls that are one node
         self.seed = 0  # of the generator, as long as the model does not set it
-        self.taken: list[Node] = []
+        self.drawn: list[Node] = []
         self.again: list[Node] | None = None  # what a recomputation is still to draw
         self.stack = ExitStack()
 
@@ -86,9 +90,8 @@ class PlainDraws:
                 self.stack = stack.pop_all()
                 return self
             self.seed = marked()
-            self._seed_for_loss()
-            for told in (_functions_told, _modules_told, _checkpoints_told):
-                stack.enter_context(told(self))
+            for patched in (_patched_functions, _patched_modules, _patched_checkpoints):
+                stack.enter_context(patched(self))
             stack.enter_context(script_unoptimised())
             stack.enter_context(enable_python_dispatcher())
             stack.enter_context(_Seen(self))
@@ -118,18 +121,9 @@ class PlainDraws:
 
     def take(self) -> None:
         """Seed for the next node."""
-        self.taken.append(self.left.pop())
-        self.seed = self.key.of(self.taken[-1].name)
+        self.drawn.append(self.left.pop())
+        self.seed = self.key.seed_of(self.drawn[-1].name)
         seed_generators(self.seed)
-
-    def _is_loss(self) -> bool:
-        """Whether the next node is a loss that is no module and stays whole: none sees where it begins."""
-        call = self.calls.get(self.left[-1].op) if self.left else None
-        return isinstance(call, ModuleCall) and isinstance(call.module, LossFunction)
-
-    def _seed_for_loss(self) -> None:
-        if self._is_loss():
-            seed_generators(self.key.of(self.left[-1].name))
 
     @contextmanager
     def opaque(self) -> Iterator[None]:
@@ -147,7 +141,6 @@ class PlainDraws:
                 yield
         finally:
             self.inside -= 1
-            self._seed_for_loss()
 
     @contextmanager
     def once_more(self, nodes: Sequence[Node]) -> Iterator[None]:
@@ -167,11 +160,9 @@ class PlainDraws:
         if self.inside or not operator_draws(op, args, kwargs):
             return op(*args, **kwargs)
         if self.again:
-            seed_generators(self.key.of(self.again.pop().name))
+            seed_generators(self.key.seed_of(self.again.pop().name))
             return in_logical_order(op, args, kwargs)
         if _in_backward():
-            return op(*args, **kwargs)
-        if self._is_loss():
             return op(*args, **kwargs)
         if not self.left or self.left[-1].op != str(op):
             there = f"the graph has {_named(self.left[-1])}" if self.left else "the graph has no more"
@@ -185,9 +176,7 @@ class PlainDraws:
                 "what is drawn by a fixed seed, or keep it in a buffer."
             )
         self.take()
-        result = in_logical_order(op, args, kwargs)
-        self._seed_for_loss()
-        return result
+        return in_logical_order(op, args, kwargs)
 
 
 class _Seen(SchemaCheckMode):
@@ -207,10 +196,10 @@ class _Seen(SchemaCheckMode):
             return self.plain.run(func, args, kwargs or {})
 
 
-def _functions_told(plain: PlainDraws) -> AbstractContextManager[None]:
+def _patched_functions(plain: PlainDraws) -> AbstractContextManager[None]:
     """Custom autograd functions that are nodes of the graph are entered as such."""
 
-    def told(apply: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def patched_call(apply: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
         if cls is torch_checkpoint.CheckpointFunction:
             args = (_Repeated(plain, args[0]), *args[1:])
         known = plain.expects(
@@ -219,20 +208,20 @@ def _functions_told(plain: PlainDraws) -> AbstractContextManager[None]:
         with plain.opaque() if known else nullcontext():
             return apply(*args, **kwargs)
 
-    return function_calls_told(told)
+    return intercepted_functions(patched_call)
 
 
 @contextmanager
-def _modules_told(plain: PlainDraws) -> Iterator[None]:
+def _patched_modules(plain: PlainDraws) -> Iterator[None]:
     """Modules that are nodes of the graph are entered as such."""
     original = nn.Module.__call__
 
-    def told(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def patched_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         known = plain.expects(lambda call: isinstance(call, ModuleCall) and call.is_of(module))
         with plain.opaque() if known else nullcontext():
             return original(module, *args, **kwargs)
 
-    with mock.patch.object(nn.Module, "__call__", told):
+    with mock.patch.object(nn.Module, "__call__", patched_call):
         yield
 
 
@@ -248,17 +237,17 @@ class _Repeated:
         if self.nodes is not None:
             with self.plain.once_more(self.nodes):
                 return self.function(*args, **kwargs)
-        before = len(self.plain.taken)
+        before = len(self.plain.drawn)
         result = self.function(*args, **kwargs)
-        self.nodes = self.plain.taken[before:]
+        self.nodes = self.plain.drawn[before:]
         return result
 
 
-def _checkpoints_told(plain: PlainDraws) -> AbstractContextManager[None]:
+def _patched_checkpoints(plain: PlainDraws) -> AbstractContextManager[None]:
     def within(original: Callable[..., Generator[None, None, None]]) -> Callable[..., Iterator[None]]:
-        def told(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
+        def patched_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
             repeated = _Repeated(plain, function)
-            before = len(plain.taken)
+            before = len(plain.drawn)
             inner = original(repeated, *args, **kwargs)
             next(inner)
             try:
@@ -266,10 +255,10 @@ def _checkpoints_told(plain: PlainDraws) -> AbstractContextManager[None]:
             except BaseException as error:
                 inner.throw(error)
                 raise
-            repeated.nodes = plain.taken[before:]
+            repeated.nodes = plain.drawn[before:]
             next(inner, None)
 
-        return told
+        return patched_call
 
     return checkpoints_replaced(within)
 

@@ -1,11 +1,9 @@
 """What random operators draw: a function of seed, iteration, micro-batch and node, of nothing else.
 
-    DrawKey(seed, iteration, microbatch) ── of(node) ──► 64 bits ──► the generator, just before the node
+    DrawKey(seed, iteration, microbatch) ── seed_of(node) ──► 64 bits ──► the generator, just before the node
 
-Neither where a node runs, nor what ran before it, nor how often it is computed matters; nor how its input
-lies in memory, though torch's generators fill a tensor in the order of its memory: such a node reads a
-contiguous copy. CPU and CUDA draw different numbers from one key, as torch's generators do, and so may CUDA
-devices of different models where a tensor is large.
+Neither where a node runs, nor what ran before it, nor how its input lies in memory matters: such a node reads
+a contiguous copy. CPU and CUDA draw different numbers from one key, as torch's generators do.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class DrawKey:
     microbatch: int = 0
     phase: str = "train"
 
-    def of(self, node: str) -> int:
+    def seed_of(self, node: str) -> int:
         """The seed of a node's generator: the same 64 bits in every process and version of Python."""
         text = f"{self.seed}/{self.phase}/{self.iteration}/{self.microbatch}/{node}"
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
@@ -148,12 +146,12 @@ def drawn(name: str, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     key = _KEY.get()
     if key is None:
         return op(*args, **kwargs)
-    seed_generators(key.of(name))
+    seed_generators(key.seed_of(name))
     return in_logical_order(op, args, kwargs)
 
 
 def seed_generators(seed: int) -> None:
-    """Of the CPU, and of CUDA devices where this process uses them."""
+    """Seed the generators of the CPU, and of CUDA devices where this process uses them."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)

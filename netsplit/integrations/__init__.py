@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from netsplit.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from netsplit.integrations.device_maps import device_map
     from netsplit.integrations.hugging_face import split_trainer
     from netsplit.integrations.lightning_strategy import NetSplitStrategy
     from netsplit.integrations.safetensors_files import load_safetensors, save_safetensors
 
-__all__ = ["NetSplitStrategy", "device_map", "load_safetensors", "save_safetensors", "split_trainer"]
+__all__ = ["NetSplitStrategy", "load_safetensors", "save_safetensors", "split_trainer"]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.api import parallelize
-from netsplit.errors import NetSplitError, told_plainly
+from netsplit.errors import NetSplitError, plain_errors
 from netsplit.integrations.named_groups import KEY, NamedGroups, OtherSettings, pack, unpack
 from netsplit.lazy import of_extra
 from netsplit.training.parallel import ParallelModel
@@ -33,9 +33,9 @@ else:
     Base = object
 
 
-@told_plainly
+@plain_errors
 def split_trainer(trainer: Any, **options: Any) -> None:
-    """From now on `trainer.train()` trains its model split over devices; the rest of the script stays.
+    """Makes `trainer.train()` train its model split over devices; the rest of the script stays.
 
     The model is split when the first batch comes, which is the example. `trainer.parallel` is then what
     `netsplit.parallelize` gave; `trainer.close()` stops the workers, as the script's end does. Evaluation
@@ -209,7 +209,7 @@ class SplitTrainer(Base):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """In the Trainer's own files; the optimiser's has what a plain Trainer refuses to take."""
+        """Saves in the Trainer's own files; the optimiser's has what a plain Trainer refuses to take."""
         assert self.parallel is not None
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         torch.save({KEY: pack(self.parallel), RATES: rates}, Path(output_dir) / OPTIMIZER)

@@ -49,8 +49,8 @@ class NamedGroups:
             # A group of frozen ones keeps its place, and its members are nothing to step on.
             members = tuple(names[id(each)] for each in group["params"] if each.requires_grad)
             self.groups.append((members, settings))
-        taken = signature(self.kind).parameters
-        self.defaults = {key: value for key, value in optimizer.defaults.items() if key in taken}
+        parameters = signature(self.kind).parameters
+        self.defaults = {key: value for key, value in optimizer.defaults.items() if key in parameters}
 
     def __call__(self, named_parameters: Sequence[tuple[str, Tensor]]) -> Optimizer:
         own = dict(named_parameters)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import NetSplitError, told_plainly
+from netsplit.errors import NetSplitError, plain_errors
 from netsplit.files import write_atomically
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.lazy import of_extra
@@ -19,7 +19,7 @@ from netsplit.training.parallel import ParallelModel
 __all__ = ["load_safetensors", "save_safetensors"]
 
 
-@told_plainly
+@plain_errors
 def save_safetensors(
     source: ParallelModel | nn.Module | Mapping[str, Any],
     path: str | Path,
@@ -63,7 +63,7 @@ def save_safetensors(
         raise NetSplitError(f"'{path}' could not be written: {_reason(error)}.") from error
 
 
-@told_plainly
+@plain_errors
 def load_safetensors(
     path: str | Path, into: ParallelModel | nn.Module | None = None, strict: bool = True
 ) -> dict[str, Tensor]:

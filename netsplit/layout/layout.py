@@ -127,7 +127,7 @@ class Layout:
         return [tuple(box) for box in product(*self.runs(device, shape))]
 
     def runs(self, device: DeviceName, shape: Sequence[int]) -> list[list[tuple[int, int]]]:
-        """Of every dimension."""
+        """The runs along every dimension that a device holds."""
         if len(shape) != len(self.axes):
             raise ReshardError(
                 f"'{self.spec}' is for {len(self.axes)} dimensions, and the tensor has {len(shape)}."
@@ -156,5 +156,5 @@ class Layout:
         return [(now(start), now(stop)) for start, stop in through(within, own)]
 
     def regions(self, shape: Sequence[int]) -> dict[DeviceName, Box]:
-        """Of all its devices, in their order."""
+        """The regions of all its devices, in their order."""
         return {device: self.region(device, shape) for device in self.mesh.devices}

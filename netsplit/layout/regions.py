@@ -38,7 +38,7 @@ _BITS = 40
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 Region: TypeAlias = tuple[Runs, ...]
-"""Of every dimension runs, in order; a tensor of it has them one behind another."""
+"""Runs along every dimension, in order; a tensor of the region has them one behind another."""
 
 
 class Misfit(Exception):
@@ -68,7 +68,7 @@ def length_of(runs: Runs) -> int:
 
 
 def elements(region: Region) -> int:
-    """As they are compared."""
+    """The number of elements."""
     return prod(compared(length_of(runs)) for runs in region)
 
 
@@ -79,26 +79,26 @@ def blocks_of(start: int, size: int, block: int, count: int) -> Runs:
 
 def through(runs: Runs, local: Runs) -> Runs:
     """Where runs of a tensor lie in the one that it is a region of."""
-    made = []
+    parts = []
     for start, stop in local:
         at = 0
         for a, b in runs:
             low, high = max(start, at), min(stop, at + b - a)
             if low < high:
-                made.append(checked_run(a + low - at, a + high - at))
+                parts.append(checked_run(a + low - at, a + high - at))
             at += b - a
-    return _merged(made)
+    return _merged(parts)
 
 
 def within(inner: Region, outer: Region) -> Region | None:
     """Where a region lies in the tensor of another; None: some of it does not."""
-    made = []
+    dims = []
     for wanted, held in zip(inner, outer, strict=True):
         pairs = overlap(wanted, held)
         if sum(compared(size) for _, _, size in pairs) != compared(length_of(wanted)):
             return None
-        made.append(_merged((at, at + size) for _, at, size in pairs))
-    return tuple(made)
+        dims.append(_merged((at, at + size) for _, at, size in pairs))
+    return tuple(dims)
 
 
 def overlap(wanted: Runs, held: Runs) -> list[tuple[int, int, int]]:

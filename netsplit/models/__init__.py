@@ -1,4 +1,4 @@
-"""The models of the evaluation."""
+"""The models of the evaluation. Each builder raises `ConfigError` for a size that cannot be, by its key."""
 
 from netsplit.models.alexnet import alexnet
 from netsplit.models.amoebanet_d import amoebanet_d

@@ -14,44 +14,28 @@ Widening = Literal["none", "bottleneck", "all"]
 
 
 def check_least(least: int, /, **sizes: int) -> None:
-    """Every size, by the name of its key, is at least `least`.
-
-    Raises:
-        ConfigError: the first that is not.
-    """
+    """Every size, by the name of its key, is at least `least`; else a ConfigError."""
     for name, value in sizes.items():
         if value < least:
             raise ConfigError(f"model.{name} is {value}: give at least {least}.")
 
 
 def check_even(**sizes: int) -> None:
-    """Every size is even and at least 2.
-
-    Raises:
-        ConfigError: the first that is not.
-    """
+    """Every size is even and at least 2; else a ConfigError."""
     for name, value in sizes.items():
         if value < 2 or value % 2:
             raise ConfigError(f"model.{name} is {value}: give an even number of at least 2.")
 
 
 def check_fraction(**values: float) -> None:
-    """Every probability is at least 0 and below 1.
-
-    Raises:
-        ConfigError: the first that is not.
-    """
+    """Every probability is at least 0 and below 1; else a ConfigError."""
     for name, value in values.items():
         if not 0 <= value < 1:
             raise ConfigError(f"model.{name} is {value}: give at least 0 and less than 1.")
 
 
 def check_sides(images: Tensor, depth: int) -> None:
-    """Height and width of images (n, c, h, w) can be halved `depth` times.
-
-    Raises:
-        ConfigError: they cannot.
-    """
+    """Height and width of images (n, c, h, w) can be halved `depth` times; else a ConfigError."""
     height, width = images.shape[-2:]
     if height % 2**depth or width % 2**depth:
         raise ConfigError(
@@ -61,11 +45,7 @@ def check_sides(images: Tensor, depth: int) -> None:
 
 
 def check_tokens(tokens: Tensor, context: int) -> None:
-    """Tokens (n, t) are no more a sample than there are positions.
-
-    Raises:
-        ConfigError: they are more.
-    """
+    """Tokens (n, t) are no more a sample than there are positions; else a ConfigError."""
     if tokens.shape[1] > context:
         raise ConfigError(
             f"model.context is {context}, but a sample has {tokens.shape[1]} tokens: "

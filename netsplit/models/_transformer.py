@@ -24,8 +24,8 @@ def attend(
     those before it. `dropout` is the probability that a token is not attended to.
     """
     q, k, v = (x.unflatten(2, (heads, -1)).transpose(1, 2) for x in (query, key, value))
-    made = scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
-    return made.transpose(1, 2).flatten(2)
+    heads_out = scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
+    return heads_out.transpose(1, 2).flatten(2)
 
 
 class TransformerBlock(nn.Module):
@@ -68,8 +68,8 @@ class TransformerBlock(nn.Module):
     def _attention(self, x: Tensor) -> Tensor:
         dropout = self.dropout.p if self.training else 0.0
         query, key, value = self.qkv(x).chunk(3, dim=2)
-        made = attend(query, key, value, self.heads, causal=self.causal, dropout=dropout)
-        return self.dropout(self.project(made))
+        attended = attend(query, key, value, self.heads, causal=self.causal, dropout=dropout)
+        return self.dropout(self.project(attended))
 
     def _network(self, x: Tensor) -> Tensor:
         return self.dropout(self.narrow(self.gelu(self.widen(x))))
@@ -77,7 +77,7 @@ class TransformerBlock(nn.Module):
 
 @dataclass(frozen=True)
 class Size:
-    """Of a transformer: blocks, heads of each, features of a token."""
+    """The size of a transformer: blocks, heads of each, features of a token."""
 
     layers: int
     heads: int

@@ -72,9 +72,6 @@ def alexnet(
         pooled: sides to which the last maps are averaged.
         small_images: a first convolution that keeps the sides: for images of 32x32.
         dropout: probability before the first two linear layers.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, width=width, hidden=hidden, pooled=pooled)
     check_fraction(dropout=dropout)

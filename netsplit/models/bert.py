@@ -88,9 +88,6 @@ def bert(
         heads: of attention; None as `size` has them.
         width: features of a token, a multiple of the heads; None as `size` has them.
         dropout: probability after the embedding, in attention and after every residual branch.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, vocabulary=vocabulary, context=context)
     check_fraction(dropout=dropout)

@@ -76,9 +76,6 @@ def deeplab_v3(
         channels: that each branch of the pyramid puts out.
         dropout: probability after the pyramid.
         in_channels: colour planes of an image.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, channels=channels, in_channels=in_channels)
     check_backbone(blocks, width)

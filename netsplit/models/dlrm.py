@@ -39,10 +39,10 @@ class DLRM(nn.Module):
 def layers_of(sizes: Sequence[int], bias: bool = True, ends: bool = True) -> nn.Sequential:
     """Linear layers from size to size, each with a ReLU behind it: without that behind the last, if the
     network ends there."""
-    made: list[nn.Module] = []
+    layers: list[nn.Module] = []
     for given, size in pairwise(sizes):
-        made += [nn.Linear(given, size, bias=bias), nn.ReLU()]
-    return nn.Sequential(*(made[:-1] if ends else made))
+        layers += [nn.Linear(given, size, bias=bias), nn.ReLU()]
+    return nn.Sequential(*(layers[:-1] if ends else layers))
 
 
 def dlrm(
@@ -60,9 +60,6 @@ def dlrm(
         width: of what is looked up.
         bottom: how many numbers a sample has, and the sizes of the layers that they go through; () for none.
         top: sizes of the layers before the last one.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, width=width, tables=min(tables, default=0))
     check_least(1, bottom=min(bottom, default=1), top=min(top, default=1))

@@ -23,9 +23,6 @@ def googlenet(num_classes: int = 1000, dropout: float = 0.2) -> nn.Module:
     Args:
         num_classes: scores a sample.
         dropout: probability before the last layer.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes)
     check_fraction(dropout=dropout)
@@ -43,9 +40,6 @@ def inception_v3(num_classes: int = 1000, dropout: float = 0.5) -> nn.Module:
     Args:
         num_classes: scores a sample.
         dropout: probability before the last layer.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes)
     check_fraction(dropout=dropout)

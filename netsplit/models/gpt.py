@@ -79,9 +79,6 @@ def gpt(
         width: features of a token, a multiple of the heads; None as `size` has them.
         dropout: probability after the embedding, in attention and after every residual branch.
         tied: scores by the embedding's matrix, which keeps first and last operator on one device.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, vocabulary=vocabulary, context=context)
     check_fraction(dropout=dropout)

@@ -56,9 +56,6 @@ def lenet(
         side: height and width of the images, a multiple of 4.
         hidden: features between the linear layers.
         dropout: probability between them.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, in_channels=in_channels, hidden=hidden)
     check_fraction(dropout=dropout)

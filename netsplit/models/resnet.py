@@ -142,9 +142,6 @@ def resnet(
         small_images: a stem of one 3x3 convolution, which keeps the sides: for images of 32x32.
         groups: of the 3x3 convolutions: 32 in ResNeXt (Xie et al., CVPR 2017).
         group_width: channels of each in the first layer, of 64 a `width`: 4 in ResNeXt-50 32x4d.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, in_channels=in_channels, groups=groups, group_width=group_width)
     check_backbone(blocks, width)

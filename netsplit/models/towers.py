@@ -39,8 +39,8 @@ class Towers(nn.Module):
         self.top = None if top is None else layers_of([width, *top, classes], bias)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        made = [tower(x) for tower, x in zip(self.towers, inputs, strict=True)]
-        return reduce(torch.add, made) if self.top is None else self.top(torch.cat(made, 1))
+        features = [tower(x) for tower, x in zip(self.towers, inputs, strict=True)]
+        return reduce(torch.add, features) if self.top is None else self.top(torch.cat(features, 1))
 
 
 def towers(
@@ -61,9 +61,6 @@ def towers(
             side by side through `top` and a last layer.
         top: of layers, for cat.
         bias: of all layers.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, inputs=min(inputs, default=0), tower=min(tower, default=0))
     check_least(1, top=min(top, default=1))

@@ -83,8 +83,8 @@ class CrossAttention(nn.Module):
     def forward(self, skip: Tensor, below: Tensor) -> Tensor:
         query, key = self.query_key(places(self.from_below(self.below_positions(below)))).chunk(2, dim=2)
         value = self.value(places(max_pool2d(self.from_skip(self.skip_positions(skip)), 2)))
-        made = attend(query, key, value, self.heads).transpose(1, 2).unflatten(2, below.shape[2:])
-        weights = interpolate(self.weigh(made), scale_factor=2.0, mode="bilinear", align_corners=False)
+        attended = attend(query, key, value, self.heads).transpose(1, 2).unflatten(2, below.shape[2:])
+        weights = interpolate(self.weigh(attended), scale_factor=2.0, mode="bilinear", align_corners=False)
         return skip * torch.sigmoid(weights)
 
 
@@ -156,9 +156,6 @@ def u_transformer(
         depth: levels, not counting the bottom.
         heads: of every attention.
         in_channels: colour planes of an image.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, depth=depth, in_channels=in_channels)
     check_heads(heads, base_channels=base_channels)

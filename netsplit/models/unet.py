@@ -91,9 +91,6 @@ def unet(
         depth: levels, not counting the bottom.
         in_channels: colour planes of an image.
         dropout: probability that a whole map is left out, after every convolution.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, num_convs=num_convs, depth=depth, in_channels=in_channels)
     check_even(base_channels=base_channels)

@@ -89,9 +89,6 @@ def unet_classic(
         in_channels: colour planes of an image.
         batch_norm: after every convolution; the paper has none.
         up: how maps are enlarged: by a learnt 2x2 convolution, as in the paper, or bilinearly.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, depth=depth, in_channels=in_channels)
     check_even(base_channels=base_channels)

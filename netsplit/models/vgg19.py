@@ -66,9 +66,6 @@ def vgg19(
         pooled: sides to which the last maps are averaged; 1 suits images of 32x32.
         batch_norm: a BatchNorm after every convolution.
         dropout: probability between the linear layers.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, num_classes=num_classes, width=width, hidden=hidden, pooled=pooled)
     check_fraction(dropout=dropout)

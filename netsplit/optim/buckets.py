@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 __all__ = ["BUCKET_BYTES", "buckets_of", "largest_bucket"]
 
 BUCKET_BYTES = 2**25
-"""Of parameters; less costs more calls, and more takes more of the device at once."""
+"""Bytes of parameters in a bucket; less costs more calls, and more takes more of the device at once."""
 
 
 class Sized(Protocol):

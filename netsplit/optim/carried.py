@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import FunctionType
 from typing import Any, cast
 
 import cloudpickle
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from netsplit.errors import ConfigError
 from netsplit.optim.optimizers import plain_attributes
 
 __all__ = [
-    "check_hooks", "check_keys", "has_step_hooks", "uncarried_attribute", "uncarried_in_scheduler",
-    "uncarried_state",
+    "check_hooks", "check_keys", "has_step_hooks", "uncarried_attribute", "uncarried_state",
 ]  # fmt: skip
 
 
 def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
-    """Of one that has stepped, what of its parameters' state would be lost or doubled, in words."""
+    """What of the state of an optimiser that has stepped would be lost or doubled, in words."""
     for state in optimizer.state.values():
-        seen: dict[int, str] = {}
+        name_of: dict[int, str] = {}
         for place, value in _flat(state):
             if any("." in key for key in place if isinstance(key, str)):
                 return f"keeps state under '{'.'.join(map(str, place))}', in which a dot stands for a level"
             name = ".".join(map(str, place))
-            if isinstance(value, Tensor) and value.numel() and seen.setdefault(id(value), name) != name:
-                return f"keeps one tensor as '{seen[id(value)]}' and '{name}', which would become two"
+            if isinstance(value, Tensor) and value.numel() and name_of.setdefault(id(value), name) != name:
+                return f"keeps one tensor as '{name_of[id(value)]}' and '{name}', which would become two"
     return None
 
 
@@ -51,43 +48,6 @@ def uncarried_attribute(optimizer: torch.optim.Optimizer, step: Callable[[], obj
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Whether functions are called with its steps, which may keep anything."""
     return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
-
-
-def uncarried_in_scheduler(scheduler: LRScheduler, step: Callable[[], object]) -> str | None:
-    """The name of an attribute that changes as it steps, and of which `state_dict` has not what changes."""
-    every = _nested(scheduler)
-    before = [_functions_and_attributes(each) for each in every]
-    step()
-    for each, then in zip(every, before, strict=True):
-        for key, (value, own) in _functions_and_attributes(each).items():
-            was = then.get(key)  # None where a step made it
-            if value is None or was is None or (value != was[0] and own == was[1]):
-                return key.partition(" ")[0]
-    return None
-
-
-_FUNCTIONS = ("lr_lambdas", "lr_lambda", "_scale_fn_custom")  # attributes of schedulers
-
-
-def _nested(scheduler: LRScheduler) -> list[LRScheduler]:
-    return [scheduler, *(own for each in getattr(scheduler, "_schedulers", ()) for own in _nested(each))]
-
-
-def _functions_and_attributes(scheduler: LRScheduler) -> dict[str, tuple[bytes | None, bytes | None]]:
-    """By name as bytes: what `state_dict` may lack, and what it has of that."""
-    carried = scheduler.state_dict()
-    seen: dict[str, tuple[bytes | None, bytes | None]] = {}
-    for key, value in vars(scheduler).items():
-        if key in ("optimizer", "_schedulers"):
-            continue
-        if key not in carried:
-            seen[key] = _as_bytes(value), b""
-        elif key in _FUNCTIONS:  # of functions torch keeps nothing, of objects what vars has
-            every = value if isinstance(value, list) else [value]
-            for i, each in enumerate(filter(None, every)):
-                own = b"" if isinstance(each, FunctionType) else _as_bytes(vars(each))
-                seen[f"{key} {i}"] = _as_bytes(each), own
-    return seen
 
 
 def _flat(state: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
 import pickle
-import random
-import threading
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any, Literal, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import cloudpickle
-import numpy as np
-import torch
-from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.optim.carried import uncarried_in_scheduler
-from netsplit.optim.factories import called, check_settings, where_of
-from netsplit.optim.optimizers import ForModel, Made, make_optimizer
+from netsplit.optim.factories import called, check_settings
+from netsplit.optim.optimizers import ForModel, make_optimizer
 
 __all__ = ["LearningRate", "SchedulerFactory", "constant", "warmup_cosine"]
 
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 ALL = "all"
-_TRIED, _FURTHER = 3, 12  # steps before training; one that ends in between may be meant for so few
-_OTHER_PROCESS = threading.Lock()
+_TRIED = 3  # steps before training
 
 
 class LearningRate:
@@ -41,17 +30,12 @@ class LearningRate:
 
     ``LearningRate(torch.optim.lr_scheduler.CosineAnnealingLR, every="epoch", T_max=20)``
 
-    A scheduler is made on every device, of an optimiser with the same groups, and stepped alike on all.
-
     Args:
         scheduler: a class of schedulers, or its dotted name, or a function of an optimiser.
-        every: what it is stepped after. "step": each optimiser step, as a plain loop that calls
-            ``scheduler.step()`` after ``optimizer.step()``, also where a loss scale skipped that; under a
-            schedule whose devices step within the batch, each batch. "epoch": each epoch of
-            ``netsplit.training.epochs.fit``, or each call of `ParallelModel.step_scheduler`; only so can
-            ``ReduceLROnPlateau`` have the loss it wants, the epoch's mean training loss.
-        settings: of the scheduler. "all" stands for how often a training whose length is known steps it, as
-            that of an experiment is.
+        every: "step": it is stepped after each optimiser step, skipped ones too; where devices step within
+            the batch, after each batch. "epoch": after each epoch of ``netsplit.training.epochs.fit``, or by
+            `ParallelModel.step_scheduler`, as ``ReduceLROnPlateau`` needs it.
+        settings: of the scheduler. "all" stands for how often a training of known length steps it.
 
     Raises:
         ConfigError: a setting that the scheduler does not have.
@@ -76,7 +60,7 @@ class LearningRate:
         settings = {key: count if value == ALL else value for key, value in self.settings.items()}
         return LearningRate(self.scheduler, self.every, **settings)
 
-    def of(self, optimizer: Optimizer) -> LRScheduler:
+    def scheduler_for(self, optimizer: Optimizer) -> LRScheduler:
         """The scheduler of one device's optimiser.
 
         Raises:
@@ -88,7 +72,7 @@ class LearningRate:
         return self.scheduler(optimizer, **self.settings)
 
     def copied(self) -> LearningRate:
-        """As a device has it: what is tried on that leaves these functions, which may count, as they were.
+        """A copy as a device has it: trying it leaves these functions, which may count, as they were.
 
         Raises:
             ConfigError: it has what cannot be copied.
@@ -108,34 +92,20 @@ class LearningRate:
 
         Raises:
             ConfigError: it makes no scheduler, or one that is of another optimiser, cannot be stepped, or not
-                saved, or goes by values of parameters, of which every device has others.
+                saved.
         """
-        with _generators_kept():
-            self._check(optimizer)
-
-    def _check(self, optimizer: ForModel) -> None:
         try:
-            own = make_optimizer(optimizer, {})
-            guard(own, optimizer)
-            made = self.copied().of(own.optimizer)
-            self._check_made(made, own.optimizer)
+            own = make_optimizer(optimizer, {}).optimizer
+            scheduler = self.copied().scheduler_for(own)
+            self._check_type(scheduler, own)
             for _ in range(_TRIED):
-                step(made, 1.0)
-            if not all(math.isfinite(group["lr"]) for group in own.optimizer.param_groups):
+                step(scheduler, 1.0)
+            if not all(math.isfinite(group["lr"]) for group in own.param_groups):
                 raise ConfigError(
                     f"scheduler makes a learning rate that is no finite number within {_TRIED} steps: "
                     f"correct the settings of {self!r}."
                 )
-            pickle.dumps(made.state_dict())
-            with suppress(ConfigError):
-                for _ in range(_TRIED, _FURTHER):
-                    step(made, 1.0)
-            self._check_alike(optimizer)
-        except ReadsValues as error:
-            raise ConfigError(
-                f"scheduler goes by {error}{where_of(error)}, and every device has only its own: let it go "
-                "by the number of steps, or set parallel.learning_rate in the training loop."
-            ) from None
+            pickle.dumps(scheduler.state_dict())
         except ConfigError:
             raise
         except Exception as error:  # of a function that may do anything
@@ -145,20 +115,30 @@ class LearningRate:
                 "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=30)."
             ) from error
 
-    def check_switchable(self, optimizer: Optimizer) -> None:
+    def check_switchable(self, optimizer: Optimizer, other: Optimizer) -> None:
         """Whether a scheduler that another plan's devices make goes on where this one stands.
 
+        Args:
+            optimizer, other: two alike.
+
         Raises:
-            ConfigError: `state_dict`, which moves, lacks what changes with its steps.
+            ConfigError: its `state_dict`, which moves, lacks what its rates go by.
         """
-        made = self.copied().of(optimizer)
-        name = uncarried_in_scheduler(made, partial(_steps_on, made))
-        if name is not None:
-            raise ConfigError(
-                f"scheduler {type(made).__name__} keeps what changes with its steps in '{name}', and its "
-                "state_dict() has not that, so it would not move when the plan changes: let it go by the "
-                "number of steps alone, or keep that where state_dict() has it."
-            )
+        scheduler, resumed = (self.copied().scheduler_for(each) for each in (optimizer, other))
+        for _ in range(_TRIED):
+            step(scheduler, 1.0)
+        resumed.load_state_dict(pickle.loads(pickle.dumps(scheduler.state_dict())))
+        for group, own in zip(other.param_groups, optimizer.param_groups, strict=True):
+            group.update({key: value for key, value in own.items() if key != "params"})
+        for _ in range(_TRIED):
+            step(scheduler, 1.0)
+            step(resumed, 1.0)
+            if [group["lr"] for group in optimizer.param_groups] != [g["lr"] for g in other.param_groups]:
+                raise ConfigError(
+                    f"scheduler {type(scheduler).__name__} goes on with other rates from its state_dict(), "
+                    "which is all that moves when the plan changes: let it go by the number of steps, or "
+                    "have state_dict() keep what it goes by."
+                )
 
     def check_steps(self, optimizer: ForModel, steps: int) -> None:
         """Refuse a scheduler that has an end before the training has.
@@ -169,12 +149,12 @@ class LearningRate:
         Raises:
             ConfigError: only ``OneCycleLR`` has such an end.
         """
-        made = self.copied().of(make_optimizer(optimizer, {}).optimizer)
-        last = getattr(made, "total_steps", None)
+        scheduler = self.copied().scheduler_for(make_optimizer(optimizer, {}).optimizer)
+        last = getattr(scheduler, "total_steps", None)
         if isinstance(last, int) and last < steps:
             raise ConfigError(
-                f"scheduler {type(made).__name__} ends after {last} steps, and the training has {steps}: "
-                f"give total_steps={steps}, or more."
+                f"scheduler {type(scheduler).__name__} ends after {last} steps, and the training has {steps}"
+                f": give total_steps={steps}, or more."
             )
 
     def check_loss(self, loss: float | None) -> None:
@@ -186,108 +166,23 @@ class LearningRate:
         if loss is None and self.scheduler is ReduceLROnPlateau:
             raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
 
-    def _check_alike(self, optimizer: ForModel) -> None:
-        """Whether devices have the same rates, each with a copy of this, random numbers of its own and
-        another process."""
-        (first, drew), (second, _) = (_settings_over_steps(self.copied(), optimizer, seed) for seed in (1, 2))
-        differs = next((k for a, b in zip(first, second, strict=False) for k in a if a[k] != b[k]), None)
-        if differs is not None:
+    def _check_type(self, scheduler: Any, optimizer: Optimizer) -> None:
+        if not isinstance(scheduler, LRScheduler):
             raise ConfigError(
-                f"scheduler gives another {differs.rpartition('.')[2]} each time it is stepped from its "
-                "beginning, as one that draws random numbers, reads a clock, goes by the process or counts "
-                "in a module does, so that each device has its own: let it go by the number of steps (a "
-                "torch.Generator of its own draws alike)."
+                f"scheduler makes a {type(scheduler).__name__}, which is no torch.optim.lr_scheduler."
+                "LRScheduler: give a function of an optimiser that makes one."
             )
-        if drew:
-            raise ConfigError(
-                f"scheduler draws random numbers ({drew}), of which each device has others: let it go by the "
-                "number of steps (a torch.Generator of its own draws alike)."
-            )
-
-    def _check_made(self, made: Any, optimizer: Optimizer) -> None:
-        if not isinstance(made, LRScheduler):
-            raise ConfigError(
-                f"scheduler makes a {type(made).__name__}, which is no torch.optim.lr_scheduler.LRScheduler: "
-                "give a function of an optimiser that makes one."
-            )
-        for each in (made, *getattr(made, "_schedulers", ())):
+        for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
             if each.optimizer is not optimizer:
                 raise ConfigError(
                     f"scheduler {type(each).__name__} is of another optimiser than the one it was given, "
                     "which nothing steps: make it of that, as in lambda optimizer: StepLR(optimizer, 30)."
                 )
-        if isinstance(made, ReduceLROnPlateau) and self.every == "step":
+        if isinstance(scheduler, ReduceLROnPlateau) and self.every == "step":
             raise ConfigError(
                 "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
                 "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
             )
-
-
-def _settings_over_steps(
-    rate: LearningRate, optimizer: ForModel, seed: int
-) -> tuple[list[dict[str, str]], str]:
-    """What groups have before every step, by number and name, where random numbers begin with this seed, and
-    the process has it for a number; and whose random numbers were drawn, "" for none."""
-    over_steps: list[dict[str, str]] = []
-    torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
-    own = make_optimizer(optimizer, {}).optimizer
-    began = _generators()
-    with _as_process(seed), suppress(Exception):  # which only such a process has: `_check` saw the others
-        made = rate.of(own)
-        while len(over_steps) < _FURTHER:
-            over_steps.append(
-                {
-                    f"{i}.{k}": repr(v)
-                    for i, each in enumerate(own.param_groups)
-                    for k, v in each.items()
-                    if k != "params"
-                }
-            )
-            step(made, 1.0)
-    after = _generators()
-    return over_steps, next((name for name in began if began[name] != after[name]), "")
-
-
-@contextmanager
-def _generators_kept() -> Iterator[None]:
-    """Of those that a function may draw from; leaves them where they stand."""
-    python, numpy = random.getstate(), np.random.get_state(legacy=False)
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
-
-
-@contextmanager
-def _as_process(number: int) -> Iterator[None]:
-    """This thread sees another process; the others, which may watch workers, see their own."""
-    with _OTHER_PROCESS:
-        thread, kept = threading.get_ident(), (os.getpid, os.getppid)
-
-        def seen(real: Callable[[], int]) -> Callable[[], int]:
-            return lambda: number if threading.get_ident() == thread else real()
-
-        os.getpid, os.getppid = map(seen, kept)
-        try:
-            yield
-        finally:
-            os.getpid, os.getppid = kept
-
-
-def _generators() -> dict[str, bytes]:
-    """Where they stand, by what a function would call."""
-    return {
-        "random": pickle.dumps(random.getstate()),
-        "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
-        "torch": torch.get_rng_state().numpy().tobytes(),
-    }
-
-
-def _steps_on(scheduler: LRScheduler) -> None:
-    for _ in range(_TRIED):
-        step(scheduler, 1.0)
 
 
 def step(scheduler: LRScheduler, loss: float | None) -> None:
@@ -342,8 +237,8 @@ def require_same_rates(rates: Mapping[str, Sequence[float]]) -> None:
         if apart is not None:
             raise NetSplitError(
                 f"the scheduler gives {first} the learning rate {apart[0]:g} and {name} {apart[1]:g}, as one "
-                "does that goes by a clock, the process, the environment or random numbers: let it go by the "
-                "number of steps, or set parallel.learning_rate in the training loop."
+                "does that reads parameters, a clock, the process or random numbers: let it go by the number "
+                "of steps, or set parallel.learning_rate in the training loop."
             )
 
 
@@ -389,41 +284,3 @@ def warmup_cosine(
     rise = LinearLR(optimizer, start_factor, total_iters=warmup)
     fall = CosineAnnealingLR(optimizer, steps - warmup, eta_min)
     return SequentialLR(optimizer, [rise, fall], [warmup])
-
-
-_KINDS = {"shape", "dtype", "device", "requires_grad", "ndim", "layout", "is_leaf", "is_cuda", "is_meta"}
-_SIZES = {"size", "dim", "numel", "nelement", "element_size", "is_floating_point", "is_complex", "__hash__"}
-
-
-class ReadsValues(Exception):
-    """What was read."""
-
-
-def guard(made: Made, model: ForModel) -> None:
-    """Fill an optimiser's groups, and its state, with what raises `ReadsValues` when it is read."""
-    for group, names in zip(made.optimizer.param_groups, made.groups, strict=True):
-        group["params"] = [_guarded(*model.parameters[name]) for name in names]
-    made.optimizer.state = _RefusingState(dict)
-
-
-class _Guarded(nn.Parameter):
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        of_kind = func.__name__ == "__get__" and getattr(func.__self__, "__name__", "") in _KINDS  # type: ignore[attr-defined]
-        if not of_kind and func.__name__ not in _SIZES:
-            raise ReadsValues("values of parameters")
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
-
-
-def _guarded(dtype: torch.dtype, shape: tuple[int, ...]) -> nn.Parameter:
-    return _Guarded(torch.empty(shape, dtype=dtype, device="meta"))
-
-
-class _RefusingState(defaultdict[Any, Any]):
-    def _refuse(self, *_: Any) -> NoReturn:
-        raise ReadsValues("the optimiser's state")
-
-    __getitem__ = __iter__ = get = values = items = keys = _refuse

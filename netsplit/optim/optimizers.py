@@ -18,7 +18,6 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pickle import PicklingError
 from typing import Any, NoReturn
-from weakref import WeakSet
 
 import cloudpickle
 import torch
@@ -28,7 +27,7 @@ from netsplit.errors import ConfigError
 from netsplit.optim.factories import called, check_settings, where_of
 
 __all__ = [
-    "MOMENTUM", "ForModel", "Made", "OptimizerFactory", "ParameterGroups", "for_model",
+    "MOMENTUM", "ForModel", "NamedOptimizer", "OptimizerFactory", "ParameterGroups", "for_model",
     "make_optimizer", "plain_attributes",
 ]  # fmt: skip
 
@@ -122,24 +121,19 @@ class ParameterGroups:
 class ForModel:
     """A factory with the trainable parameters of the model that it is for, in the model's own order.
 
-    `attributes` are those that people gave them in Python, by which a factory may go; `made` the optimisers
-    that it made in this process and somebody still has.
+    `attributes` are those that people gave them in Python, by which a factory may go.
     """
 
     factory: OptimizerFactory
     parameters: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    made: WeakSet[torch.optim.Optimizer] = field(default_factory=WeakSet, compare=False, repr=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ForModel, (self.factory, self.parameters, self.attributes)
 
     def __call__(self, parameters: Any) -> torch.optim.Optimizer:
         return self.factory(parameters)
 
 
 @dataclass(frozen=True)
-class Made:
+class NamedOptimizer:
     """An optimiser of one device's parameters, and the names in each of its groups on all devices.
 
     `given` are tensors among its settings, of which it has copies.
@@ -154,6 +148,9 @@ def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> 
     """The factory for a model, and for a loss where that is a module with parameters (named ``loss.…``).
 
     Parameters that do not require gradients are left out; a tied one has the first of its names.
+
+    Raises:
+        ConfigError: a parameter has an attribute that cannot be sent to devices.
     """
     if isinstance(factory, ForModel):
         return factory
@@ -166,13 +163,13 @@ def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> 
                     parameters.setdefault(id(parameter), (prefix + names[id(parameter)], parameter))
     trained = [(name, parameter) for name, parameter in parameters.values() if parameter.requires_grad]
     kinds = {name: (each.dtype, tuple(each.shape)) for name, each in trained}
-    attributes = {name: sendable_attributes(name, each) for name, each in trained if vars(each)}
+    attributes = {name: _sendable(name, each) for name, each in trained if vars(each)}
     return ForModel(factory, kinds, attributes)
 
 
 def make_optimizer(
     factory: OptimizerFactory, own: Mapping[str, Tensor], parts: Mapping[str, str] | None = None
-) -> Made:
+) -> NamedOptimizer:
     """The optimiser of a device's own parameters.
 
     Args:
@@ -188,32 +185,28 @@ def make_optimizer(
     """
     parts = parts or {}
     tensors = [(parts.get(k, k), tensor) for k, tensor in own.items()]
-    made = None
     if isinstance(factory, ForModel):
-        here: dict[str, list[Tensor]] = {}
+        tensors_of: dict[str, list[Tensor]] = {}
         for name, tensor in tensors:
-            here.setdefault(name, []).append(tensor)
-        every = {k: here.get(k) or [_blank(*kind)] for k, kind in factory.parameters.items()}
-        tensors = [(k, tensor) for k, each in (every | here).items() for tensor in each]
+            tensors_of.setdefault(name, []).append(tensor)
+        every = {k: tensors_of.get(k) or [_blank(*kind)] for k, kind in factory.parameters.items()}
+        tensors = [(k, tensor) for k, each in (every | tensors_of).items() for tensor in each]
         for k, tensor in tensors:
             vars(tensor).update(factory.attributes.get(k, {}))
-        made = factory.made
     names = {id(parameter): name for name, parameter in tensors}
     optimizer, groups = _grouped(factory, tensors, names)
     given = _own_settings(optimizer)
     if any(k in parts for k in own):
         _check_groups(factory, groups, parts)
-    if made is not None:
-        made.add(optimizer)
     _keep(optimizer, {id(parameter) for parameter in own.values()})
-    return Made(optimizer, groups, given)
+    return NamedOptimizer(optimizer, groups, given)
 
 
 def _grouped(
     factory: OptimizerFactory, tensors: Sequence[tuple[str, Tensor]], names: Mapping[int, str]
 ) -> tuple[torch.optim.Optimizer, tuple[tuple[str, ...], ...]]:
     """The optimiser, and the names of wholes in its groups."""
-    optimizer = _made(factory.factory if isinstance(factory, ForModel) else factory, tensors)
+    optimizer = _build(factory.factory if isinstance(factory, ForModel) else factory, tensors)
     _check(optimizer, names)
     members = ([names[id(p)] for p in group["params"]] for group in optimizer.param_groups)
     return optimizer, tuple(tuple(dict.fromkeys(each)) for each in members)
@@ -237,17 +230,17 @@ def _check_groups(
         )
 
 
-def _made(factory: OptimizerFactory, parameters: Sequence[tuple[str, Tensor]]) -> Any:
+def _build(factory: OptimizerFactory, parameters: Sequence[tuple[str, Tensor]]) -> Any:
     try:
-        made = factory(list(parameters) if _wants_names(factory) else [each for _, each in parameters])
+        optimizer = factory(list(parameters) if _wants_names(factory) else [each for _, each in parameters])
     except (RuntimeError, NotImplementedError) as error:
         if "meta" not in str(error):
             raise
         _refuse_reading(where_of(error))
-    groups = made.param_groups if isinstance(made, torch.optim.Optimizer) else []
+    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
     if any(isinstance(value, Tensor) and value.is_meta for group in groups for value in group.values()):
         _refuse_reading("")
-    return made
+    return optimizer
 
 
 def _refuse_reading(where: str) -> NoReturn:
@@ -352,11 +345,19 @@ def _keep(optimizer: torch.optim.Optimizer, own: Collection[int]) -> None:
 _MOST = 2**20  # bytes of a tensor that is an attribute
 
 
-def sendable_attributes(name: str, parameter: Tensor) -> dict[str, Any]:
-    """Those of a parameter; in place of what cannot be sent stands something that refuses to be used."""
-    return {
-        key: value if _can_be_sent(value) else _Unsent(name, key) for key, value in vars(parameter).items()
-    }
+def _sendable(name: str, parameter: Tensor) -> dict[str, Any]:
+    """A parameter's attributes.
+
+    Raises:
+        ConfigError: one cannot be sent.
+    """
+    for key, value in vars(parameter).items():
+        if not _can_be_sent(value):
+            raise ConfigError(
+                f"parameter '{name}' has the attribute '{key}', by which an optimizer may go, and which "
+                "cannot be sent to the devices: delete it, or let it be a plain value such as a number."
+            )
+    return dict(vars(parameter))
 
 
 def _can_be_sent(value: Any) -> bool:
@@ -373,24 +374,3 @@ class _AttributePickler(cloudpickle.Pickler):
         if isinstance(value, nn.Module | nn.Parameter) or large:
             raise PicklingError
         return super().reducer_override(value)
-
-
-class _Unsent:
-    def __init__(self, parameter: str, key: str) -> None:
-        self._parameter, self._key = parameter, key
-
-    def _refuse(self, *_: Any) -> NoReturn:
-        raise ConfigError(
-            f"optimizer goes by '{self._key}' of parameter '{self._parameter}', which cannot be sent to the "
-            "devices: let it be a number, a text or another plain value."
-        )
-
-    def __getattr__(self, key: str) -> Any:
-        if key.startswith("__"):
-            raise AttributeError(key)
-        self._refuse()
-
-    __bool__ = __call__ = __len__ = __iter__ = __getitem__ = __contains__ = _refuse
-    __eq__ = __hash__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __float__ = __int__ = __index__ = __neg__ = __str__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse

@@ -45,7 +45,7 @@ class PartsMeter(Protocol):
         """Seconds that measuring has taken so far."""
 
     def measured(self, graph: Graph) -> Costs:
-        """Of the whole operators, with all that is known of parts, those of a rewritten graph among them.
+        """Costs of the whole operators, with all that is known of parts, a rewritten graph's among them.
 
         Raises:
             ConfigError: these parts are none to be trained.
@@ -111,7 +111,7 @@ class Objective(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """As the command line has it."""
+        """The name on the command line."""
 
     @abstractmethod
     def solved_by(self, solvers: Solvers[Answer]) -> Answer: ...
@@ -173,7 +173,7 @@ class Problem:
     memory: MemoryRule = "static"
     """What the methods count: (5-18), or what is near the lifetimes that `simulator` predicts."""
     meter: PartsMeter | None = None
-    """Of the costs at hand; None: what parts take is predicted or estimated."""
+    """Measures what parts take; None: that is predicted or estimated."""
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Problem:
         """The same problem on another cluster with other costs, its `simulator` included."""
@@ -213,7 +213,7 @@ class Problem:
 
     @property
     def the_simulator(self) -> Simulator:
-        """For what is asked of simulated problems alone."""
+        """The simulator of a problem that is simulated."""
         assert self.simulator is not None, "the problem has no simulator"
         return self.simulator
 

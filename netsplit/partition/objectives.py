@@ -13,15 +13,9 @@ from netsplit.partition.base import Answer, Latency, Loads, Objective, Problem, 
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.placement.placement import Placement
 
-__all__ = ["CONTIGUOUS", "MaxLoad", "ObjectiveName", "Period", "SimulatedIteration", "objective_named"]
+__all__ = ["MaxLoad", "ObjectiveName", "Period", "SimulatedIteration", "objective_named"]
 
 ObjectiveName = Literal["latency", "max_load", "max_load_contiguous", "simulated"]
-
-CONTIGUOUS: dict[ObjectiveName, ObjectiveName] = {
-    "max_load": "max_load_contiguous",
-    "max_load_contiguous": "max_load_contiguous",
-}
-"""Objective -> the same with contiguity, where it may be asked for."""
 
 
 @dataclass(frozen=True)

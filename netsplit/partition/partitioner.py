@@ -57,6 +57,8 @@ class Partitioner(ABC):
     name: str = ""
     respects_capacity: bool = True
     optimises: str = ""  # what the method itself minimises, in a few words
+    tries_others: bool = False  # it asks the other methods, and takes the best answer
+    time_limit_s: float | None = None  # None: it decides at once
 
     def require(self, parameter: str, holds: bool, accepted: str) -> None:
         """Refuse the value of one of the method's own parameters, unless it `holds`.
@@ -77,7 +79,7 @@ class Partitioner(ABC):
 
     def require_time_limit(self) -> None:
         """Refuse a `time_limit_s` that is no number above 0; raises as `require`."""
-        value = getattr(self, "time_limit_s", None)
+        value = self.time_limit_s
         number = isinstance(value, float) or (isinstance(value, int) and value < _ENDLESS)
         holds = number and not isinstance(value, bool) and value > 0  # type: ignore[operator]
         self.require("time_limit_s", holds, "more than 0 seconds (inf for no limit)")

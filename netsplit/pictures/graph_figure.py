@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path as FilePath
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 from netsplit.cluster.cluster import Cluster
@@ -18,7 +16,6 @@ from netsplit.pictures.graph_layout import LayeredLayout, layered_layout
 from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.node_parts import NodeParts, node_parts
-from netsplit.tables import nbytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,19 +28,8 @@ _LAYER_IN = 0.85
 _CUT_COLOUR = "#B2182B"
 _CHARACTERS = 23  # of a label's line
 _LINE = 0.155  # height of one, of a layer's
-_TITLE_PER_IN = 10  # characters
 _MOVES_COLOUR = "#777777"
 _TWO_SENTENCES_IN = 14.0  # width in which two of the legend's stand beside one another
-
-
-@dataclass(frozen=True)
-class _KnownSeconds:
-    """Seconds of nodes where they are known; 0 and silence where not."""
-
-    of: Mapping[str, float]
-
-    def group(self, group: NodeGroup) -> float:
-        return sum(self.of.get(name, 0.0) for name in group.nodes)
 
 
 def graph_figure(
@@ -64,7 +50,7 @@ def graph_figure(
     groups = group_nodes(graph, placement.device_of, boxes)
     layers = layered_layout(len(groups.groups), groups.edges).height
     layout = layered_layout(len(groups.groups), groups.edges, _columns(len(groups.groups), layers))
-    seconds = _KnownSeconds(_node_seconds(placement, costs, cluster))
+    seconds = _node_seconds(placement, costs, cluster)
     devices = _devices(placement, cluster)
     colours = colours_of(devices)
     figure = new_figure(max(9.2, 0.6 + _BOX_IN * layout.width), 1.8 + _LAYER_IN * layout.height)
@@ -75,10 +61,9 @@ def graph_figure(
     _draw_edges(axes, groups, layout)
     _draw_jumps(axes, groups, layout)
     _draw_boxes(axes, groups, layout, seconds, colours)
-    title = f"{placement.method}: {_operators_sentence(graph)}, in {len(groups.groups)} boxes; "
-    title = fill(title + _cut_sentence(graph, placement), int(_TITLE_PER_IN * figure.get_figwidth()))
+    title = f"{placement.method}: {len(graph)} nodes in {len(groups.groups)} boxes"
     axes.set_title(title, fontsize=13, loc="left")
-    sentences = [_device_sentence(graph, placement, device, seconds) for device in devices]
+    sentences = [_device_sentence(placement, device, seconds) for device in devices]
     _legend(figure, sentences, colours, node_parts(graph))
     if path is not None:
         save_figure(figure, path, dpi=100)
@@ -86,7 +71,7 @@ def graph_figure(
 
 
 def _columns(boxes: int, layers: float) -> int:
-    """So many columns that the picture is about half as high as it is wide."""
+    """The number of columns that makes the picture about half as high as it is wide."""
     mean_width = 1.2 + boxes / max(layers, 1.0)
     return max(1, round(math.sqrt(layers * _LAYER_IN / (0.6 * mean_width * _BOX_IN))))
 
@@ -104,6 +89,10 @@ def _node_seconds(placement: Placement, costs: Costs | None, cluster: Cluster | 
     return seconds
 
 
+def _seconds_of(names: Iterable[str], seconds: Mapping[str, float]) -> float:
+    return sum(seconds.get(name, 0.0) for name in names)
+
+
 def _devices(placement: Placement, cluster: Cluster | None) -> list[str]:
     used = dict.fromkeys(placement.device_of.values())
     named = [] if cluster is None else [device.name for device in cluster.devices]
@@ -111,13 +100,17 @@ def _devices(placement: Placement, cluster: Cluster | None) -> list[str]:
 
 
 def _draw_boxes(
-    axes: Axes, groups: GroupGraph, layout: LayeredLayout, seconds: _KnownSeconds, colours: Mapping[str, str]
+    axes: Axes,
+    groups: GroupGraph,
+    layout: LayeredLayout,
+    seconds: Mapping[str, float],
+    colours: Mapping[str, str],
 ) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    longest = max((seconds.group(group) for group in groups.groups), default=0.0)
+    longest = max((_seconds_of(group.nodes, seconds) for group in groups.groups), default=0.0)
     for group, (x, y) in zip(groups.groups, layout.boxes, strict=True):
-        fraction = seconds.group(group) / longest if longest > 0 else 0.3
+        fraction = _seconds_of(group.nodes, seconds) / longest if longest > 0 else 0.3
         lines = _box_lines(group, seconds)
         width, height = 0.9, max(0.52 + 0.28 * fraction, _LINE * (len(lines) + 1))
         if group.moves:
@@ -139,15 +132,15 @@ def _draw_boxes(
         axes.text(x, y, "\n".join(lines), ha="center", va="center", fontsize=size, color=colour, zorder=4)
 
 
-def _box_lines(group: NodeGroup, seconds: _KnownSeconds) -> list[str]:
+def _box_lines(group: NodeGroup, seconds: Mapping[str, float]) -> list[str]:
     lines = [_fitted(group.label, _CHARACTERS)]
     if group.moves:
         return lines
     if group.module:
         lines.append(_fitted_end(group.module, _CHARACTERS))
     lines += [_fitted(line, _CHARACTERS + 2) for line in group.part_lines]
-    if seconds.group(group) > 0:
-        lines.append(_time(seconds.group(group)))
+    if _seconds_of(group.nodes, seconds) > 0:
+        lines.append(_time(_seconds_of(group.nodes, seconds)))
     return lines
 
 
@@ -209,53 +202,11 @@ def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], crossing: bool
     )
 
 
-def _cut(graph: Graph, placement: Placement) -> set[tuple[str, str]]:
-    """(variable, device it is sent to), each once however many nodes read it there."""
-    of = placement.device_of
-    return {(variable, of[v]) for u, v, variable in graph.edges if of[u] != of[v]}
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _operators_sentence(graph: Graph) -> str:
-    """An operator in parts is one."""
-    parts = node_parts(graph)
-    whole, cut = parts.whole(graph.nodes), len(parts.operators)
-    sentence = _counted(whole + cut, "operator")
-    if cut:
-        sentence += f", {cut} of them in parts ({len(parts.cut)} parts)"
-    if parts.moving:
-        sentence += f", {_counted(len(parts.moving), 'small node')} beside them"
-    return sentence
-
-
-def _cut_sentence(graph: Graph, placement: Placement) -> str:
-    cut = _cut(graph, placement)
-    if not cut:
-        return "nothing crosses devices"
-    size = sum(graph.variables[variable].nbytes for variable, _ in cut)
-    crossing = "crosses" if len(cut) == 1 else "cross"
-    return f"{_counted(len(cut), 'tensor')} ({nbytes(size)}) {crossing} devices in the forward pass"
-
-
-def _device_sentence(graph: Graph, placement: Placement, device: str, seconds: _KnownSeconds) -> str:
+def _device_sentence(placement: Placement, device: str, seconds: Mapping[str, float]) -> str:
     names = [name for name, where in placement.device_of.items() if where == device]
-    owned = {k for name in names for k in graph.nodes[name].initializers}
-    saved = {k for name in names for k in graph.nodes[name].saved if k in graph.variables}
-    parts = node_parts(graph)
-    in_parts = [name for name in names if name in parts.cut]
-    runs = _counted(parts.whole(names), "operator")
-    if in_parts:
-        runs += f" and {_counted(len(in_parts), 'part')}"
-    sentence = (
-        f"{device}: {runs}, "
-        f"parameters {nbytes(sum(graph.initializers[k].nbytes for k in owned))}, "
-        f"saved activations {nbytes(sum(graph.variables[k].nbytes for k in saved))}"
-    )
-    if seconds.of:
-        sentence += f", {_time(sum(seconds.of.get(name, 0.0) for name in names))} per micro-batch"
+    sentence = f"{device}: {len(names)} node{'' if len(names) == 1 else 's'}"
+    if seconds:
+        sentence += f", {_time(_seconds_of(names, seconds))} per micro-batch"
     return sentence
 
 
@@ -269,10 +220,10 @@ def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str]
     ]
     handles.append(Line2D([], [], color=_CUT_COLOUR, linewidth=2.2, label="sent from device to device"))
     if parts.cut:
-        told = "dashed: parts of operators, of which dimension, and how much of it they have"
-        handles.append(Patch(facecolor="white", edgecolor="black", linestyle="--", label=told))
+        label = "dashed: parts of operators, of which dimension, and how much of it they have"
+        handles.append(Patch(facecolor="white", edgecolor="black", linestyle="--", label=label))
     if parts.moving:
-        told = "small: moves tensors for parts or puts them together, or hands weights to readers elsewhere"
-        handles.append(Patch(facecolor="white", edgecolor="black", linewidth=0.8, label=told))
+        label = "small: moves tensors for parts or puts them together, or hands weights to readers elsewhere"
+        handles.append(Patch(facecolor="white", edgecolor="black", linewidth=0.8, label=label))
     columns = 2 if figure.get_figwidth() >= _TWO_SENTENCES_IN else 1
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=10)

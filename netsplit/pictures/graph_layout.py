@@ -119,37 +119,15 @@ def _bends(
 
 
 def _order(layers: list[list[int]], before: list[list[int]], after: list[list[int]]) -> None:
-    """Sort every layer in place; keeps the sweep with the fewest crossings."""
-    best = [list(row) for row in layers]
-    fewest = _crossings(layers, after)
+    """Sort every layer in place by the mean place of its neighbours, in sweeps down and up."""
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         place = {box: i for row in layers for i, box in enumerate(row)}
         neighbours = before if down else after
         for row in layers if down else reversed(layers):
-            key = {
-                box: sum(place[n] for n in neighbours[box]) / len(neighbours[box])
-                if neighbours[box]
-                else place[box]
-                for box in row
-            }
-            row.sort(key=key.__getitem__)
+            means = {box: [place[n] for n in neighbours[box]] or [place[box]] for box in row}
+            row.sort(key=lambda box: sum(means[box]) / len(means[box]))
             place |= {box: i for i, box in enumerate(row)}
-        crossings = _crossings(layers, after)
-        if crossings < fewest:
-            fewest, best = crossings, [list(row) for row in layers]
-    layers[:] = best
-
-
-def _crossings(layers: list[list[int]], after: list[list[int]]) -> int:
-    total = 0
-    for upper, lower in pairwise(layers):
-        place = {box: i for i, box in enumerate(lower)}
-        ends = [sorted(place[b] for b in set(after[a])) for a in upper]
-        for i, left in enumerate(ends):
-            for right in ends[i + 1 :]:
-                total += sum(1 for a in left for b in right if a > b)
-    return total
 
 
 def _place_column(

@@ -1,19 +1,17 @@
 """One iteration as a Gantt chart: predicted above measured, on one time axis.
 
-Rows are devices and, below them, directed links and sums; a number in a box is its micro-batch. A line at the
-foot of a box says that it computes parts of operators; which, stands in it where there is room.
+Rows are devices and, below them, directed links and sums; a number in a box is its micro-batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from netsplit.pictures.drawing import KIND_COLOURS, colours_of, new_figure, save_figure
-from netsplit.rewrite.node_parts import NodePart, parts_label
-from netsplit.simulate.timeline import COMPUTING, Event, Timeline
-from netsplit.simulate.trace import EventParts, lanes
+from netsplit.simulate.timeline import Event, Timeline
+from netsplit.simulate.trace import lanes
 from netsplit.tables import byte_unit, nbytes
 
 if TYPE_CHECKING:
@@ -25,36 +23,26 @@ __all__ = ["memory_figure", "timeline_figure"]
 _WIDTH_IN = 15.0
 _ROW_IN = 0.42
 _CHARACTER_IN = 0.085  # of the numbers inside boxes, at 8 points
-_FOOT, _FOOT_POINTS = 0.1, 2.5  # of a box's height; the width of the line there
 _THIN = {"send", "recv", "reduce"}
 _DARK = {"forward", "send", "step", "weight", "reduce"}  # kinds whose colour needs white text
 
-_Labels: TypeAlias = dict[str, tuple[str, str]]  # name of an event that computes parts -> long, short
-
 
 def timeline_figure(
-    predicted: Timeline,
-    measured: Timeline | None = None,
-    path: str | Path | None = None,
-    parts: Mapping[str, EventParts] | None = None,
+    predicted: Timeline, measured: Timeline | None = None, path: str | Path | None = None
 ) -> Figure:
-    """Draw one or both timelines, into `path` if given (PNG or SVG by the suffix); returns the figure.
-
-    Args:
-        parts: `parts_of_events` of the program that both are of.
-    """
-    labels = _labels(parts or {})
+    """Draw one or both timelines, into `path` if given (PNG or SVG by the suffix); returns the figure."""
     timelines = {"predicted": predicted} | ({"measured": measured} if measured is not None else {})
     rows = {name: list(lanes(timeline.events).items()) for name, timeline in timelines.items()}
     heights = [max(len(stack), 1) for stack in rows.values()]
     figure = new_figure(_WIDTH_IN, 1.6 + _ROW_IN * sum(heights) + 0.4 * len(heights))
     panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    end_ms = 1e3 * max(_end_s(timeline) for timeline in timelines.values()) or 1.0
+    end_s = (max([each.iteration_s, *(event.end_s for event in each.events)]) for each in timelines.values())
+    end_ms = 1e3 * max(end_s) or 1.0
     for axes, (name, timeline) in zip(panels, timelines.items(), strict=True):
         axes.set_xlim(0, 1.02 * end_ms)
         for place, (_, tracks) in enumerate(rows[name]):
             for number, track in enumerate(tracks):
-                _draw_track(axes, track, place - 0.4 + 0.8 * number / len(tracks), 0.8 / len(tracks), labels)
+                _draw_track(axes, track, place - 0.4 + 0.8 * number / len(tracks), 0.8 / len(tracks))
         axes.set_yticks(range(len(rows[name])), [row for row, _ in rows[name]])
         axes.set_ylim(max(len(rows[name]), 1) - 0.5, -0.5)
         axes.axvline(1e3 * timeline.iteration_s, color="black", linestyle=":", linewidth=1.2)
@@ -62,25 +50,13 @@ def timeline_figure(
         axes.grid(axis="x", alpha=0.3)
         axes.set_axisbelow(True)
     panels[-1].set_xlabel("time (ms)")
-    _legend(figure, timelines.values(), labels)
+    _legend(figure, timelines.values())
     if path is not None:
         save_figure(figure, path)
     return figure
 
 
-def _labels(parts: Mapping[str, EventParts]) -> _Labels:
-    cut = {
-        name: [part for part in each if isinstance(part, NodePart) and part.cuts]
-        for name, each in parts.items()
-    }
-    return {name: (parts_label(own), parts_label(own, short=True)) for name, own in cut.items() if own}
-
-
-def _end_s(timeline: Timeline) -> float:
-    return max([timeline.iteration_s, *(event.end_s for event in timeline.events)])
-
-
-def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float, labels: _Labels) -> None:
+def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float) -> None:
     """Events of one kind are one collection; texts stand where the box is wide enough for them."""
     for kind, colour in KIND_COLOURS.items():
         spans = [(1e3 * event.start_s, 1e3 * event.seconds) for event in track if event.kind == kind]
@@ -90,22 +66,13 @@ def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float
             axes.broken_barh(
                 spans, (bottom, height), facecolors=colour, edgecolor=edge, linewidth=0.4, hatch=hatch
             )
-    in_parts = [event for event in track if event.kind in COMPUTING and event.name in labels]
-    if in_parts:
-        foot = bottom + height * (1 - _FOOT / 2)  # rows go downwards
-        starts, ends = ([1e3 * t for t in times] for times in zip(*(e.span for e in in_parts), strict=True))
-        axes.hlines([foot] * len(starts), starts, ends, colors="black", linewidth=_FOOT_POINTS)
     left, right = axes.get_xlim()
     inches_per_ms = 0.87 * _WIDTH_IN / (right - left)
     for event in track:
         if event.microbatch < 0 or event.kind == "wait" or height <= 0.3:
             continue
-        number = str(event.microbatch)
-        longer = labels.get(event.name, ()) if event.kind in COMPUTING else ()
-        texts = [*(f"{number}: {label}" for label in longer), number]
-        room = 1e3 * event.seconds * inches_per_ms / _CHARACTER_IN - 0.6
-        text = next((each for each in texts if len(each) < room), "")
-        if text:
+        text = str(event.microbatch)
+        if len(text) < 1e3 * event.seconds * inches_per_ms / _CHARACTER_IN - 0.6:
             middle_ms = 500 * (event.start_s + event.end_s)
             colour = "white" if event.kind in _DARK else "black"
             axes.text(
@@ -113,19 +80,15 @@ def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float
             )
 
 
-def _legend(figure: Figure, timelines: Iterable[Timeline], labels: _Labels) -> None:
-    from matplotlib.lines import Line2D
+def _legend(figure: Figure, timelines: Iterable[Timeline]) -> None:
     from matplotlib.patches import Patch
 
     present = {event.kind for timeline in timelines for event in timeline.events}
-    handles: list[Patch | Line2D] = [
+    handles = [
         Patch(facecolor=colour, edgecolor="white", hatch="////" if kind == "wait" else None, label=kind)
         for kind, colour in KIND_COLOURS.items()
         if kind in present
     ]
-    if labels:
-        line = Line2D([], [], color="black", linewidth=_FOOT_POINTS, label="computes parts of operators")
-        handles.append(line)
     if handles:
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize=10)
 
@@ -138,9 +101,8 @@ def memory_figure(
     courses: Mapping[str, Sequence[tuple[float, int]]],
     capacities: Mapping[str, int],
     measured: Mapping[str, int] | None = None,
-    path: str | Path | None = None,
 ) -> Figure:
-    """Draw a row for each device; into `path`, if given.
+    """Draw a row for each device.
 
     Args:
         courses: device -> (seconds, bytes alive from then on), in order.
@@ -156,20 +118,18 @@ def memory_figure(
         times, used = [1e3 * each[0] for each in course], [each[1] / size for each in course]
         axes.fill_between(times, used, step="post", color=colours[device], alpha=0.35)
         axes.step(times, used, where="post", color=colours[device], label="predicted")
-        told = f"{device}: at most {nbytes(peak)} of {nbytes(capacity)}"
+        title = f"{device}: at most {nbytes(peak)} of {nbytes(capacity)}"
         if capacity < _NEAR * peak:
             axes.axhline(capacity / size, color="black", linestyle=":", label="capacity")
         if measured is not None and device in measured:
             axes.axhline(
                 measured[device] / size, color="#D55E00", linestyle="--", label="measured at its peak"
             )
-            told += f", measured {nbytes(measured[device])}"
-        axes.set_title(told, loc="left", fontsize=11)
+            title += f", measured {nbytes(measured[device])}"
+        axes.set_title(title, loc="left", fontsize=11)
         axes.set_ylabel(unit)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", fontsize=9)
     rows[-1].set_xlabel("time (ms)")
-    if path is not None:
-        save_figure(figure, path)
     return figure

@@ -39,7 +39,7 @@ class Exchange:
         return {destination: source for source, destination in self.hops}
 
     def to_dict(self) -> dict[str, Any]:
-        """For a file of JSON."""
+        """The exchange for a file of JSON."""
         return asdict(self)
 
     @classmethod
@@ -67,5 +67,5 @@ class Exchange:
 
 
 def chain(variable: str, home: str, devices: Sequence[str]) -> Exchange:
-    """From the home to the first device, and from each to the next."""
+    """Hands on from the home to the first device, and from each to the next."""
     return Exchange(variable, tuple(zip((home, *devices[:-1]), devices, strict=True)))

@@ -125,7 +125,7 @@ class Placement:
     """Devices whose states are in slices; of the others each has all that belongs to its parameters."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For a file of JSON."""
+        """The placement for a file of JSON."""
         rewrites = [each.to_dict() for each in self.rewrites]
         exchanges = [each.to_dict() for each in self.exchanges]
         own = {"recomputed": sorted(self.recomputed), "rewrites": rewrites, "exchanges": exchanges}

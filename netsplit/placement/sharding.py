@@ -45,12 +45,12 @@ def in_slices(graph: Graph, placement: Placement, level: ShardName) -> Placement
 
 def shard_line(placement: Placement) -> str:
     """What is in slices, in words."""
-    told = {
+    words = {
         "optimizer": "the optimiser's states are in slices",
         "gradients": "gradients and the optimiser's states are in slices",
         "parameters": "parameters, gradients and the optimiser's states are in slices",
     }
-    groups = (f"{told[each.level]} on {', '.join(each.devices)}" for each in placement.shards)
+    groups = (f"{words[each.level]} on {', '.join(each.devices)}" for each in placement.shards)
     return "; ".join(groups)
 
 
@@ -76,14 +76,14 @@ def _narrow_places(graph: Graph, placement: Placement, home: str) -> Iterator[st
     new = _first_read(graph, order)
     least = max(max(new, default=0), sum(new) // _PIECES)
     crossing = _crossing(graph, order)
-    taken, best = 0, None
+    nbytes_before, best = 0, None
     for at, nbytes in enumerate(new):
-        if best is not None and (taken + nbytes > _LATER * least or at == len(order) - 1):
+        if best is not None and (nbytes_before + nbytes > _LATER * least or at == len(order) - 1):
             yield order[best]
-            taken, best = sum(new[best:at]), None
-        if taken >= least and (best is None or crossing[at] < crossing[best]):
+            nbytes_before, best = sum(new[best:at]), None
+        if nbytes_before >= least and (best is None or crossing[at] < crossing[best]):
             best = at
-        taken += nbytes
+        nbytes_before += nbytes
 
 
 def _first_read(graph: Graph, order: Sequence[str]) -> list[int]:

@@ -75,7 +75,7 @@ def fitted(
 
 
 def nearest_fill(problem: Problem) -> Placement:
-    """Of fills in order of one, two, four, ... devices, with peaks evened out, the nearest to fit."""
+    """The nearest to fit of fills in order of one, two, four, ... devices, with peaks evened out."""
     return _Fitting(problem, METHODS["single"]())._nearest_fill()[0]
 
 
@@ -84,8 +84,8 @@ def _best_of_both(
     partitioner: Partitioner,
     until: float,
 ) -> Placement:
-    """With everything kept, and with recomputation where devices have too little room for that."""
-    limit_s = problem.time_limit_s or getattr(partitioner, "time_limit_s", None)
+    """Tries everything kept, and recomputation where devices have too little room for that."""
+    limit_s = problem.time_limit_s or partitioner.time_limit_s
     kept = _Fitting(problem, partitioner, last=until)
     if not kept.binds:
         return kept.run()
@@ -129,7 +129,7 @@ class _Fitting:
     partitioner: Partitioner
     anew: bool = False  # what has no room may be computed again
     last: float = float("inf")  # on ``time.perf_counter``
-    told: dict[str, float] = field(init=False)  # device -> bytes of the count that it may hold
+    allowed: dict[str, float] = field(init=False)  # device -> bytes of the count that it may hold
     least: tuple[Placement, dict[str, int]] | None = None  # the nearest to fit, and its peaks
     best: Placement | None = None
     best_s: float = float("inf")
@@ -137,15 +137,15 @@ class _Fitting:
 
     def __post_init__(self) -> None:
         self.capacity = {each.name: each.capacity_bytes for each in self.problem.cluster.devices}
-        self.told = {name: float(nbytes) for name, nbytes in self.capacity.items()}
+        self.allowed = {name: float(nbytes) for name, nbytes in self.capacity.items()}
         self.total = self.problem.memory_model.total_bytes
-        self.limit_s = self.problem.time_limit_s or getattr(self.partitioner, "time_limit_s", None)
+        self.limit_s = self.problem.time_limit_s or self.partitioner.time_limit_s
         self.until = None if self.limit_s is None else time.perf_counter() + self.limit_s
 
     @property
     def binds(self) -> bool:
         """Whether what the method is told keeps it from any placement."""
-        return min(self.told.values(), default=0.0) < self.total
+        return min(self.allowed.values(), default=0.0) < self.total
 
     def run(self) -> Placement:
         if self.binds:
@@ -231,14 +231,14 @@ class _Fitting:
         return replace(self.problem, simulator=simulator.moved_to(free, simulator.costs))
 
     def _asked(self) -> Problem:
-        """With the capacities that the method is told, and half of the time that is left, where they bind."""
+        """The problem with the allowed capacities, and half of the time that is left, where they bind."""
         if not self.binds and min(self.capacity.values(), default=0) >= self.total:
             return self.problem
         cluster = self.problem.cluster
-        devices = [replace(each, capacity_bytes=int(self.told[each.name])) for each in cluster.devices]
-        told = replace(cluster, devices=tuple(devices))
+        devices = [replace(each, capacity_bytes=int(self.allowed[each.name])) for each in cluster.devices]
+        reduced = replace(cluster, devices=tuple(devices))
         if not self.binds:  # the count is above the peaks, as what is offloaded counts in it
-            return replace(self.problem, cluster=told)
+            return replace(self.problem, cluster=reduced)
         known = self.best
         if known is None and self.least is not None and self._missing(self.least[1]) <= 0:
             known = self.least[0]
@@ -246,13 +246,13 @@ class _Fitting:
             known = replace(known, recomputed=frozenset())
         return replace(
             self._without_peaks(),
-            cluster=told,
+            cluster=reduced,
             time_limit_s=self._half_s(),
             known=known,
         )
 
     def _half_s(self) -> float | None:
-        """Of the seconds that are left; and a little where all is spent and nothing fits yet."""
+        """Half of the seconds that are left; a little where all is spent and nothing fits yet."""
         if self.limit_s is None or self.until is None:
             return None
         return max(_LITTLE * self.limit_s, self.until - time.perf_counter()) / 2
@@ -260,12 +260,12 @@ class _Fitting:
     def _again(self, placement: Placement) -> bool:
         """Whether to ask once more, having seen this answer."""
         placement, peaks = self._fit(placement)
-        bound, before = self.binds, self.told
+        bound, before = self.binds, self.allowed
         if self._missing(peaks) > 0:
             self._note(placement, peaks)
             self._learn(placement, peaks)
             # The same answer again would be of no use: what led to it is told no more.
-            self.told = {name: min(held, _LESS * before[name]) for name, held in self.told.items()}
+            self.allowed = {name: min(held, _LESS * before[name]) for name, held in self.allowed.items()}
             return True
         if self.best is not None or bound:
             seconds = self.problem.objective.score_s(self.problem, placement)
@@ -276,7 +276,9 @@ class _Fitting:
         if not bound:
             return False
         self._learn(placement, peaks)
-        return any(before[name] < self.total and self.told[name] > _WORTH * before[name] for name in before)
+        return any(
+            before[name] < self.total and self.allowed[name] > _WORTH * before[name] for name in before
+        )
 
     def _learn(self, placement: Placement, peaks: Mapping[str, int]) -> None:
         """Tell each device what its bytes were in this answer, for each byte of its peak."""
@@ -285,20 +287,22 @@ class _Fitting:
         counted = {name: int(nbytes) for name, nbytes in zip(instance.devices, held, strict=True) if nbytes}
         ratios = {name: nbytes / peaks[name] for name, nbytes in counted.items() if peaks.get(name)}
         usual = sum(ratios.values()) / len(ratios) if ratios else 1.0
-        self.told = {name: _SAFE * nbytes * ratios.get(name, usual) for name, nbytes in self.capacity.items()}
+        self.allowed = {
+            name: _SAFE * nbytes * ratios.get(name, usual) for name, nbytes in self.capacity.items()
+        }
         if self._missing(peaks) <= 0:
             for name, nbytes in counted.items():  # what was seen to fit may be chosen
-                self.told[name] = max(self.told[name], float(nbytes))
+                self.allowed[name] = max(self.allowed[name], float(nbytes))
 
     def _loosened(self) -> bool:
         """Tell more where the method finds nothing; whether that is worth a try."""
         if not self.binds:
             return False
-        self.told = {name: 1.25 * nbytes for name, nbytes in self.told.items()}
+        self.allowed = {name: 1.25 * nbytes for name, nbytes in self.allowed.items()}
         return True
 
     def _nearest_fill(self) -> tuple[Placement, dict[str, int]]:
-        """Of fills in order of one, two, four, ... devices, with peaks evened out, the nearest to fit."""
+        """The nearest to fit of fills in order of one, two, four, ... devices, with peaks evened out."""
         devices = self.problem.cluster.devices
         counts = {min(2**i, len(devices)) for i in range(len(devices).bit_length() + 1)}
         for count in sorted(counts):
@@ -341,7 +345,7 @@ class _Fitting:
         return max((peaks[name] - self.capacity[name] for name in peaks), default=0)
 
     def _fit(self, placement: Placement) -> tuple[Placement, dict[str, int]]:
-        """With recomputation, where that is needed and left to planning; and its peaks."""
+        """The placement with recomputation, where needed and left to planning; and its peaks."""
         if self.anew:
             return nearest_recomputed(self.problem.rewritten(placement.rewrites), placement)
         return placement, self._peaks(placement)
@@ -390,7 +394,7 @@ class _Fitting:
 
 
 def _unproven(placement: Placement) -> Placement:
-    """Without what the method proved, which holds for what it was told and for no other count of bytes."""
+    """The placement without what the method proved, which holds for the capacities it was told alone."""
     report = placement.report
     notes = {key: value for key, value in report.notes.items() if key != BOUND_FOR}
     return replace(placement, report=replace(report, notes=notes))

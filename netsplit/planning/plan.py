@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from netsplit.errors import ConfigError
+from netsplit.files import plain
 from netsplit.graph.ir import Graph
-from netsplit.graph.onnx.write import NodeNotes, write_node_data, write_onnx
+from netsplit.graph.onnx.write import NodeNotes, write_onnx
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance
@@ -26,22 +27,19 @@ from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import memory_figure, timeline_figure
 from netsplit.placement.placement import Placement, Status
 from netsplit.placement.sharding import shard_line
-from netsplit.planning.explanation.difference import PlanDiff
+from netsplit.planning.explanation.change import placement_change
 from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
-    algebra_told,
+    algebra_lines,
     parallel_graph,
     parts_summary,
     placed_splits,
-    placed_sums,
-    steps_told,
 )
-from netsplit.planning.plan_diff import plan_diff
-from netsplit.planning.summary import PlanSummary, recomputation_line, weight_lines
+from netsplit.planning.plan_diff import PlanDiff, played_devices, with_devices
+from netsplit.planning.summary import PlanSummary, recomputation_line
 from netsplit.program.instructions import Program
-from netsplit.program.newly_held import newly_held_bytes
 from netsplit.rewrite.node_parts import node_parts
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.simulate.device_times import memory_course
@@ -52,7 +50,7 @@ from netsplit.simulate.timeline import Timeline
 from netsplit.simulate.trace import EventParts, parts_of_events
 from netsplit.tables import Column, Table, nbytes
 
-__all__ = ["DeviceLoad", "Plan", "infeasible_record"]
+__all__ = ["DeviceLoad", "Plan"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 
@@ -112,7 +110,7 @@ class Plan:
 
     @property
     def status(self) -> Status:
-        """With respect to the asked objective, which is not always the method's own.
+        """The status for the asked objective, which is not always the method's own.
 
         None of operators in parts is optimal: its bound is of these parts, and others may be cut.
         """
@@ -157,13 +155,6 @@ class Plan:
         """Device -> nodes that it computes, where any; each replica computes all of its stage."""
         return {name: load.nodes for name, load in self.loads.items() if load.nodes}
 
-    @property
-    def static_bytes(self) -> dict[str, int]:
-        """Device -> bytes under (5-18), where it has operators."""
-        instance = Instance.of(replace(self.problem, memory="static"))
-        held = instance.totals(self.placement.all_stages).nbytes
-        return {name: int(held[p]) for p, name in enumerate(instance.devices) if self.loads[name].nodes}
-
     @cached_property
     def splits(self) -> tuple[PlacedSplit, ...]:
         """The operators that are in parts."""
@@ -180,41 +171,41 @@ class Plan:
         return tuple(replace(each, samples=each.operator in sampled) for each in splits)
 
     @property
-    def told_of_parts(self) -> list[str]:
-        """What algebra replaced, which operators are in parts, what moves and what adds between them, and
-        what of weights travels; the last of an objective that is simulated."""
+    def lines_on_parts(self) -> list[str]:
+        """What algebra replaced, and which operators are in parts."""
         cut = parts_summary(self.splits)
-        algebra = [f"algebra: {told}" for told in algebra_told(self.placement)]
-        parallel = None if self.parallel_graph is None else self.parallel_graph[1]
-        steps = steps_told(parallel, placed_sums(self.placement, self.problem.graph))
-        return [*algebra, *([cut] if cut else []), *steps, *weight_lines(*self.simulated)]
+        algebra = [f"algebra: {line}" for line in algebra_lines(self.placement)]
+        return [*algebra, *([cut] if cut else [])]
 
     def explain(self) -> Explanation:
-        """What binds it, what its cut edges cost, and its critical path; raises as `explain`."""
-        explained = explain(self.problem, self.placement, self.timeline, self.program)
-        return replace(explained, splits=self.splits)
+        """What binds it, what its cut edges cost, and its critical path."""
+        return explain(self.problem, self.placement, None if self.program is None else self.simulated)
 
     def moved_from(self, before: Plan) -> PlanDiff:
-        """What moved from another plan of the same problem, with the objectives that the plans have.
+        """What moved from another plan of the same problem, and what that brings.
 
-        Their rewrites may differ: an operator counts as moved from where its parts, or what they are of,
-        were; all else is of each plan as it is.
+        Devices that are alike in every way may play one another's part. Where the plans' rewrites differ, an
+        operator counts as moved from where its parts, or what they are of, were.
 
         Raises:
             ConfigError: the other plan is for other devices.
         """
-        old, new = before.placement, self.placement
-        timelines = before.timeline, self.timeline
-        diff = plan_diff(self.problem, old, new, *timelines, before_problem=before.problem)
-        split, recut = map(self._along_samples, (diff.split, diff.recut))
-        arriving = {}
-        if before.program is not None and self.program is not None:
-            arriving = newly_held_bytes(before.simulated[0], self.simulated[0], diff.renamed)
-        return replace(diff.without_rounding(), split=split, recut=recut, arriving=arriving)
+        problem, old = self.problem, before.placement
+        played = played_devices(problem, old, self.placement)
+        new = with_devices(self.placement, played)
+        change = placement_change(problem, old, new)
+        was, now = before.explain(), self.explain()
+        after = {
+            " -> ".join(played.get(end, end) for end in where.split(" -> ")): seconds
+            for where, seconds in now.made_of.items()
+        }
+        return PlanDiff(
+            old.method, new.method, was.objective_s, now.objective_s, was.made_of, after, played, change
+        )
 
     @cached_property
     def event_parts(self) -> Mapping[str, EventParts]:
-        """By what an event of its timelines is about (`Event.about`), which parts of operators that is."""
+        """Parts of operators by what an event of its timelines is about (`Event.about`)."""
         return {} if self.program is None else parts_of_events(self.program, self.problem.graph)
 
     def summary(self) -> PlanSummary:
@@ -238,7 +229,7 @@ class Plan:
             f"{schedule} with {cut}",
             predicted_line,
         ]
-        lines += self.told_of_parts
+        lines += self.lines_on_parts
         if self.placement.shards:
             lines.append(shard_line(self.placement))
         if self.placement.recomputed:
@@ -248,8 +239,8 @@ class Plan:
         if self.placement.exchanges:
             lines.append(exchange_line(self.problem.graph, self.problem.cluster, self.placement))
         if predicted.host_bytes:
-            told = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
-            lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(told)}")
+            sizes = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
+            lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(sizes)}")
         initializers, rows = program.graph.initializers, []
         counted_whole = self.problem.memory == "static"
         for name, load in self.loads.items():
@@ -311,7 +302,7 @@ class Plan:
             raise ConfigError(f"a plan for {name} is not simulated and has no {kind}: plot its graph.")
         if kind == "timeline":
             timed = measured if measured is not None and measured.events else None
-            return ShownFigure(timeline_figure(self.timeline, timed, parts=self.event_parts), title)
+            return ShownFigure(timeline_figure(self.timeline, timed), title)
         costs = problem.costs
         transients = costs.transients(problem.cluster.devices)
         scratch = costs.step_scratch(problem.cluster.devices)
@@ -325,8 +316,8 @@ class Plan:
             memory_figure(courses, capacities, {} if measured is None else measured.peak_bytes), title
         )
 
-    def write_onnx(self, path: str | Path, node_data: str | Path | None = None) -> None:
-        """Write the placed graph as an ONNX file for Netron, and devices as node data for Model Explorer.
+    def write_onnx(self, path: str | Path) -> None:
+        """Write the placed graph as an ONNX file for Netron.
 
         Metadata of a node: its device (of a replicated stage the first), seconds there, and bytes. Errors as
         of `netsplit.graph.onnx.write_onnx`.
@@ -340,8 +331,6 @@ class Plan:
             {name: each.backward_s for name, each in known.items()},
         )
         write_onnx(self.problem.graph, path, notes)
-        if node_data is not None:
-            write_node_data(self.problem.graph, node_data, notes)
 
     def to_dict(self, unit: str = "s", unit_s: float = 1.0) -> dict[str, Any]:
         """JSON-ready. All times in `unit`, of `unit_s` seconds each, except `seconds`: how long it took."""
@@ -389,30 +378,8 @@ class Plan:
             "rewrites": [each.to_dict() for each in self.placement.rewrites],
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
             "recomputed": sorted(self.placement.recomputed, key=self.placement.priority.__getitem__),
-            "notes": _plain(report.notes),
+            "notes": plain(report.notes),
         }
-
-
-def infeasible_record(problem: Problem, method: str, reason: str, unit: str = "s") -> dict[str, Any]:
-    """What stands in place of `Plan.to_dict` where a method found no plan, for the `reason` given."""
-    return {
-        "method": method,
-        "status": "infeasible",
-        "objective_name": problem.objective.name,
-        "objective": None,
-        "bound": None,
-        "gap": None,
-        "unit": unit,
-        "seconds": None,
-        "seed": problem.seed,
-        "cluster": problem.cluster.name,
-        "device_of": {},
-        "per_device": {
-            device.name: {"seconds": None, "bytes": None, "capacity": device.capacity_bytes}
-            for device in problem.cluster.devices
-        },
-        "message": " ".join(reason.split()),
-    }
 
 
 def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceLoad]:
@@ -451,16 +418,3 @@ def _operators(problem: Problem, placement: Placement) -> dict[str, set[str]]:
         for device in stage.devices:
             own.setdefault(device, set()).update(names)
     return own
-
-
-def _plain(value: Any) -> Any:
-    """Numbers of NumPy, tuples and sets as JSON has them."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in (sorted(value) if isinstance(value, set | frozenset) else value)]
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

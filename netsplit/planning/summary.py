@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from html import escape
 
-from netsplit.graph.operators import unchanging
 from netsplit.placement.placement import Placement
 from netsplit.program.instructions import Forward, Program
-from netsplit.rewrite.records import reads_copies
 from netsplit.simulate.simulator import Simulator
-from netsplit.simulate.timeline import GRADIENT_OF, Timeline
+from netsplit.simulate.timeline import Timeline
 from netsplit.tables import Table, nbytes
 
-__all__ = ["PlanSummary", "recomputation_line", "weight_lines"]
+__all__ = ["PlanSummary", "recomputation_line"]
 
 
 @dataclass(frozen=True)
@@ -32,38 +28,8 @@ class PlanSummary:
         return str(self)
 
     def _repr_html_(self) -> str:
-        told = "<br>".join(map(escape, self.lines))
-        return f"<p>{told}</p>{self.devices.html()}"
-
-
-_MOST = 3
-
-
-def weight_lines(program: Program, predicted: Timeline) -> Iterator[str]:
-    """A line for weights that are sent to where they are read, and one for the sums of copies' gradients."""
-    weights = unchanging(program.graph)
-    there, back, summed = Counter[str](), Counter[str](), Counter[str]()
-    for event in predicted.events:
-        name = event.name.removeprefix(GRADIENT_OF)
-        if event.kind == "send" and name in weights:
-            sent = there if name == event.name else back
-            sent[f"from {event.device} to {event.peer}"] += event.nbytes
-        elif event.kind == "reduce" and event.nbytes:  # that of a norm moves none
-            devices = event.name.rpartition(" over ")[2]
-            if event.device == devices.partition(", ")[0]:  # each of them has the event
-                summed[f"over {devices}"] += event.nbytes
-    if there:
-        gradients = f"; gradients of them: {_most(back)}" if back else ""
-        yield f"weights sent in an iteration to where they are read: {_most(there)}{gradients}"
-    if summed and reads_copies(program.graph.rewrites):
-        yield f"copies of weights, whose gradients are summed in an iteration: {_most(summed)}"
-
-
-def _most(sent: Counter[str]) -> str:
-    """``1.5 MiB from cpu:0 to cpu:1, 12 KiB from cpu:1 to cpu:0``; of many those with most bytes."""
-    told = [f"{nbytes(count)} {way}" for way, count in sent.most_common(_MOST)]
-    rest = sum(sent.values()) - sum(count for _, count in sent.most_common(_MOST))
-    return ", ".join([*told, *([f"{nbytes(rest)} otherwise"] if rest else [])])
+        lines = "<br>".join(map(escape, self.lines))
+        return f"<p>{lines}</p>{self.devices.html()}"
 
 
 def recomputation_line(

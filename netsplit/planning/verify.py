@@ -16,7 +16,7 @@ from netsplit.placement.placement import Placement, Stage
 
 __all__ = [
     "Verdict",
-    "recompute_used_bytes",
+    "used_bytes",
     "verify",
     "verify_capacity",
     "verify_contiguity",
@@ -75,12 +75,12 @@ def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Ver
 
 
 def verify_capacity(problem: Problem, placement: Placement) -> Verdict:
-    """Only (5-18), of a placement that is right but for it."""
+    """Checks only (5-18), for a placement that is right otherwise."""
     return _verdict(placement, _memory(problem, placement))
 
 
 def verify_contiguity(problem: Problem, placement: Placement) -> Verdict:
-    """Only contiguity, of a placement that is right but for it."""
+    """Checks only contiguity, for a placement that is right otherwise."""
     return _verdict(placement, _contiguous(problem, placement))
 
 
@@ -146,12 +146,7 @@ def _hosts(placement: Placement) -> dict[str, set[str]]:
     return held
 
 
-def recompute_used_bytes(problem: Problem, nodes: set[str]) -> int:
-    """Bytes of a set of nodes on one device under (5-18), as `_used_bytes`."""
-    return _used_bytes(problem, {"it": nodes})["it"]
-
-
-def _used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]:
+def used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]:
     """Bytes of every device with the nodes that it holds under (5-18), from the equation. A tensor of
     parameters counts `alpha` times where its first user is (once, if it is not trained), and where another of
     its copies is; a variable `in_flight + 1` times (or as the costs state it) where its producer or a reader
@@ -182,7 +177,7 @@ def _used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int
 
 
 def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
-    total = _used_bytes(problem, _hosts(placement))
+    total = used_bytes(problem, _hosts(placement))
     for device in problem.cluster.devices:
         used = total.get(device.name, 0)
         if used > device.capacity_bytes:

@@ -55,7 +55,7 @@ class NodeSeconds:
         return self.forward_s + self.backward_s
 
     def scaled(self, speed: float) -> NodeSeconds:
-        """On a device that is so many times as fast."""
+        """The costs on a device that is so many times as fast."""
         return NodeSeconds(self.forward_s / speed, self.backward_s / speed, self.weight_s / speed)
 
 
@@ -73,7 +73,7 @@ class NodeBytes:
 
 @dataclass(frozen=True)
 class PartCosts:
-    """Of one operator that a rewrite has made, as measured."""
+    """Measured costs of one operator that a rewrite has made."""
 
     seconds: NodeSeconds
     transient: NodeBytes = NodeBytes()
@@ -91,15 +91,15 @@ class StepScratch:
     every: float = 0.0  # of all at once
 
     def nbytes(self, sizes: Iterable[int]) -> int:
-        """At most, with parameters of these bytes in any order; a copy of the largest at least."""
+        """The most bytes, with parameters of these bytes in any order."""
         largest, second, *_ = (*nlargest(2, given := list(sizes)), 0, 0)
         more, less = max(self.own, self.before), min(self.own, self.before)
-        return max(largest, ceil(more * largest + less * second + self.every * sum(given)))
+        return ceil(more * largest + less * second + self.every * sum(given))
 
 
 @dataclass(frozen=True)
 class OptimizerScratch:
-    """Of one optimiser."""
+    """Scratch memory of one optimiser's step."""
 
     on_cpu: StepScratch = StepScratch()
     on_accelerator: StepScratch = StepScratch()
@@ -128,7 +128,7 @@ class Offload:
 
 @dataclass(frozen=True)
 class TurnSeconds:
-    """Of whole micro-batches on one kind of device, measured in turn, by their samples.
+    """Seconds of whole micro-batches on one kind of device, measured in turn, by their samples.
 
     Args:
         seconds: of a forward and backward, alone.
@@ -146,7 +146,7 @@ class DeviceCosts:
 
     nodes: dict[str, NodeSeconds]
     step_s_per_byte: float = 0.0
-    """Of the optimiser's step, per byte of parameter."""
+    """Seconds of the optimiser's step, per byte of parameter."""
     instruction_s: float = 0.0
     """Overhead of each instruction."""
     message_s: float | None = None
@@ -161,10 +161,10 @@ class DeviceCosts:
     """Per byte of parameter, of adding a gradient to one that is there, as every backward of a segment
     between two steps does but the first."""
     transients: Mapping[str, NodeBytes] = field(default_factory=dict)
-    """Of the nodes that have any."""
+    """Bytes by node, for those that have any."""
     parts: Mapping[str, PartCosts] = field(default_factory=dict, repr=False)
-    """Of operators that rewrites make, by what they do (`operator_keys.operator_key`); of others that they
-    make, seconds are estimated."""
+    """Costs of operators that rewrites make, by what they do (`operator_keys.operator_key`); of others
+    that they make, seconds are estimated."""
     host_s_per_byte: float = HOST_S_PER_BYTE
     """Between the device's memory and its host's, either way; only what is offloaded goes there."""
     rates: Rates | None = field(default=None, repr=False)
@@ -193,13 +193,8 @@ class DeviceCosts:
     def scaled(self, speed: float) -> DeviceCosts:
         """Those of a device that does everything `speed` times as fast.
 
-        Every second is one of the device's own work, overheads and copying too, and is divided by it: a
-        device that is twice as fast is so in all it does, else overheads that were measured on another
-        would weigh more on it than they can. `contention` says how many times longer a computation takes in
-        company than alone, a ratio of two such times, and stays. So does `host_s_per_byte`, of a link.
-
-        Args:
-            speed: more than 0.
+        Overheads and copying are divided by it, too. `contention`, a ratio, stays, and so does
+        `host_s_per_byte`, of a link.
         """
         return replace(
             self,
@@ -234,23 +229,23 @@ class Costs:
     """What the seconds have copies to the host and back of (`profile.offload`), and bytes are counted by."""
     scratch: OptimizerScratch = OptimizerScratch()
     controller_s: float = 0.0
-    """Of an iteration beside what devices do: handing out a batch, hearing of its loss. The same for all."""
+    """Seconds of an iteration beside what devices do: handing out a batch, hearing of its loss."""
 
     @property
     def device_alpha(self) -> int:
-        """As `alpha`, of what stays on the device between steps."""
+        """`alpha` of what stays on the device between steps."""
         return min(self.alpha, 2) if self.offload.optimizer else self.alpha
 
     def of(self, kind: str) -> DeviceCosts:
-        """Of a device kind; of one without costs, which can compute no node, nothing."""
+        """The costs of a device kind; empty for one without, which can compute no node."""
         return self.devices.get(kind, DeviceCosts({}))
 
     def transients(self, devices: Iterable[Device]) -> dict[str, Mapping[str, NodeBytes]]:
-        """Of every device, what its nodes allocate for themselves."""
+        """What the nodes of every device allocate for themselves."""
         return {device.name: self.of(device.kind).transients for device in devices}
 
     def step_scratch(self, devices: Iterable[Device]) -> dict[str, StepScratch]:
-        """Of every device, what the optimiser's step allocates there for itself."""
+        """What the optimiser's step allocates for itself on every device."""
 
         def on(device: Device) -> StepScratch:
             described = isinstance(self.of(device.kind).rates, Accelerator)
@@ -260,7 +255,7 @@ class Costs:
         return {device.name: on(device) for device in devices}
 
     def slowdowns(self, devices: Sequence[Device]) -> dict[str, tuple[float, ...]]:
-        """Of every device, `DeviceCosts.slowdown` while 0, 1, ... all devices of its host compute."""
+        """`DeviceCosts.slowdown` of every device while 0, 1, ... all devices of its host compute."""
         mates = Counter(device.memory_host for device in devices)
         rows: dict[tuple[str, float | None, int], tuple[float, ...]] = {}
         slowdowns: dict[str, tuple[float, ...]] = {}
@@ -289,7 +284,7 @@ class Costs:
         return copies_alive(in_flight) if self.variable_copies is None else self.variable_copies
 
     def with_device(self, kind: str, **changes: Any) -> Costs:
-        """With fields of one kind's record changed, as by `dataclasses.replace`."""
+        """Costs with fields of one kind's record changed, as by `dataclasses.replace`."""
         return replace(self, devices=self.devices | {kind: replace(self.devices[kind], **changes)})
 
     def without_backward(self) -> Costs:

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ _NO_NUMBERS = ("nodes", "transients", "rates", "parts", "unsure")
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one device kind; `reference_s` says how fast the machine was then (see `speed`)."""
+    """Measured costs of one device kind; `reference_s` says how fast the machine was then (see `speed`)."""
 
     costs: DeviceCosts
     drift: float = 0.0
@@ -56,7 +56,7 @@ def default_folder() -> Path:
 
 
 def parts_digest(device: Mapping[str, Any], **conditions: Any) -> str:
-    """Of all that measured seconds of parts depend on but what they do; arguments as of `profile_digest`."""
+    """A digest of what seconds of parts depend on beside what they do; arguments as of `profile_digest`."""
     said = {
         "version": VERSION,
         "device": dict(device),
@@ -66,7 +66,7 @@ def parts_digest(device: Mapping[str, Any], **conditions: Any) -> str:
 
 
 def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -> str:
-    """Of all that measured seconds depend on.
+    """A digest of all that measured seconds depend on.
 
     Args:
         device: kind, host, processor, threads, versions: what a worker says of itself.
@@ -88,15 +88,10 @@ def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -
 
 @dataclass
 class ProfileCache:
-    """Measurements as files; None as the folder: nothing is kept.
-
-    `unsure` has those, by digest, whose trial run was not steady: not for a file, but good enough for the
-    further jobs of a command.
-    """
+    """Measurements as files; None as the folder: nothing is kept."""
 
     folder: Path | None
     refresh: bool = False  # measure anew, and keep that; also once what was kept is out of date
-    unsure: dict[str, Measured] = field(default_factory=dict)
 
     def get(self, digest: str, nodes: Collection[str] | None = None) -> tuple[Measured, float] | None:
         """What was measured, and its age in seconds.
@@ -139,7 +134,7 @@ class ProfileCache:
         self._put(digest, {"form": _FORM_OF_PARTS, "digest": digest, "parts": rows}, "parts")
 
     def sizes(self, digest: str) -> TurnSeconds:
-        """Of whole micro-batches; what cannot be read is ignored with a warning."""
+        """Seconds of whole micro-batches; what cannot be read is ignored with a warning."""
         return self._kept(_of_sizes(digest), digest, _FORM_OF_SIZES, _read_sizes) or TurnSeconds()
 
     def add_sizes(self, digest: str, turns: TurnSeconds) -> None:

@@ -47,19 +47,19 @@ def node_weight_bytes(graph: Graph) -> dict[str, int]:
 
 
 def node_state_bytes(graph: Graph, alpha: int, without: Iterable[str] = ()) -> dict[str, int]:
-    """As `node_weight_bytes`, with gradients and moments: alpha times what is trained.
+    """`node_weight_bytes` with gradients and moments: alpha times what is trained.
 
     Of several copies of a weight the first counts.
 
     Args:
         without: initializers that do not count.
     """
-    seen = set(without)
+    counted = set(without)
     states: dict[str, int] = {}
     for node in graph:
         inits = {graph.initializers[k].held_as: graph.initializers[k] for k in node.initializers}
-        states[node.name] = sum(_state_bytes(init, alpha) for k, init in inits.items() if k not in seen)
-        seen.update(inits)
+        states[node.name] = sum(_state_bytes(init, alpha) for k, init in inits.items() if k not in counted)
+        counted.update(inits)
     return states
 
 
@@ -118,7 +118,7 @@ class MemoryModel:
 
     @property
     def total_bytes(self) -> int:
-        """Of everything on one device."""
+        """Bytes of everything, on one device."""
         return sum(self.state_bytes.values()) + sum(self.variable_bytes.values())
 
     def by_device(self, device_of: Mapping[str, str]) -> dict[str, int]:
@@ -136,8 +136,7 @@ class MemoryModel:
 def static_model(graph: Graph, alpha: int, copies: int = 2) -> MemoryModel:
     """NetSplit thesis, equation (5-18): all variables are there at once, `copies` times each.
 
-    The equation counts every variable twice, for its value and its gradient. With n micro-batches in
-    flight, the values of all n are alive and the gradients of the one whose backward runs: n + 1 times.
+    Twice, for its value and its gradient; with n micro-batches in flight n + 1 times.
     """
     variables, copied = graph.variables.items(), _copied(graph)
     return MemoryModel(
@@ -151,10 +150,9 @@ def static_model(graph: Graph, alpha: int, copies: int = 2) -> MemoryModel:
 def lifetimes_model(graph: Graph, alpha: int, in_flight: int) -> MemoryModel:
     """What stays from forward to backward, of all micro-batches in flight: what autograd saves.
 
-    A storage that some node saves counts where any node reads or makes it or a view of it, as a device
-    keeps what carries a gradient over its border; what operators save beside counts at the operator. Inputs
-    of the graph count wherever they are read. What lives for less long, gradients from operator to operator
-    above all, is left to the simulator (`netsplit.simulate.memory`), whose peaks correct this count.
+    A storage that some node saves counts where any node reads or makes it or a view of it; what operators
+    save beside counts at the operator, and inputs of the graph wherever they are read. What lives for less
+    long is left to the simulator (`netsplit.simulate.memory`), whose peaks correct this count.
     """
     storage = {k: storage_of(graph, k) for k in graph.variables}
     saved = {storage[k] for node in graph for k in node.saved if k in storage}

@@ -4,10 +4,8 @@
                                          forward:  what the node is the first to save goes
                                          backward: what it is the first to read of that comes back
 
-Copies are counted where they are made, on the device's own stream, as the runtime makes them: none overlaps a
-computation. A storage counts at the first node that saves it whether it crosses to another device or not;
-what crosses stays where it is, so that the seconds are a little too many there. A forward that is recomputed
-counts its copies twice, though it makes them once.
+Copies are on the device's own stream: none overlaps a computation. A storage counts at the first node that
+saves it; what crosses to another device, or is recomputed, counts a little too much.
 """
 
 from __future__ import annotations
@@ -60,15 +58,15 @@ def _with_copies(costs: DeviceCosts, graph: Graph, asked: Offload, alpha: int) -
 
 
 def saved_bytes(graph: Graph) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Of every node, the bytes that leave in its forward, and those that come back in its backward."""
+    """Bytes that leave in every node's forward, and those that come back in its backward."""
     own = storage_bytes(graph)
-    made = {storage_of(graph, k) for node in graph for k in node.outputs if k}
-    made -= {storage_of(graph, k) for k in graph.input_variables}
+    computed = {storage_of(graph, k) for node in graph for k in node.outputs if k}
+    computed -= {storage_of(graph, k) for k in graph.input_variables}
     trained = [node for node in graph if not graph.requires_backward.isdisjoint(node.outputs)]
     first: dict[str, str] = {}
     last: dict[str, str] = {}
     for node in trained:
-        for root in {storage_of(graph, k) for k in node.saved} & made:
+        for root in {storage_of(graph, k) for k in node.saved} & computed:
             first.setdefault(root, node.name)
             last[root] = node.name
     out, back = ({node.name: node.saved_bytes for node in trained} for _ in range(2))

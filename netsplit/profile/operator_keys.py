@@ -12,7 +12,7 @@ __all__ = ["new_nodes", "operator_key", "unmeasured"]
 
 
 def new_nodes(before: Graph, after: Graph) -> dict[str, Node | None]:
-    """Of a rewritten graph those nodes that were not there before, and of which node each is a part; None: it
+    """The new nodes of a rewritten graph, and of which earlier node each is a part; None: it
     moves tensors for others."""
     new = {}
     for node in after:
@@ -46,7 +46,7 @@ def operator_key(graph: Graph, node: Node) -> str:
 
 
 def unmeasured(costs: DeviceCosts, before: Graph, after: Graph) -> dict[str, str]:
-    """Of a rewritten graph those new nodes whose seconds are estimated, with their `operator_key`."""
+    """The new nodes of a rewritten graph whose seconds are estimated, with their `operator_key`."""
     if costs.rates is not None:
         return {}
     keys = {name: operator_key(after, after.nodes[name]) for name in new_nodes(before, after)}

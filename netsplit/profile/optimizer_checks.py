@@ -48,11 +48,6 @@ def check_optimizer(factory: OptimizerFactory) -> None:
         )
     if not bound.parameters:
         bound = dummy_model(bound.factory, 2)
-    if _makes_sparse(bound):
-        raise ConfigError(
-            "optimizer SparseAdam is not supported: choose one that takes dense gradients too, such as "
-            "torch.optim.Adam."
-        )
     try:
         if isinstance(bound.factory, ParameterGroups) and bound is factory:
             bound.factory.check_names(bound.parameters)
@@ -70,13 +65,6 @@ def check_optimizer(factory: OptimizerFactory) -> None:
             f"optimizer cannot be made of {given} ({reason}): give a function of parameters, "
             "such as functools.partial(torch.optim.Adam, lr=1e-3)."
         ) from error
-
-
-def _makes_sparse(factory: ForModel) -> bool:
-    try:
-        return isinstance(make_optimizer(factory, {}).optimizer, torch.optim.SparseAdam)
-    except Exception:  # told by the checks that follow
-        return False
 
 
 def _check_carried(factory: ForModel) -> None:
@@ -111,11 +99,11 @@ def check_switchable(factory: OptimizerFactory, rate: LearningRate | None) -> No
             "in self.state[parameter]."
         )
     if rate is not None:
-        rate.check_switchable(_small(factory)[0])
+        rate.check_switchable(_small(factory)[0], _small(factory)[0])
 
 
 def _small(factory: OptimizerFactory) -> tuple[torch.optim.Optimizer, list[nn.Parameter]]:
-    """Of one small parameter of each group, and these."""
+    """An optimiser of one small parameter of each group, and these."""
     small, chosen = with_dummies(factory)
     own = {name: nn.Parameter(torch.ones(small.parameters[name][1])) for name in chosen}
     return make_optimizer(small, own).optimizer, list(own.values())

@@ -4,10 +4,8 @@
                                                         bytes / (bandwidth · fraction reached)
 
 This is the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009) with a fraction of both peaks for each
-class of operators, and the fixed cost of a call. A device that computes while it waits for memory takes the
-larger of the two; one thread of a processor takes their sum, and more for a call in a step that fills its
-caches and for a convolution of few places. Shares are given for a device that is not here
-(`cluster.catalogue`), or fitted to measured profiles (`benchmarks.predictor`).
+class of operators, and the fixed cost of a call. One thread of a processor takes the sum of the two, and more
+in a step that fills its caches.
 """
 
 from __future__ import annotations
@@ -81,18 +79,18 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
 
 
 def predicted_seconds(graph: Graph, rates: Rates) -> dict[str, NodeSeconds]:
-    """Of every node on one device."""
+    """Seconds of every node on one device."""
     return predicted_costs(graph, {rates.name: rates}, alpha=2).devices[rates.name].nodes
 
 
 def works_of(graph: Graph, names: Iterable[str]) -> Works:
-    """Of nodes, by name."""
+    """The class and work of nodes, by name."""
     nodes = (graph.nodes[name] for name in names)
     return {node.name: (operator_class(graph, node), node_work(graph, node)) for node in nodes}
 
 
 def work_seconds(graph: Graph, works: Works, rates: Rates) -> dict[str, NodeSeconds]:
-    """Of some of a graph's nodes, on a device with these rates under the graph's autocast."""
+    """Seconds of some of a graph's nodes, on a device with these rates under the graph's autocast."""
     later, crowded = deferrable_nodes(graph), crowding(step_bytes(graph), rates.crowded_bytes)
     return {
         name: _node_seconds(rates, kind, work, name in later, crowded) for name, (kind, work) in works.items()

@@ -99,13 +99,13 @@ def _seconds(costs: DeviceCosts) -> float:
 
 
 def _interpolated(known: Mapping[int, float], samples: int) -> float:
-    """On the line between the sizes next to it; below and above all, as the nearest is, by the sample."""
+    """Interpolates between the sizes next to it; beyond all, as the nearest is, by the sample."""
     nearest = min(max(samples, min(known)), max(known))
     return _inside(known, nearest) * samples / nearest
 
 
 def _inside(known: Mapping[int, float], samples: int) -> float:
-    """On the line between the sizes next to it; below and above all, that of the nearest."""
+    """Interpolates between the sizes next to it; beyond all, the nearest's."""
     samples = min(max(samples, min(known)), max(known))
     fewer, more = max(n for n in known if n <= samples), min(n for n in known if n >= samples)
     part = (samples - fewer) / (more - fewer) if more > fewer else 0.0

@@ -19,7 +19,7 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.operators import unchanging
 from netsplit.placement.exchange import Exchange
-from netsplit.placement.placement import Shard, device_in_turn
+from netsplit.placement.placement import Placement, Shard, device_in_turn
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import (
@@ -56,33 +56,19 @@ _PART: dict[Phase, BackwardPart] = {"backward": "whole", "input": "input", "weig
 
 def compile_program(
     graph: Graph,
-    device_of: Mapping[str, str],
-    priority: Mapping[str, int],
+    placement: Placement,
     cluster: Cluster,
     schedule: Schedule,
     training: bool = True,
-    replicas: Mapping[str, tuple[str, ...]] | None = None,
     shared_norm: bool = False,
-    turns: Mapping[str, tuple[str, ...]] | None = None,
-    cuts: Collection[str] = (),
-    recomputed: Collection[str] = frozenset(),
     costs: Costs | None = None,
-    exchanges: Sequence[Exchange] = (),
-    shards: Sequence[Shard] = (),
 ) -> Program:
     """Compile; without `training` the program has forwards only.
 
     Args:
-        device_of: of every node; where stages are replicated, the first replica.
-        replicas: first replica -> all of them; they take the micro-batches in turn.
+        graph: after the placement's rewrites.
         shared_norm: the optimiser needs the norm of all devices' gradients before it steps.
-        turns: first replica -> whose turn the micro-batches are, where it is not one after the other.
-        cuts: nodes at which a segment begins (`Placement.cuts`).
-        recomputed: nodes whose activations are not kept for the backward, but computed again before it;
-            segments that have any are in parts (`program.recomputation`).
         costs: of the nodes, for schedules that go by durations (`Pipeline.times`).
-        exchanges: of variables that devices hand on to one another (`Placement.exchanges`).
-        shards: devices whose states are in slices (`Placement.shards`).
 
     Raises:
         ConfigError: two groups of replicas share a device, or one has nodes of its own; turns that leave a
@@ -91,41 +77,17 @@ def compile_program(
             reach all readers, or of a weight between replicas.
         DeadlockError: the instructions would wait in a circle (see `check_progress`).
     """
-    return next(
-        compile_orders(
-            graph,
-            device_of,
-            priority,
-            cluster,
-            schedule,
-            training,
-            replicas,
-            shared_norm,
-            turns,
-            cuts,
-            recomputed,
-            costs,
-            exchanges,
-            shards,
-        )
-    )
+    return next(compile_orders(graph, placement, cluster, schedule, training, shared_norm, costs))
 
 
 def compile_orders(
     graph: Graph,
-    device_of: Mapping[str, str],
-    priority: Mapping[str, int],
+    placement: Placement,
     cluster: Cluster,
     schedule: Schedule,
     training: bool = True,
-    replicas: Mapping[str, tuple[str, ...]] | None = None,
     shared_norm: bool = False,
-    turns: Mapping[str, tuple[str, ...]] | None = None,
-    cuts: Collection[str] = (),
-    recomputed: Collection[str] = frozenset(),
     costs: Costs | None = None,
-    exchanges: Sequence[Exchange] = (),
-    shards: Sequence[Shard] = (),
     like: Sequence[Bundle] = (),
 ) -> Iterator[Program]:
     """As `compile_program`, a program for each of `Schedule.orders`.
@@ -133,18 +95,20 @@ def compile_orders(
     Args:
         like: what is in slices by the program that the devices train by, where this is of another batch.
     """
+    device_of, exchanges, shards = placement.device_of, placement.exchanges, placement.shards
+    cuts = (*placement.cuts, *(name for each in shards for name in each.cuts))
     if shared_norm and schedule.update_every is not None:
         raise ConfigError(
             f"clip_norm and float16 need the gradients of all devices at once, and under {schedule.name} "
             "every device steps on its own: leave them out, or choose another schedule."
         )
     check_shards(shards, schedule)
-    groups = checked_replicas(replicas or {}, device_of, cluster)
-    in_turn = checked_turns(groups, turns or {}, schedule)
+    groups = checked_replicas(placement.replicas, device_of, cluster)
+    in_turn = checked_turns(groups, placement.turns, schedule)
     placed, devices = insert_transfers(graph, device_of, exchanges)
     segments = tuple(
         replace(segment, replicas=groups.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
-        for segment in cut_segments(placed, devices, priority, schedule.fine_segments, cuts)
+        for segment in cut_segments(placed, devices, placement.priority, schedule.fine_segments, cuts)
     )
     names = tuple(device.name for device in cluster.devices)
     copied = checked_copies(placed, devices, names, schedule, groups) if training else ()
@@ -157,12 +121,12 @@ def compile_orders(
         pipeline = timed_pipeline(pipeline, placed, segments, cluster, costs, schedule, lasting)
     for order in schedule.orders(pipeline):
         parts = whole(segments)
-        if training and recomputed:
-            parts = in_parts(placed, segments, recomputed, order, pipeline)
+        if training and placement.recomputed:
+            parts = in_parts(placed, segments, placement.recomputed, order, pipeline)
         walk = _Compiler(
             placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, copied, lasting,
-            pooled_in(placed, parts.segments, same) if training else frozenset(), tuple(exchanges),
-            tuple(shards), tuple(like),
+            pooled_in(placed, parts.segments, same) if training else frozenset(), exchanges,
+            shards, tuple(like),
         )  # fmt: skip
         yield walk.program(order)
 

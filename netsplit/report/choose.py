@@ -18,7 +18,6 @@ __all__ = ["NEWEST", "Recorded", "Runs", "check_runs", "choose_runs", "grouped",
 
 NEWEST = "newest"
 _LEAST_ID = 4  # characters of a run's id that are enough
-_MOST = 60  # comparisons of one command and name
 _UI = "`netsplit ui` (`make ui`) shows the ids."
 
 Recorded: TypeAlias = dict[str, Any]
@@ -103,13 +102,11 @@ def choose_runs(every: Sequence[Recorded], runs: Runs) -> list[Recorded]:
 
 
 def grouped(chosen: Sequence[Recorded]) -> list[list[Recorded]]:
-    """The cases of an experiment, the jobs of a sweep, in the order in which they began; others alone."""
+    """The jobs of a sweep, in the order in which they began; others alone."""
     groups: dict[tuple[str, ...], list[Recorded]] = {}
     for run in chosen:
-        source = run.get("tags.experiment", "") if "tags.case" in run else ""
-        together = source or _command(run)
-        key = run["experiment_id"], _command(run), source, "" if together else run["run_id"]
-        groups.setdefault(key, []).append(run)
+        command = _command(run)
+        groups.setdefault((run["experiment_id"], command or run["run_id"]), []).append(run)
     return [sorted(each, key=lambda run: run["start_time"]) for each in groups.values()]
 
 
@@ -118,27 +115,19 @@ def name_of(run: Recorded) -> str:
 
 
 def _newest_of_each(ended: Sequence[Recorded], shown: Sequence[Recorded]) -> list[Recorded]:
-    """Of each study, comparison and experiment with cases: what its newest command recorded."""
-    chosen = []
+    """What the newest command recorded, for each study and comparison."""
+    chosen: list[Recorded] = []
     for source in dict.fromkeys(map(_source, ended)):
-        known = [run for run in ended if _source(run) == source]
-        command = _command(known[0])
-        if command:
-            known = [run for run in shown if _source(run) == source and run["status"] != "RUNNING"]
-        jobs = [run for run in known if _command(run) == command]
-        newest: dict[Any, Recorded] = {}
-        for run in sorted(jobs, key=lambda run: run["status"] != "FINISHED"):
-            params = frozenset(each for each in run.items() if each[0].startswith("params."))
-            newest.setdefault((name_of(run), command and params), run)
-        chosen += [run for run in jobs if run in newest.values()][:_MOST]
+        newest = next(run for run in ended if _source(run) == source)
+        command = _command(newest)
+        jobs = [run for run in shown if (_source(run), _command(run)) == (source, command)]
+        chosen += [run for run in jobs if run["status"] != "RUNNING"] if command else [newest]
     return chosen
 
 
 def _source(run: Recorded) -> tuple[str, ...]:
-    """What a run is a recording of: cases of the experiment that they are of, others of their name."""
-    case = "tags.case" in run
-    name = run.get("tags.experiment", name_of(run)) if case else name_of(run)
-    return run["experiment_id"], run["tags.role"], "case" * case, name
+    """What a run is a recording of."""
+    return run["experiment_id"], run["tags.role"], name_of(run)
 
 
 def _command(run: Recorded) -> str:

@@ -30,9 +30,9 @@ from netsplit.report.choose import (
 from netsplit.report.sections import PictureFile, Report, Section
 from netsplit.tables import Column, Table
 from netsplit.tracking.database import open_client, require_database, server_of
-from netsplit.tracking.metrics import COMPARISON, DECISION, PUBLISHED, TEST
+from netsplit.tracking.metrics import COMPARISON, DECISION, TEST
 from netsplit.tracking.table import ComparisonRow, comparison_figures
-from netsplit.tracking.values import masked, plain_key
+from netsplit.tracking.values import masked
 from netsplit.tracking.verdict import verdict_of, winner_of
 from netsplit.training.adapt.decisions import CHANGED
 
@@ -43,15 +43,11 @@ __all__ = ["read_report", "row_from"]
 
 _INFINITE = 1e300  # MLflow keeps an infinity as the largest number of its database
 _MOST_TOLD, _VALUE = 6, 40  # parameters that tell jobs of a sweep apart; characters of a value
-_OWN = ("tracking.", "checkpoint.", "cases", "published")
-_SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.git.", "tags.link.")
+_OWN = ("tracking.", "checkpoint.")
+_SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.link.")
 _DESCRIBED = ("model", "dataset", "cluster", "schedule", "optimizer", "batch_size", "epochs", "seed")
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
-_PICTURES = {
-    "comparison": "Throughput and iteration",
-    "throughput": "Throughput by iteration",
-    "training": "Training",
-}
+_PICTURES = {"comparison": "Throughput and iteration", "training": "Training"}
 _MS = (",.1f", 1e3)
 _DECIDED = {
     "predicted_before": "Old plan, predicted", "predicted_after": "New plan, predicted",
@@ -105,14 +101,11 @@ class _ReportReader:
         ]
         if len(group) == 1:
             return [self.comparison(group[0], methods[0], name_of(group[0]))]
-        case = "tags.case" in group[0]
-        labels = [run["tags.case"] for run in group] if case else _differences(group)
+        labels = _differences(group)
         names = list(dict.fromkeys(map(name_of, group)))
-        title = group[0].get("tags.experiment", names[0]) if case else names[0]
-        title += " and others" * (len(names) > 1 and not case)
-        heading = "Case" if case else "Parameters"
+        title = names[0] + " and others" * (len(names) > 1)
         rows = [list(map(row_from, each)) for each in methods]
-        head = Section(title, [_when(group[0])], tables=[_throughputs(heading, labels, group, rows)])
+        head = Section(title, [_when(group[0])], tables=[_throughputs(labels, rows)])
         parts = zip(group, methods, labels, strict=True)
         return [head, *(self.comparison(*part, inner=True) for part in parts)]
 
@@ -123,7 +116,7 @@ class _ReportReader:
         best = winner_of(rows)
         pictures = self.pictures(run, _PICTURES)
         shown = [each for each in methods if not inner or _method_of(each) == best]
-        for each in shown:  # of a case or a job only the fastest method's
+        for each in shown:  # of a job only the fastest method's
             pictures += self.pictures(each, {"timeline": f"An iteration of {_method_of(each)}"})
         reasons = [row.error for row in rows]
         failed = [f"{row.method}: {row.error}" for row in rows if row.error]
@@ -133,7 +126,7 @@ class _ReportReader:
             title,
             [*filter(None, [verdict_of(rows)]), _description(run), _when(run)],
             failed,
-            [*figures, *_published(run, rows), *_decisions(methods)],
+            [*figures, *_decisions(methods)],
             pictures,
             [_settings(run), _ids([run, *methods])],
             [link for each in methods for link in self.trace(each)],
@@ -211,7 +204,7 @@ def row_from(run: Recorded) -> ComparisonRow:
         earlier="tags.measured_by" in run,
         optimises=run.get("tags.solver_optimises", ""),
         parts=run.get("tags.in_parts", ""),
-        changes=sum(each.get("outcome") in CHANGED for each in _decided(run)),
+        changes=sum(each.get("outcome") in CHANGED for each in _run_decisions(run)),
     )
 
 
@@ -233,55 +226,30 @@ def _by_device(run: Recorded, name: str) -> dict[str, int]:
     return {key.removeprefix(prefix): int(run[key]) for key in keys}
 
 
-def _decided(run: Recorded) -> list[dict[str, Any]]:
+def _run_decisions(run: Recorded) -> list[dict[str, Any]]:
     """What was decided about the plan in training, in order."""
     keys = [key for key in run if key.startswith(f"tags.{DECISION}")]
     return [json.loads(run[key]) for key in sorted(keys, key=lambda key: (len(key), key))]
 
 
-def _throughputs(
-    heading: str, labels: Iterable[str], group: Sequence[Recorded], rows: Sequence[Sequence[ComparisonRow]]
-) -> Table:
+def _throughputs(labels: Iterable[str], rows: Sequence[Sequence[ComparisonRow]]) -> Table:
     """Samples per second: a row for each comparison, a column for each method."""
     methods = list(dict.fromkeys(row.method for each in rows for row in each))
     cells = []
-    for label, run, each in zip(labels, group, rows, strict=True):
+    for label, each in zip(labels, rows, strict=True):
         best = winner_of(each) if len(each) > 1 else None
-        texts = {row.method: ("★ " if row.method == best else "") + _throughput(run, row) for row in each}
+        texts = {row.method: ("★ " if row.method == best else "") + _throughput(row) for row in each}
         cells.append([label, *(texts.get(method, "-") for method in methods)])
     planned = all(row.measured_s is None for each in rows for row in each)
     title = f"Throughput, samples/s{', predicted' * planned}; ★ the fastest of its row"
-    if any(key.startswith(f"tags.{PUBLISHED}") for run in group for key in run):
-        title += "; in brackets: published, and how far ours is from it"
-    return Table([Column(heading, text=True), *map(Column, methods)], cells, title)
+    return Table([Column("Parameters", text=True), *map(Column, methods)], cells, title)
 
 
-def _throughput(run: Recorded, row: ComparisonRow) -> str:
+def _throughput(row: ComparisonRow) -> str:
     if row.failed or row.throughput is None:
         return "failed" if row.failed else "-"
     text = "no answer in time" if row.unanswered else f"{row.throughput:,.1f}"
-    text = f"! {text}" if row.overfull else text
-    known = _published_of(run, row.method)
-    return f"{text} ({known:,g}, {100 * (row.throughput / known - 1):+.0f} %)" if known else text
-
-
-def _published_of(run: Recorded, method: str) -> float | None:
-    return _number(run, f"tags.{plain_key(PUBLISHED + method)}")
-
-
-def _published(run: Recorded, rows: Sequence[ComparisonRow]) -> list[Table]:
-    """What others published, and how far ours are from it."""
-    known = [(row, _published_of(run, row.method)) for row in rows if row.throughput is not None]
-    cells = [
-        (row.method, row.throughput, value, (row.throughput or 0) / value - 1)
-        for row, value in known
-        if value
-    ]
-    columns = [
-        Column("Method", text=True), Column("Samples/s", ",.1f"), Column("Published", ",g"),
-        Column("Difference %", "+.0f", 100.0),
-    ]  # fmt: skip
-    return [Table(columns, cells, "Beside published figures")] if cells else []
+    return f"! {text}" if row.overfull else text
 
 
 def _decisions(methods: Sequence[Recorded]) -> list[Table]:
@@ -293,7 +261,7 @@ def _decisions(methods: Sequence[Recorded]) -> list[Table]:
             "; ".join((each.get("change") or {}).get("lines", ())), each.get("why"),
         ]
         for run in methods
-        for each in _decided(run)
+        for each in _run_decisions(run)
     ]  # fmt: skip
     columns = [
         Column("Method", text=True), Column("Iteration"), Column("Outcome", text=True),
@@ -324,7 +292,7 @@ def _description(run: Recorded) -> str:
 
 
 def _when(run: Recorded) -> str:
-    """When it began, how long it took, and the machine."""
+    """The begin of a run, how long it took, and the machine."""
     text = f"Begun {run['start_time']:%Y-%m-%d %H:%M} UTC"
     if "end_time" in run:
         text += f", took {timedelta(seconds=round((run['end_time'] - run['start_time']).total_seconds()))}"
@@ -337,13 +305,13 @@ def _when(run: Recorded) -> str:
 def _differences(group: Sequence[Recorded]) -> list[str]:
     """The parameters in which the jobs of a sweep differ, of those that vary alike the shortest."""
     keys = [key for key in group[0] if key.startswith("params.") and all(key in run for run in group)]
-    told: dict[tuple[int, ...], str] = {}
+    key_of: dict[tuple[int, ...], str] = {}
     for key in sorted(keys, key=lambda key: (len(key), key)):
         values = [run[key] for run in group]
         alike = tuple(values.index(value) for value in values)
         if len(set(values)) > 1 and not key.removeprefix("params.").startswith(_OWN):
-            told.setdefault(alike, key)
-    shown = list(told.values())[:_MOST_TOLD]
+            key_of.setdefault(alike, key)
+    shown = list(key_of.values())[:_MOST_TOLD]
     labels = [", ".join(f"{key[7:]}={_shortened(run[key])}" for key in shown) for run in group]
     return (
         labels

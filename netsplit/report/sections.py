@@ -28,10 +28,10 @@ class PictureFile:
 
 @dataclass(frozen=True)
 class Section:
-    """One comparison, one study, or what cases or jobs of a sweep have in common.
+    """One comparison, one study, or what jobs of a sweep have in common.
 
     Args:
-        inner: it is one of the cases or jobs of the section before.
+        inner: it is one of the jobs of the section before.
         folded: tables that open on a click.
         links: text -> a file of this machine, or an address.
     """

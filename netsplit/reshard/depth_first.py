@@ -50,7 +50,7 @@ class _OrderSearch:
         self.least = [min(task.seconds) for task in tasks]
         self.nics = self.outs + len(receivers)
         self.alike = [tasks.index(task) for task in tasks]
-        self.seen: set[tuple[int, tuple[float, ...], float, int]] = set()
+        self.visited: set[tuple[int, tuple[float, ...], float, int]] = set()
 
     def run(self) -> HostSchedule:
         root = _Partial((1 << len(self.tasks)) - 1, (0.0,) * self.nics, 0.0, (-1, 0))
@@ -97,7 +97,7 @@ class _OrderSearch:
         return _Partial(node.left & ~(1 << i), free, start, (i, s))
 
     def _at_least(self, left: int, free: Sequence[float]) -> float:
-        """When the NICs can have done what is left."""
+        """The earliest end of what is left on the NICs."""
         busy = list(free)
         sending = sum(free[: self.outs])
         for i, seconds in enumerate(self.least):
@@ -113,9 +113,9 @@ class _OrderSearch:
         if self._at_least(node.left, node.free) >= self.best.seconds * _BELOW:
             return False
         key = node.left, node.free, node.start, node.place[0]
-        if key in self.seen:
+        if key in self.visited:
             return False
-        self.seen.add(key)
+        self.visited.add(key)
         return True
 
     def _take(self, places: Sequence[tuple[int, int]]) -> None:

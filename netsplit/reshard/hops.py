@@ -145,7 +145,7 @@ def strategy_named(name: str) -> Strategy:
 
 
 def times_sent(strategy: str, hosts: int, receivers: int) -> float:
-    """For how many times the slice's own seconds a strategy holds the NICs: the table above, for large K."""
+    """Times the slice's own seconds that a strategy holds the NICs: the table above, for large K."""
     match strategy:
         case "send_receive":
             return float(receivers)
@@ -163,7 +163,7 @@ def chunks_of(elements: int, n: int) -> tuple[range, ...]:
 
 
 def _parts(elements: int, n: int) -> list[range]:
-    """As even as can be; some are empty where there are fewer elements."""
+    """Parts as even as can be; some are empty where there are fewer elements."""
     return [range(elements * i // n, elements * (i + 1) // n) for i in range(n)]
 
 

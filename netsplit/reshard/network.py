@@ -79,7 +79,7 @@ class Network:
         return self.host_of[device]
 
     def seconds(self, nbytes: int, source: DeviceName, target: DeviceName) -> float:
-        """Of one message between two devices that has NICs, or inside's links, for itself."""
+        """Seconds of one message between two devices that has NICs, or inside's links, for itself."""
         a, b = self.host_of[source], self.host_of[target]
         if a == b:
             return self.inside_latency_s + nbytes * self.inside[a]

@@ -9,9 +9,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from netsplit.errors import ReshardError
-from netsplit.layout import Layout, Mesh
+from netsplit.layout import Mesh
 
-__all__ = ["mesh_from", "out_of_order", "placements_from", "spec_from"]
+__all__ = ["mesh_from", "out_of_order", "spec_from"]
 
 
 def mesh_from(mesh: DeviceMesh) -> Mesh:
@@ -47,13 +47,13 @@ def out_of_order(mesh: DeviceMesh, placements: Sequence[Placement]) -> str:
     Of a mesh as [2, 0, 1] torch 2.13 has two minds: `distribute_tensor` and `full_tensor` take pieces in the
     order of the axis's group, which is that of ranks, and `redistribute` from whole in that of the mesh.
     """
-    here = mesh.get_coordinate()
-    if here is None:
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
         return ""
     for axis, placement in enumerate(placements):
         if type(placement) is not Shard:
             continue
-        along = tuple(slice(None) if each == axis else place for each, place in enumerate(here))
+        along = tuple(slice(None) if each == axis else place for each, place in enumerate(coordinate))
         ranks, group = mesh.mesh[along].tolist(), dist.get_process_group_ranks(mesh.get_group(axis))
         if ranks != group:
             return (
@@ -61,21 +61,3 @@ def out_of_order(mesh: DeviceMesh, placements: Sequence[Placement]) -> str:
                 f"its ranks {ranks} in the order {group}: give a mesh with them in that order."
             )
     return ""
-
-
-def placements_from(layout: Layout) -> tuple[Placement, ...]:
-    """A placement for each axis of the layout's mesh.
-
-    Raises:
-        ReshardError: axes that cut one dimension in another order than theirs, as in S10.
-    """
-    placements: list[Placement] = [Replicate()] * len(layout.mesh.shape)
-    for dimension, axes in enumerate(layout.axes):
-        if list(axes) != sorted(axes):
-            raise ReshardError(
-                f"'{layout.spec}' cuts dimension {dimension} along axes {list(axes)}: DTensor's placements "
-                "say no such order, give the mesh with these axes in that order instead."
-            )
-        for axis in axes:
-            placements[axis] = Shard(dimension)
-    return tuple(placements)

@@ -158,7 +158,7 @@ def _tried(
         between = host_tasks(asked.tasks, asked.itemsize, asked.network, strategy)
         for name in AUTO_ORDERS if auto else dict.fromkeys(["naive", asked.order]):
             schedule = order_named(name)(list(between.values()), seed)
-            tasks, senders = _decided(asked.tasks, list(between), schedule, asked.network, name != "naive")
+            tasks, senders = _decide(asked.tasks, list(between), schedule, asked.network, name != "naive")
             hops = _all_hops(tasks, senders, build, chunks, asked.itemsize, asked.network)
             yield replace(
                 asked,
@@ -175,7 +175,7 @@ def host_tasks(
     tasks: Sequence[UnitTask], itemsize: int, network: Network, strategy: str
 ) -> dict[int, HostTask]:
     """Index -> a task of `inside_apart` that passes NICs, as hosts see it; seconds without latencies."""
-    seen = {}
+    tasks_of = {}
     for index, task in enumerate(tasks):
         havers, groups = by_hosts(task.senders, network), by_hosts(task.receivers, network)
         if not groups or not havers.keys().isdisjoint(groups):
@@ -183,11 +183,11 @@ def host_tasks(
         nbytes = task.elements * itemsize * times_sent(strategy, len(groups), len(task.receivers))
         slowest = max(network.nic[host] for host in groups)
         seconds = tuple(nbytes * max(network.nic[host], slowest) for host in havers)
-        seen[index] = HostTask(tuple(havers), seconds, tuple(groups))
-    return seen
+        tasks_of[index] = HostTask(tuple(havers), seconds, tuple(groups))
+    return tasks_of
 
 
-def _decided(
+def _decide(
     tasks: Sequence[UnitTask],
     crossing: Sequence[int],
     schedule: HostSchedule,

@@ -36,7 +36,7 @@ def verify_reshard(plan: ReshardPlan) -> None:
 
 
 def _wrong_hops(plan: ReshardPlan) -> Iterator[str]:
-    """Of what each hop sends: who has it, and by what."""
+    """What is wrong with each hop: its sender lacks the slice, or it does not wait for it."""
     held = {device: _piece(plan.source, device, plan.shape) for device in plan.source.mesh.devices}
     for index, hop in enumerate(plan.hops):
         name = f"hop {index} from {hop.source} to {hop.destination}"
@@ -128,7 +128,7 @@ def _cells(box: Box, marks: Sequence[Sequence[int]]) -> tuple[slice, ...]:
 
 
 def _piece(layout: Layout, device: DeviceName, shape: Sequence[int]) -> Box:
-    """By the letters of the specification: an S cuts, axis after axis, as `torch.chunk` does."""
+    """The piece of a device by the specification: an S cuts, axis after axis, as `torch.chunk` does."""
     number = layout.mesh.devices.index(device)
     place: list[int] = []
     for size in reversed(layout.mesh.shape):

@@ -20,7 +20,7 @@ from math import lcm
 from netsplit.errors import RewriteError, brief
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.emitter import require_graph
-from netsplit.rewrite.following import FollowedCut, cut_behind, ways_of_graph
+from netsplit.rewrite.following import FollowedCut, following_cuts, ways_of_graph
 from netsplit.rewrite.records import Split, proportioned, proportions_of
 from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.ways import Axis, Cat, PartialSum, SplitCall, Way
@@ -67,19 +67,19 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     calls, ways = ways_of_graph(graph)
     every = [_chain(graph, last) for last in _closing(calls, ways)]
     chains = sorted(filter(None, every), key=lambda each: -each.weight_bytes)
-    taken: set[str] = set()
+    cut: set[str] = set()
     chosen = []
     for each in chains:
-        if taken.isdisjoint(each.cuts):
-            taken.update(each.cuts)
+        if cut.isdisjoint(each.cuts):
+            cut.update(each.cuts)
             chosen.append(each)
-    single = [_single(graph, calls[name], own) for name, own in ways.items() if name not in taken]
+    single = [_single(graph, calls[name], own) for name, own in ways.items() if name not in cut]
     chosen += sorted(filter(None, single), key=lambda each: -each.weight_bytes)
     return tuple(chosen)
 
 
 def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float]) -> tuple[Split, ...]:
-    """In the graph's order, of those of these that can be cut in so many parts.
+    """Splits of those that can be cut in so many parts, in the graph's order.
 
     Args:
         chosen: of what `columns_and_rows` answers of this graph.
@@ -122,7 +122,7 @@ def _closing(calls: Mapping[str, SplitCall], ways: Mapping[str, Mapping[Axis, Wa
 
 def _chain(graph: Graph, last: FollowedCut) -> CutProducts | None:
     """All that is cut alike before a product; None where no other product is."""
-    size, first = last.way.size, cut_behind(graph, last, last.way.size)
+    size, first = last.way.size, following_cuts(graph, last, last.way.size)
     nbytes = {each.call.node.name: _cut_bytes(graph, each) for each in first}
     unit = lcm(*(each.scale.denominator for each in first))
     columns = any(
@@ -151,6 +151,6 @@ def _single(graph: Graph, call: SplitCall, ways: Mapping[Axis, Way]) -> CutProdu
 
 
 def _cut_bytes(graph: Graph, cut: FollowedCut) -> int:
-    """Of matrices among the weights that are cut."""
+    """Bytes of the matrices among the weights that are cut."""
     weights = [graph.initializers[k] for (tag, k), _ in cut.reads() if tag == "init"]
     return sum(each.nbytes for each in weights if each.is_parameter and len(each.shape) > 1)

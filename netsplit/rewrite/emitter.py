@@ -144,12 +144,12 @@ class Emitter:
 
     def fresh(self, name: str) -> str:
         """A name that no node and no variable has yet."""
-        made, count = name, 1
-        while made in self._names or f"{made}.0" in self._names:
+        free, count = name, 1
+        while free in self._names or f"{free}.0" in self._names:
             count += 1
-            made = f"{name} {count}"
-        self._names.add(made)
-        return made
+            free = f"{name} {count}"
+        self._names.add(free)
+        return free
 
     def keep(self, node: Node, references: Mapping[Reference, Reference]) -> None:
         """A captured node, which reads other tensors in the place of some; run again where those lie
@@ -196,11 +196,11 @@ class Emitter:
             raise RewriteError(
                 f"'{node.name}' ({node.kind}) does not run on what it would read: {_first_line(error)}."
             ) from error
-        made = replace(node, saved=run.saved, saved_bytes=run.saved_bytes)
-        self.nodes[node.name] = made
+        emitted = replace(node, saved=run.saved, saved_bytes=run.saved_bytes)
+        self.nodes[node.name] = emitted
         self.layouts |= run.outputs
         self._names.update((node.name, *filter(None, node.outputs)))
-        return made
+        return emitted
 
     def _shown(self, node: Node) -> NodeRun:
         """What running it shows; the same node on the same tensors is not run twice."""
@@ -259,16 +259,16 @@ class Emitter:
         return graph
 
     def _variables(self) -> dict[str, Variable]:
-        made = {k: node.name for node in self.nodes.values() for k in node.outputs if k}
-        names = [*self.captured.input_variables, *made]
+        producer_of = {k: node.name for node in self.nodes.values() for k in node.outputs if k}
+        names = [*self.captured.input_variables, *producer_of]
         readers: dict[str, list[str]] = {k: [] for k in names}
         for node in self.nodes.values():
             for k in node.inputs:
                 readers[k].append(node.name)
-        return {k: self._variable(k, made.get(k), tuple(readers[k])) for k in names}
+        return {k: self._variable(k, producer_of.get(k), tuple(readers[k])) for k in names}
 
     def _variable(self, k: str, producer: str | None, readers: tuple[str, ...]) -> Variable:
-        """As it was captured, where nothing about it is new."""
+        """The variable as it was captured, where nothing about it is new."""
         own, known = self.layouts[k], self.captured.variables.get(k)
         if known is not None and own is self.plain.get(k) and (known.producer, known.consumers) == (
             producer, readers,
@@ -293,7 +293,7 @@ class Emitter:
 
 
 def _reading(node: Node) -> Node:
-    """With what its arguments read."""
+    """The node with the inputs that its arguments read."""
     read = list(dict.fromkeys(read_by(node)))
     return replace(
         node,

@@ -21,7 +21,7 @@ from netsplit.rewrite.leaves import chosen_way, ways_to_cut
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 from netsplit.rewrite.ways import Axis, Cat, SplitCall, Way, Where
 
-__all__ = ["AxisIn", "FollowedCut", "cut_behind", "cut_fitting", "followed", "ways_of_graph"]
+__all__ = ["AxisIn", "FollowedCut", "cut_fitting", "followed", "following_cuts", "ways_of_graph"]
 
 Ways = Mapping[str, Mapping[Axis, Way]]
 """Operator -> how it can be cut along each of its axes."""
@@ -87,10 +87,10 @@ def cut_fitting(
     for own, where in pairs:
         if where is None or where.dim != own.dim or own.blocks % where.blocks:
             return None
-        here = FollowedCut(call, axis, way, own.scale / where.times, own.blocks // where.blocks)
-        if cut not in (None, here):
+        candidate = FollowedCut(call, axis, way, own.scale / where.times, own.blocks // where.blocks)
+        if cut not in (None, candidate):
             return None
-        cut = here
+        cut = candidate
     if cut is None or way.size != cut.scale * size * cut.blocks or (way.in_one and cut.blocks > 1):
         return None
     return cut
@@ -98,23 +98,23 @@ def cut_fitting(
 
 @once_of
 def ways_of_graph(graph: Graph) -> tuple[dict[str, SplitCall], Ways]:
-    """Of all operators."""
+    """The calls of all operators, and the ways to cut each."""
     require_operators(graph)
     layouts = layouts_of(graph)
     calls = {node.name: SplitCall(node, layouts, graph.initializers) for node in graph}
     return calls, {name: ways_to_cut(call, graph) for name, call in calls.items()}
 
 
-def cut_behind(graph: Graph, last: FollowedCut, size: int) -> list[FollowedCut]:
+def following_cuts(graph: Graph, last: FollowedCut, size: int) -> list[FollowedCut]:
     """An operator with all before it that make its pieces, and nothing for others; the last one first."""
     calls, ways = ways_of_graph(graph)
     cuts = {last.call.node.name: last}
     wanted = _variables(last) or {}
     whole = last.reads_whole()
     for node in reversed(list(graph)[: graph.position[last.call.node.name]]):
-        made = [k for k in node.outputs if k]
-        readers = {v for k in made for v in graph.variables[k].consumers}
-        if not any(k in wanted for k in made) or not readers <= cuts.keys() or whole & {*made}:
+        outputs = [k for k in node.outputs if k]
+        readers = {v for k in outputs for v in graph.variables[k].consumers}
+        if not any(k in wanted for k in outputs) or not readers <= cuts.keys() or whole & {*outputs}:
             continue
         for axis, way in ways[node.name].items():
             cut = cut_fitting(calls[node.name], axis, way, size, wanted, made=True)
@@ -150,7 +150,7 @@ def followed(graph: Graph, node: str, axis: Axis, sizes: Sequence[int]) -> tuple
     calls, ways = ways_of_graph(graph)
     operator_named(graph, node)
     axis, way = chosen_way(calls[node], axis, graph)
-    size, first = way.size, cut_behind(graph, FollowedCut(calls[node], axis, way), way.size)
+    size, first = way.size, following_cuts(graph, FollowedCut(calls[node], axis, way), way.size)
     cuts = {each.call.node.name: each for each in first}
     unit = lcm(*(each.scale.denominator for each in first))
     if any(each % unit for each in sizes):

@@ -48,7 +48,7 @@ class TensorPiece:
 
     Args:
         place: where it is made.
-        made: what a reader put together of others; handed on to those in its own place alone, or where no
+        joined: what a reader put together of others; handed on to those in its own place alone, or where no
             place is known.
         relayed: it was brought from another host, for all in its own.
     """
@@ -56,7 +56,7 @@ class TensorPiece:
     reference: Reference
     region: Region
     place: Path = ()
-    made: bool = False
+    joined: bool = False
     relayed: bool = False
 
 
@@ -93,7 +93,7 @@ class _BoxSource:
 
 
 class Holdings:
-    """Of a graph while it is lowered; makes nodes that move."""
+    """Which pieces lie where while a graph is lowered; makes nodes that move them."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
@@ -130,17 +130,17 @@ class Holdings:
         return min(same, key=lambda each: -_nearness(each.place, place)).reference if same else None
 
     def _cover(self, tensor: Tensor, region: Region, place: Path, relay: bool = False) -> list[_BoxSource]:
-        """Of pieces that are there, the nearest first."""
+        """The boxes of a region from pieces that are there, the nearest first."""
         left, sources = elements(region), list[_BoxSource]()
         order = [each for each in tensor.pieces if _serves(each, place) and not (relay and each.relayed)]
-        order.sort(key=lambda each: (-_nearness(each.place, place), each.made))
+        order.sort(key=lambda each: (-_nearness(each.place, place), each.joined))
         for piece in order:
             for source in _common(region, piece):
                 rest = [source]
                 for other in sources:
                     rest = [each for one in rest for each in _without(one, other.box)]
                 sources += rest
-                left -= sum(_volume(each.box) for each in rest)
+                left -= sum(prod(compared(b - a) for a, b in each.box) for each in rest)
             if not left:
                 return sources if _falls_apart([each.box for each in sources]) else _refined(sources)
         raise AssertionError(f"{tensor.like.name} is not all there")
@@ -151,7 +151,7 @@ class Holdings:
         wanting = [want for want in tensor.wants if len(want[1]) > 1 and want[1][:-1] == host]
         if len(place) < 2 or len({own for _, own in wanting}) < 2:
             return
-        here = dict.fromkeys(own for _, own in wanting)
+        places = dict.fromkeys(own for _, own in wanting)
         by_turn: dict[Path, list[TensorPiece]] = {}
         for source in self._cover(tensor, region, place):
             piece = source.piece
@@ -161,9 +161,11 @@ class Holdings:
             if any(at != place and _overlaps(wanted, own) for wanted, at in wanting):
                 to = (*host, piece.place[-1])
                 far = replace(piece, region=own)
-                by_turn.setdefault(to if to in here else next(iter(here)), []).append(far)
+                by_turn.setdefault(to if to in places else next(iter(places)), []).append(far)
         for to, pieces in by_turn.items():
-            near = [each for each in tensor.pieces if each.place == to and not each.made and not each.relayed]
+            near = [
+                each for each in tensor.pieces if each.place == to and not each.joined and not each.relayed
+            ]
             whole = _bounding([*near, *pieces])
             regions = [whole] if whole is not None else [each.region for each in dict.fromkeys(pieces)]
             for each in regions:
@@ -174,8 +176,8 @@ class Holdings:
                 sources = self._cover(tensor, each, to, relay=True)
                 views = self._views_of(tensor, sources)
                 boxes = [(source.box, views[source.piece.reference, source.inside]) for source in sources]
-                made = self._assembled(tensor, boxes, f"{name}:relay", to, copied=True)
-                tensor.add(TensorPiece(made, each, to, relayed=True))
+                relayed = self._assembled(tensor, boxes, f"{name}:relay", to, copied=True)
+                tensor.add(TensorPiece(relayed, each, to, relayed=True))
 
     def _views_of(
         self, tensor: Tensor, sources: Sequence[_BoxSource]
@@ -191,12 +193,12 @@ class Holdings:
 
     def _views(self, tensor: Tensor, piece: TensorPiece, boxes: Sequence[_Box]) -> dict[_Box, Reference]:
         full = tuple((0, length_of(runs)) for runs in piece.region)
-        made = {box: piece.reference for box in boxes if box == full}
+        views = {box: piece.reference for box in boxes if box == full}
         rest = [box for box in dict.fromkeys(boxes) if box != full]
         if rest:
             role = NodeRole(tensor.role.operator, (), 0, piece.place, True)
-            made |= self._split(tensor.like, role, piece.reference, full, dict(zip(rest, rest, strict=True)))
-        return made
+            views |= self._split(tensor.like, role, piece.reference, full, dict(zip(rest, rest, strict=True)))
+        return views
 
     def _split(
         self, like: Node, role: NodeRole, reference: Reference, full: _Box, boxes: dict[_Box, _Box]
@@ -205,7 +207,7 @@ class Holdings:
         dim = next((d for d, span in enumerate(full) if any(box[d] != span for box in boxes)), None)
         if dim is None:
             return dict.fromkeys(boxes.values(), reference)
-        made: dict[_Box, Reference] = {}
+        reference_of: dict[_Box, Reference] = {}
         for spans in _apart([box[dim] for box in boxes]):
             ends = sorted({*full[dim], *(end for span in spans for end in span)})
             views = self._split_at(like, role, reference, dim, ends)
@@ -217,8 +219,8 @@ class Holdings:
                 }
                 if inner:
                     own = (*full[:dim], (0, high - low), *full[dim + 1 :])
-                    made |= self._split(like, role, ("var", view), own, inner)
-        return made
+                    reference_of |= self._split(like, role, ("var", view), own, inner)
+        return reference_of
 
     def _split_at(
         self, like: Node, role: NodeRole, reference: Reference, dim: int, ends: Sequence[int]
@@ -241,11 +243,11 @@ class Holdings:
         node, output = name, ""
         if region == tensor.full and tensor.whole is not None and tensor.whole[1] not in self.emitter.layouts:
             node, output = tensor.whole
-        made = self._assembled(tensor, boxes, node, place, output=output)
+        whole = self._assembled(tensor, boxes, node, place, output=output)
         written = any(self.emitter.is_written(reference) for _, reference in boxes)
         if not written:
-            tensor.add(TensorPiece(made, region, place, made=True))
-        return made
+            tensor.add(TensorPiece(whole, region, place, joined=True))
+        return whole
 
     def _assembled(
         self,
@@ -264,15 +266,15 @@ class Holdings:
         inner = [self._assembled(tensor, each, f"{name}.{i}", place) for i, each in enumerate(groups)]
         args = ([{tag: k} for tag, k in inner], dim)
         if output:
-            made = self.emitter.move(name, CAT, args, tensor.like, role, [output])
+            variable = self.emitter.move(name, CAT, args, tensor.like, role, [output])
         else:
-            made = self.emitter.move(self.emitter.fresh(f"{name}:cat"), CAT, args, tensor.like, role)
-        return "var", made
+            variable = self.emitter.move(self.emitter.fresh(f"{name}:cat"), CAT, args, tensor.like, role)
+        return "var", variable
 
 
 def _serves(piece: TensorPiece, place: Path) -> bool:
     """What was put together in one place is for those there, and for whom any will do."""
-    return not piece.made or piece.place == place or not place
+    return not piece.joined or piece.place == place or not place
 
 
 def _overlaps(one: Region, other: Region) -> bool:
@@ -329,12 +331,8 @@ def _local(region: Region, held: Region) -> _Box:
     return tuple(run for (run,) in inside)
 
 
-def _volume(box: _Box) -> int:
-    return prod(compared(b - a) for a, b in box)
-
-
 def _apart(spans: Sequence[_Span]) -> list[list[_Span]]:
-    """In groups of which no two overlap."""
+    """Groups of which no two overlap."""
     groups: list[list[_Span]] = []
     for low, high in sorted(dict.fromkeys(spans)):
         group = next((each for each in groups if each[-1][1] <= low), None)
@@ -397,11 +395,11 @@ def _refined(sources: Sequence[_BoxSource]) -> list[_BoxSource]:
 
 def _bounding(pieces: Sequence[TensorPiece]) -> Region | None:
     """The box that they fill; None: they fill none."""
-    made: list[Runs] = []
+    hull: list[Runs] = []
     for runs in zip(*(piece.region for piece in pieces), strict=True):
         if any(len(each) > 1 for each in runs):
             return None
-        made.append(((min(each[0][0] for each in runs), max(each[0][1] for each in runs)),))
-    whole = tuple(made)
+        hull.append(((min(each[0][0] for each in runs), max(each[0][1] for each in runs)),))
+    whole = tuple(hull)
     filled = sum(elements(region) for region in dict.fromkeys(piece.region for piece in pieces))
     return whole if elements(whole) == filled else None

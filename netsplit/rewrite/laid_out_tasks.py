@@ -22,7 +22,7 @@ __all__ = ["TaskLayouts", "task_layouts"]
 
 @dataclass(frozen=True)
 class TaskLayouts:
-    """Of one operator.
+    """The layouts of one operator's tensors under its tasks.
 
     Args:
         reads: of its arguments; without those that its first part alone is given.
@@ -53,7 +53,7 @@ def task_layouts(graph: Graph, tasks: OperatorTasks, devices: Sequence[DeviceNam
     ways = [way for way, _ in leaf.levels]
 
     def layout(rank: int, where: Sequence[Where | None], partial: Sequence[bool] = ()) -> Layout:
-        """Of a tensor that lies so along each cut; None: it is whole along it, or a term of a sum."""
+        """The layout of a tensor that lies so along each cut; None: it is whole there, or a term of a sum."""
         cut_by: list[str] = [""] * rank
         sizes, blocks = {}, {}
         for axis, cut, own in zip(axis_of, tasks.cuts, where, strict=True):
@@ -72,7 +72,7 @@ def task_layouts(graph: Graph, tasks: OperatorTasks, devices: Sequence[DeviceNam
         if place not in once
     }
     makes = []
-    for j, made in enumerate(leaf.makes):
+    for j, output in enumerate(leaf.makes):
         where = [how.where if isinstance(how := way.joined[j], Cat) else None for way in ways]
-        makes.append(layout(len(made.region), where, [own is None for own in where]))
+        makes.append(layout(len(output.region), where, [own is None for own in where]))
     return TaskLayouts(mesh, reads, tuple(makes))

@@ -33,8 +33,8 @@ __all__ = [
     "keep_layouts",
     "keep_runs",
     "layouts_of",
-    "made_as_views",
     "stand_in_run",
+    "view_outputs",
 ]
 
 _KEY, _RUNS = "rewrite.layouts", "rewrite.runs"
@@ -44,7 +44,7 @@ _Held: TypeAlias = tuple[tuple[int, ...], str, bool]  # shape, dtype, requires_g
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """Of one tensor; `root` names the memory that it lies in (see `storage_of`)."""
+    """How one tensor lies in memory; `root` names the memory (see `storage_of`)."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -67,7 +67,7 @@ class NodeRun:
 
 
 def layouts_of(graph: Graph) -> dict[str, MemoryLayout]:
-    """Of every variable; the graph's nodes are run the first time only."""
+    """The layout of every variable; the graph's nodes are run the first time only."""
     if _KEY not in graph.derived:
         runs = StandInRuns(graph)
         layouts = {k: _plain(graph, variable) for k, variable in graph.variables.items()}
@@ -92,8 +92,8 @@ def _runs_of(graph: Graph) -> StandInRuns:
 
 
 @once_of
-def made_as_views(graph: Graph, name: str) -> frozenset[str]:
-    """Of what a node makes: what autograd takes for views, as what `linear` makes of more than two
+def view_outputs(graph: Graph, name: str) -> frozenset[str]:
+    """The outputs of a node that autograd takes for views, as what `linear` makes of more than two
     dimensions."""
     run = stand_in_run(graph, name)
     return frozenset() if run is None else run.views
@@ -216,7 +216,7 @@ class StandInRuns:
         self._known: dict[Hashable, NodeRun] = graph.derived.setdefault(_RUNS, {})
 
     def run(self, node: Node, layouts: Mapping[str, MemoryLayout]) -> NodeRun:
-        """Of a node whose operator is torch's.
+        """Runs a node whose operator is torch's.
 
         Raises:
             Exception: whatever the operator raises on such arguments.
@@ -266,8 +266,8 @@ def _root(tag: str, k: str, layouts: Mapping[str, MemoryLayout]) -> str:
 
 def _initializer(init: _Held) -> Tensor:
     shape, dtype, requires_grad = init
-    made = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
-    return made.requires_grad_(requires_grad)
+    tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
+    return tensor.requires_grad_(requires_grad)
 
 
 def _stand_in(layout: MemoryLayout) -> Tensor:

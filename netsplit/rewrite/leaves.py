@@ -44,7 +44,7 @@ Arg = tuple[Reference, Region]
 """What is read: of which tensor, which region."""
 
 CutsBefore = dict[tuple[str, Path], tuple[Way, tuple[int, ...]]]
-"""Of an operator, or of a part of it: how it was cut at another size, and by which sizes."""
+"""How an operator, or a part of it, was cut at another size, and by which sizes."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _UncutPart:
 
 @dataclass(eq=False)
 class LeafPlanner:
-    """Of one graph.
+    """Plans how the operators of one graph are cut into leaves.
 
     Args:
         layouts: of its variables.
@@ -149,14 +149,14 @@ class LeafPlanner:
                 each = self._cut(tasks.named(path), own, cut, path)
                 cut_up |= {(*path, i): part for i, part in enumerate(each)}
             parts = cut_up
-        made = []
+        leaves = []
         for path, place, copy, weights in tasks.tasks():
             part = parts[path]
             role = NodeRole(node.name, part.cuts, copy, place)
             name = tasks.named(path, copy)
             given = part.op, part.arguments, part.reads, part.makes, part.levels
-            made.append(Leaf(name, role, *given, weights))
-        return made
+            leaves.append(Leaf(name, role, *given, weights))
+        return leaves
 
     def _cut(self, name: str, part: _UncutPart, cut: TaskCut, path: Path) -> list[_UncutPart]:
         call = part.call if not path else _call_of(name, part)
@@ -168,11 +168,11 @@ class LeafPlanner:
         ends = list(accumulate(map(both, before[1], sizes)))
         starts = [0, *ends[:-1]]
         output = call.output if call.node.outputs and call.node.outputs[0] else ()
-        made = []
+        parts = []
         for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
             own = OperatorPart(i, now(start), sizes[i], way.size // cut.blocks, cut.blocks, output)
-            made.append(self._part(call, part, way, cut, own, start, end - start, block, len(sizes)))
-        return made
+            parts.append(self._part(call, part, way, cut, own, start, end - start, block, len(sizes)))
+        return parts
 
     def _sizes(
         self, operator: str, call: SplitCall, cut: TaskCut, path: Path
@@ -233,18 +233,18 @@ class LeafPlanner:
             reference, region = reads[place]
             reads[place] = reference, piece(region, way.cut[place])
         makes = []
-        for made, how in zip(whole.makes, way.joined, strict=True):
+        for output, how in zip(whole.makes, way.joined, strict=True):
             if isinstance(how, PartialSum):
-                factor = made.factor
+                factor = output.factor
                 if how.mean:
                     factor = (1.0 if factor is None else factor) * own.size / max(now(block), 1)
-                makes.append(replace(made, partial=True, factor=factor))
+                makes.append(replace(output, partial=True, factor=factor))
             else:
-                makes.append(replace(made, region=piece(made.region, how.where)))
+                makes.append(replace(output, region=piece(output.region, how.where)))
         op = (way.empty if not own.size or call.is_empty else "") or way.op or whole.op
-        told = NodeCut(cut.axis, own.index, count, own.start, own.size, now(block), cut.blocks)
+        node_cut = NodeCut(cut.axis, own.index, count, own.start, own.size, now(block), cut.blocks)
         levels = (*whole.levels, (way, own))
-        return _UncutPart(call, reads, tuple(makes), op, arguments, (*whole.cuts, told), levels)
+        return _UncutPart(call, reads, tuple(makes), op, arguments, (*whole.cuts, node_cut), levels)
 
 
 def _call_of(name: str, part: _UncutPart) -> SplitCall:
@@ -254,7 +254,7 @@ def _call_of(name: str, part: _UncutPart) -> SplitCall:
     args, kwargs = laid_out(part.op, arguments)
     node = replace(part.call.node, name=name, op=part.op, args=args, kwargs=kwargs)
     layouts = {str(place): _of_shape(region) for place, (_, region) in part.reads.items()}
-    layouts |= {k: _of_shape(made.region) for k, made in zip(node.outputs, part.makes, strict=True) if k}
+    layouts |= {k: _of_shape(output.region) for k, output in zip(node.outputs, part.makes, strict=True) if k}
     return SplitCall(node, layouts, part.call.initializers)
 
 
@@ -326,13 +326,13 @@ def chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> tuple[Axis, Way]:
 
 
 def sizes_do_not_add_up(call: SplitCall, axis: Axis, parts: int | Sequence[int], block: int) -> RewriteError:
-    """Of these parts, or such a number of them."""
+    """The refusal of these parts, or of such a number of them."""
     shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {brief(list(parts))}"
     return call.error(axis, f"{shown} of {block}: give two parts or more, none of them empty, that add up")
 
 
 def block_size(call: SplitCall, axis: Axis, size: int, blocks: int) -> int:
-    """Of each of so many equal blocks; raises as `split_operator`."""
+    """The size of each of so many equal blocks; raises as `split_operator`."""
     block, rest = divmod(size, max(blocks, 1))
     if blocks < 1 or rest:
         raise call.error(axis, f"its {size} are no {blocks} equal blocks")

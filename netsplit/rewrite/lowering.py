@@ -94,10 +94,10 @@ def lowered(
         operator_named(graph, each.node)
     before = lowered_from(like) if isinstance(like, Graph) else like
     lowering = _Lowering(graph, {each.node: each for each in tasks}, before, tuple(parts))
-    made = lowering.run(tuple(tasks) if rewrites is None else rewrites)
+    graph_in_tasks = lowering.run(tuple(tasks) if rewrites is None else rewrites)
     if lowering.planner.scaled and not scaled and before is None:
         raise RewriteError(lowering.planner.scaled[0][2])
-    return made
+    return graph_in_tasks
 
 
 class _Lowering:
@@ -139,11 +139,11 @@ class _Lowering:
         except RewriteError as error:
             error.operator = at.name
             raise
-        made = self.emitter.finish(rewrites)
-        made.derived[_STATE] = Lowered(
+        graph = self.emitter.finish(rewrites)
+        graph.derived[_STATE] = Lowered(
             self.graph, self.tasks, self.parts, self.like, self.planner.cuts, tuple(self.planner.scaled)
         )
-        return made
+        return graph
 
     def _look_ahead(self) -> None:
         """Who reads what, of all tensors that are wanted in parts or made by tasks."""
@@ -162,9 +162,9 @@ class _Lowering:
             if node.name not in self.leaves and not self._looked_through(node)
             for k in node.initializers
         }
-        made = {k for name in self.leaves for k in self.graph.nodes[name].outputs if k}
+        outputs = {k for name in self.leaves for k in self.graph.nodes[name].outputs if k}
         read = {k for node in self.graph if node.name not in self.leaves for k in node.inputs}
-        for k in made & {*read, *self.graph.output_variables}:
+        for k in outputs & {*read, *self.graph.output_variables}:
             self.wants.setdefault(k, []).append((self.planner.full(("var", k)), ()))
         self.weights = WeightsRead(self.emitter, self.holdings, weights, direct, self.parts)
 
@@ -174,10 +174,10 @@ class _Lowering:
 
     def _looked_through(self, node: Node) -> bool:
         """Whether it cuts parameters for tasks alone, which read regions of them."""
-        there, made = handed_on(self.graph), [k for k in node.outputs if k]
-        if not made or not there.keys() >= {*made} or {*made} & {*self.graph.output_variables}:
+        there, outputs = handed_on(self.graph), [k for k in node.outputs if k]
+        if not outputs or not there.keys() >= {*outputs} or {*outputs} & {*self.graph.output_variables}:
             return False
-        readers = {v for k in made for v in self.graph.variables[k].consumers}
+        readers = {v for k in outputs for v in self.graph.variables[k].consumers}
         return all(v in self.leaves or self._looked_through(self.graph.nodes[v]) for v in readers)
 
     def _keep(self, node: Node) -> None:
@@ -234,7 +234,7 @@ class _Lowering:
         return same and own.root not in self.emitter.written
 
     def _tensor(self, k: str) -> Tensor:
-        """Of a variable; one that no tasks made is there whole."""
+        """The pieces of a variable; one that no tasks made is there whole."""
         tensor = self.tensors.get(k)
         if tensor is None:
             full = self.planner.full(("var", k))
@@ -255,27 +255,27 @@ class _Lowering:
                     (self._reader(leaves[i], k, leaves[i].reads[place][1]), leaves[i].role.place)
                     for i in reading
                 ]
-                made = self.weights.read(k, node, tasks)
+                references = self.weights.read(k, node, tasks)
             else:
                 self._sum_up(k)
                 wants = [(leaves[i].reads[place][1], leaves[i].role.place) for i in reading]
-                made = self.holdings.fetch(self._tensor(k), wants, k)
-            for i, reference in zip(reading, made, strict=True):
+                references = self.holdings.fetch(self._tensor(k), wants, k)
+            for i, reference in zip(reading, references, strict=True):
                 given[i][place] = reference
         outputs = [self._emit(node, leaf, each) for leaf, each in zip(leaves, given, strict=True)]
         for j, k in enumerate(node.outputs):
             if k:
-                self._made(node, j, k, leaves, [each[j] for each in outputs])
+                self._hold_outputs(node, j, k, leaves, [each[j] for each in outputs])
 
     def _emit(self, node: Node, leaf: Leaf, given: Mapping[Place, Reference]) -> list[str]:
         """One task, and the names of its outputs."""
         name = leaf.name if leaf.name == node.name else self.emitter.fresh(leaf.name)
         outputs = tuple(_output(name, j, node) if k else "" for j, k in enumerate(node.outputs))
-        made = replace(node, name=name, outputs=outputs, part=leaf.role)
+        task = replace(node, name=name, outputs=outputs, part=leaf.role)
         if not leaf.levels:
             call = SplitCall(node, self.emitter.plain, self.graph.initializers)
             references_ = {call.reference(place): reference for place, reference in given.items()}
-            self.emitter.emit(replace(made, **renamed(node, references_)))
+            self.emitter.emit(replace(task, **renamed(node, references_)))
             self._require_same_dtypes(node, outputs)
             return list(outputs)
         emit = partial(self._beside, node, replace(leaf.role, moves=True), name)
@@ -286,7 +286,7 @@ class _Lowering:
                 arguments = way.before(emit, part, arguments)
             inner.append(arguments)
         args, kwargs = laid_out(leaf.op, arguments)
-        self.emitter.emit(replace(made, op=leaf.op, args=args, kwargs=kwargs))
+        self.emitter.emit(replace(task, op=leaf.op, args=args, kwargs=kwargs))
         names = list(outputs)
         for (way, part), before in zip(reversed(leaf.levels), reversed(inner), strict=True):
             if way.after is not None:
@@ -309,11 +309,11 @@ class _Lowering:
     ) -> dict[str, str]:
         """A node of one output, in the operator's modes."""
         own = self.emitter.fresh(f"{stem}:{name or op.split('.')[1]}")
-        made = replace(like, name=own, op=op, outputs=(own,), args=args, kwargs={}, part=role)
-        self.emitter.emit(made)
+        emitted = replace(like, name=own, op=op, outputs=(own,), args=args, kwargs={}, part=role)
+        self.emitter.emit(emitted)
         return {"var": own}
 
-    def _made(self, node: Node, j: int, k: str, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
+    def _hold_outputs(self, node: Node, j: int, k: str, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
         """Output j of the node is there, in what its tasks made."""
         full = self.planner.full(("var", k))
         role = NodeRole(node.name, moves=True)
@@ -359,7 +359,7 @@ class _Lowering:
         tensor.add(TensorPiece(("var", k), tensor.full))
 
     def _sum_up(self, k: str) -> None:
-        """Of partial sums, what is wanted of them."""
+        """Adds up of partial sums what is wanted of them."""
         if k in self.terms:
             terms, tasks = self.terms.pop(k)
             self._adder(self.tensors[k], k, tasks).add_up(terms)
@@ -370,7 +370,7 @@ class _Lowering:
 
 
 def _output(name: str, j: int, node: Node) -> str:
-    """Of a task: as it was captured, where the node is called so."""
+    """The name of a task's output: as it was captured, where the node is called so."""
     if name == node.name:
         return node.outputs[j]
     return f"{name}.{j}" if len(node.outputs) > 1 else name

@@ -43,7 +43,7 @@ class PartCut:
 
     @property
     def along(self) -> str:
-        """In words."""
+        """The axis in words."""
         return axis_words(self.axis, self.blocks, self.samples)
 
     @property
@@ -65,7 +65,7 @@ class NodePart:
 
     @property
     def fraction(self) -> float:
-        """Of the operator."""
+        """The fraction of the operator that it computes."""
         whole = 1.0
         for cut in self.cuts:
             whole *= cut.fraction
@@ -83,15 +83,15 @@ class NodePart:
         return f"part {cuts}" if cuts else "whole"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """``linear_2 (fc1): part 1/2 of dimension 0 (50 %)``."""
-        told = f"{self.which} ({_percent(self.fraction)})" if self.cuts else self.which
+        words = f"{self.which} ({_percent(self.fraction)})" if self.cuts else self.which
         copied = f", on copy {self.copy} of its weights" if self.copy is not None else ""
-        return f"{self.name}: {told}{copied}{', its weights as variables' if self.variables else ''}"
+        return f"{self.name}: {words}{copied}{', its weights as variables' if self.variables else ''}"
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """As short as a box in a picture needs it, a line for each cut: ``1/2 of dim 0 · 50 %``."""
+        """Lines as short as a box in a picture needs, one for each cut: ``1/2 of dim 0 · 50 %``."""
         if not self.cuts:
             if self.variables:
                 return ("weights as variables",)
@@ -101,7 +101,7 @@ class NodePart:
 
 @dataclass(frozen=True)
 class NodeParts:
-    """Of a graph; empty where nothing was rewritten."""
+    """The parts in a graph; empty where nothing was rewritten."""
 
     of: Mapping[
         str, NodePart
@@ -134,7 +134,7 @@ class NodeParts:
 
 @once_of
 def node_parts(graph: Graph) -> NodeParts:
-    """By the graph's own rewrites. An axis is known to be that of the samples where the graph was made of the
+    """Parts by the graph's own rewrites. An axis is known to be the samples' where the graph was made of the
     captured one in this process."""
     state = lowered_from(graph)
     weights = {} if state is None else _weights(state.tasks)
@@ -155,7 +155,7 @@ def node_parts(graph: Graph) -> NodeParts:
 
 
 def _weights(tasks: Mapping[str, OperatorTasks]) -> dict[str, Weights]:
-    """By node, what it reads."""
+    """Weights that each node reads."""
     return {own.named(path, n): read for own in tasks.values() for path, _, n, read in own.tasks()}
 
 
@@ -164,19 +164,13 @@ def does(node: Node) -> str:
     return _DOES.get(node.kind, "put together")
 
 
-def parts_label(parts: Sequence[NodePart], short: bool = False) -> str:
-    """Of what runs together: ``part 1/2 of linear_2``, ``part 1/2 of 3 operators``, ``4 parts``; or "".
-
-    Args:
-        short: ``1/2`` instead.
-    """
+def parts_label(parts: Sequence[NodePart]) -> str:
+    """Names what runs together: ``part 1/2 of linear_2``, ``part 1/2 of 3 operators``, ``4 parts``; or ""."""
     if not parts:
         return ""
     if len({tuple(cut.number for cut in part.cuts) for part in parts}) > 1:
         return f"{len(parts)} parts"
     number = " of ".join(cut.number for cut in reversed(parts[0].cuts))
-    if short:
-        return number
     return f"part {number} of {parts[0].operator if len(parts) == 1 else f'{len(parts)} operators'}"
 
 

@@ -79,9 +79,9 @@ class _Spread:
         if self.terms > 1:
             yield "reduce", self.terms, None, (), 1
         both = list(zip(self.cut, read.cut, strict=True))
-        alike = [sum(accumulate(map(eq, made, wanted), and_)) for made, wanted in both]
-        for dim, (made, _) in enumerate(both):
-            for sizes, _ in reversed(made[alike[dim] :]):
+        alike = [sum(accumulate(map(eq, ours, wanted), and_)) for ours, wanted in both]
+        for dim, (ours, _) in enumerate(both):
+            for sizes, _ in reversed(ours[alike[dim] :]):
                 yield "combine", len(sizes), dim, (), 1
         for dim, (_, wanted) in enumerate(both):
             for sizes, blocks in wanted[alike[dim] :]:
@@ -125,7 +125,7 @@ class ParallelGraph:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ParallelGraph:
-        """Of what `to_dict` gave, after JSON.
+        """Reads what `to_dict` gave, after JSON.
 
         Raises:
             RewriteError: it is something else.
@@ -180,20 +180,20 @@ def _by_edge(operators: Sequence[ParallelOperator]) -> dict[str, list[ParallelOp
 
 
 def parallel_operators(graph: Graph, tasks: Sequence[OperatorTasks]) -> list[ParallelOperator]:
-    """Of all edges, in the order of the readers and their arguments; operators without tasks are whole.
+    """Parallel operators of all edges, by reader and argument; operators without tasks are whole.
 
     Raises:
         RewriteError: as `task_layouts`.
     """
     given = {each.node: each for each in tasks}
-    made = {name: task_layouts(graph, given.get(name, OperatorTasks(name))) for name in graph.nodes}
+    layouts = {name: task_layouts(graph, given.get(name, OperatorTasks(name))) for name in graph.nodes}
     return [
         ParallelOperator(kind, reference[1], name, place, degree, dim, sizes, blocks)
         for name in graph.nodes
         for place, reference in _read(graph, name).items()
-        if place in made[name].reads
-        for kind, degree, dim, sizes, blocks in _made(graph, reference, made).until(
-            _Spread.of(made[name].reads[place])
+        if place in layouts[name].reads
+        for kind, degree, dim, sizes, blocks in _spread_of(graph, reference, layouts).until(
+            _Spread.of(layouts[name].reads[place])
         )
     ]
 
@@ -207,11 +207,11 @@ def _read(graph: Graph, name: str) -> dict[Place, Reference]:
     }
 
 
-def _made(graph: Graph, reference: Reference, made: Mapping[str, TaskLayouts]) -> _Spread:
+def _spread_of(graph: Graph, reference: Reference, layouts: Mapping[str, TaskLayouts]) -> _Spread:
     tag, k = reference
     if tag == "init":
         return _Spread(((),) * len(graph.initializers[k].shape))
     maker = graph.variables[k].producer
     if maker is None:
         return _Spread(((),) * len(graph.variables[k].shape))
-    return _Spread.of(made[maker].makes[graph.nodes[maker].outputs.index(k)])
+    return _Spread.of(layouts[maker].makes[graph.nodes[maker].outputs.index(k)])

@@ -93,19 +93,19 @@ def folded(
     Raises:
         RewriteError: one is of an operator that has other tasks, or is in parts, already.
     """
-    made = dict(tasks or {})
-    named = {own.named(path): (name, path) for name, own in made.items() for path in own.paths}
+    tasks_of = dict(tasks or {})
+    named = {own.named(path): (name, path) for name, own in tasks_of.items() for path in own.paths}
     for each in rewrites[len(algebra_of(rewrites)) :]:
         if isinstance(each, Algebra):
             raise RewriteError(f"'{each.rule.name}' comes after what cuts operators: give algebra first.")
         if isinstance(each, OperatorTasks):
-            if each.node in made:
+            if each.node in tasks_of:
                 raise RewriteError(f"'{each.node}' has tasks already: give an operator its tasks once.")
-            made[each.node] = each
+            tasks_of[each.node] = each
             named |= {each.named(path): (each.node, path) for path in each.paths}
             continue
         name, path = named.get(each.node, (each.node, ()))
-        own = made.get(name) or OperatorTasks(name)
+        own = tasks_of.get(name) or OperatorTasks(name)
         if path not in own.paths:
             raise RewriteError(f"'{each.node}' is in parts already: give one of them, as '{each.node}:0'.")
         if isinstance(each, Split):
@@ -113,8 +113,8 @@ def folded(
             named |= {own.named((*path, i)): (name, (*path, i)) for i in range(len(each.sizes))}
         else:
             own = own.with_weights(path, each.copy if isinstance(each, CopyWeights) else "home")
-        made[name] = own
-    return made
+        tasks_of[name] = own
+    return tasks_of
 
 
 def reads_copies(rewrites: Sequence[Rewrite]) -> bool:
@@ -166,7 +166,7 @@ def proportioned(count: int, parts: Sequence[float]) -> tuple[int, ...]:
 
 
 def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
-    """Of what `to_dict` gave, after JSON.
+    """Reads what `to_dict` gave, after JSON.
 
     Raises:
         RewriteError: it is no rewrite.

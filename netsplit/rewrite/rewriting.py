@@ -79,18 +79,18 @@ def applied(
     if like is not None and like.rewrites != tuple(rewrites):
         like = None
     then = None if like is None else lowered_from(like)
-    made = _applied(graph, tuple(rewrites), then, tuple(parts))
+    rewritten = _applied(graph, tuple(rewrites), then, tuple(parts))
     if scaled is not True and like is None:
-        _require_sizes_of_its_own(graph, made, but_samples=scaled == "samples")
-    return made
+        _require_sizes_of_its_own(graph, rewritten, but_samples=scaled == "samples")
+    return rewritten
 
 
 def also(graph: Graph, *rewrites: Rewrite) -> Graph:
     """The graph after some rewrites more, for those who try many: it is not kept. Raises as `applied`."""
     require_graph(graph)
-    made = _lowered(graph, (*graph.rewrites, *rewrites), None, ())
-    _require_sizes_of_its_own(graph, made)
-    return made
+    rewritten = _lowered(graph, (*graph.rewrites, *rewrites), None, ())
+    _require_sizes_of_its_own(graph, rewritten)
+    return rewritten
 
 
 def _lowered(
@@ -139,13 +139,13 @@ def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
     )
 
 
-def _require_sizes_of_its_own(graph: Graph, made: Graph, but_samples: bool = False) -> None:
+def _require_sizes_of_its_own(graph: Graph, rewritten: Graph, but_samples: bool = False) -> None:
     """Raises `RewriteError`: some parts that were just made are of other sizes than was said.
 
     Args:
         but_samples: they may be so along the samples.
     """
-    state, known = _state(made), {each[:2] for each in _state(graph).scaled}
+    state, known = _state(rewritten), {each[:2] for each in _state(graph).scaled}
     for name, cut, reason in state.scaled:
         if (name, cut) in known:
             continue

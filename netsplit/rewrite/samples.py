@@ -81,12 +81,12 @@ def _replicate(graph: Graph, parts: tuple[float, ...]) -> tuple[Rewrite, ...]:
 
 @once_of
 def samples_axes(graph: Graph) -> dict[str, Axis]:
-    """Of the nodes that can be cut along the samples, the axis that these are."""
+    """The axis of the samples in the nodes that can be cut along them."""
     return {cut.call.node.name: cut.axis for cut in _cuts(graph, ())}
 
 
 def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
-    """For parts 1, 2, ... of all these operators copies of what they read of weights, by their numbers.
+    """Copies of the weights that parts 1, 2, ... of all these operators read, by their numbers.
 
     Raises:
         RewriteError: one is of no operator of the graph.
@@ -112,7 +112,7 @@ def reads_weights(graph: Graph, name: str) -> bool:
 
 
 def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:
-    """Of all nodes but these; and the first that could not be cut after all, "" for none."""
+    """Splits of all nodes but these; and the first that could not be cut after all, "" for none."""
     splits = tuple(
         Split(cut.call.node.name, cut.axis, tuple(int(cut.scale) * size for size in sizes))
         for cut in _cuts(graph, whole)
@@ -130,7 +130,7 @@ def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
     shapes = {k: graph.variables[k].shape for k in graph.input_variables}
     lies = {k: AxisIn(0) for k, shape in shapes.items() if shape and shape[0] == graph.batch_size}
     calls, ways = ways_of_graph(graph)
-    made: set[str] = set()
+    yielded: set[str] = set()
     for name, call in calls.items():
         cut = None
         if name not in whole and not _moves(call.node):
@@ -139,9 +139,9 @@ def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
         if cut is None:
             lies |= _kept(graph, call, lies)
             continue
-        for each in (*_made_for(graph, cut, lies, whole), cut):
-            if each.call.node.name not in made:  # else made in parts for others, along another axis
-                made.add(each.call.node.name)
+        for each in (*_producer_cuts(graph, cut, lies, whole), cut):
+            if each.call.node.name not in yielded:  # else made in parts for others, along another axis
+                yielded.add(each.call.node.name)
                 yield each
                 lies |= {k: own for k, own in each.makes().items() if own.blocks == 1}
 
@@ -157,12 +157,12 @@ def _along(
     return None if any(where.blocks > 1 for where in way.cut.values()) else cut
 
 
-def _made_for(
+def _producer_cuts(
     graph: Graph, cut: FollowedCut, lies: Mapping[str, AxisIn], whole: Collection[str]
 ) -> list[FollowedCut]:
     """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
     made of. What nobody can make so stays whole, and is cut where it is."""
-    made: dict[str, FollowedCut] = {}
+    cuts: dict[str, FollowedCut] = {}
     calls, ways = ways_of_graph(graph)
     for (tag, k), wanted in cut.reads():
         name = graph.variables[k].producer if tag == "var" else None
@@ -172,15 +172,15 @@ def _made_for(
             own = cut_fitting(calls[name], axis, way, graph.batch_size, {k: wanted}, made=True)
             fits = own is not None and own.blocks == 1 and own.scale.denominator == 1
             if own is not None and fits and not way.in_one and not own.cuts_weights:
-                before = _made_for(graph, own, lies, whole)
-                made |= {each.call.node.name: each for each in (*before, own)}
+                before = _producer_cuts(graph, own, lies, whole)
+                cuts |= {each.call.node.name: each for each in (*before, own)}
                 break
-    return list(made.values())
+    return list(cuts.values())
 
 
 def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, AxisIn]) -> dict[str, AxisIn]:
-    """Of an operator that stays whole: where samples lay before, in what has as much there."""
-    made: dict[str, AxisIn] = {}
+    """Where samples lie in what a whole operator makes: as in its inputs, where the size is the same."""
+    axes: dict[str, AxisIn] = {}
     for k in filter(None, call.node.outputs):
         shape = graph.variables[k].shape
         alike = (
@@ -191,8 +191,8 @@ def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, AxisIn]) -> dict[str
             and shape[lies[name].dim] == graph.variables[name].shape[lies[name].dim]
         )
         if (own := next(alike, None)) is not None:
-            made[k] = own
-    return made
+            axes[k] = own
+    return axes
 
 
 def _moves(node: Node) -> bool:

@@ -60,7 +60,7 @@ def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
 
 
 def _measured(costs: DeviceCosts, after: Graph, new: Iterable[str]) -> dict[str, PartCosts]:
-    """Of those new nodes whose like was measured."""
+    """Costs of the new nodes whose like was measured."""
     if not costs.parts:
         return {}
     measured, deferrable = {}, deferrable_nodes(after)
@@ -122,7 +122,7 @@ def _moved(work: Work, rate: float) -> NodeSeconds:
 
 
 def _seconds_per_byte(costs: DeviceCosts, graph: Graph) -> float:
-    """Of moving; where nothing says it, as all nodes take together for theirs."""
+    """Seconds per byte of moving; where nothing says it, as all nodes take together for theirs."""
     if costs.accumulate_s_per_byte > 0:
         return costs.accumulate_s_per_byte / _MOST_PASSES
     nbytes = _forward_bytes(graph)

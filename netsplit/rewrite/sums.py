@@ -30,7 +30,7 @@ Term = tuple[Path, TensorPiece]
 
 @dataclass(frozen=True)
 class Adder:
-    """Of one tensor, whose wants are known.
+    """Adds up the terms of one tensor, whose wants are known.
 
     Args:
         name: what its nodes' names begin with.
@@ -86,18 +86,18 @@ class Adder:
         parts = [self._sum(each, box, self._within(each, alone), alone, False) for each in inner.values()]
         if len({tuple(piece.region for piece in part) for part in parts}) > 1:
             parts = [[self._joined(part, box)] for part in parts]
-        made: list[TensorPiece] = []
+        pieces_of_sum: list[TensorPiece] = []
         for pieces in zip(*parts, strict=True):
             region = pieces[0].region
             if alone is not None or self._nbytes(region) < len(pieces) * self.sliced_bytes:
-                made.append(self._added(pieces, region, at, all_terms))
+                pieces_of_sum.append(self._added(pieces, region, at, all_terms))
                 continue
             slices = cut_evenly(region, len(pieces))
             views = [self.holdings.cut(self.tensor, piece, slices) for piece in pieces]
             for i, each in enumerate(slices):
                 own = [TensorPiece(view[i], each, p.place) for view, p in zip(views, pieces, strict=True)]
-                made.append(self._added(own, each, pieces[i].place, False))
-        return made
+                pieces_of_sum.append(self._added(own, each, pieces[i].place, False))
+        return pieces_of_sum
 
     def _within(self, terms: Sequence[Term], alone: Path | None) -> Path:
         """Where some of the terms are added in one piece: where all are wanted, if one of them is there."""
@@ -117,15 +117,15 @@ class Adder:
             args = tuple({tag: k} for tag, k in (total, piece.reference))
             all_of_it = all_terms and i == len(pieces) and region == self.tensor.full
             if all_of_it and whole is not None and whole[1] not in self.emitter.layouts:
-                made = self.emitter.move(whole[0], _ADD, args, self.tensor.like, role, [whole[1]])
+                variable = self.emitter.move(whole[0], _ADD, args, self.tensor.like, role, [whole[1]])
             else:
                 name = self.emitter.fresh(f"{self.name}:add")
-                made = self.emitter.move(name, _ADD, args, self.tensor.like, role)
-            total = "var", made
+                variable = self.emitter.move(name, _ADD, args, self.tensor.like, role)
+            total = "var", variable
         return TensorPiece(total, region, place)
 
     def _joined(self, pieces: Sequence[TensorPiece], box: Region) -> TensorPiece:
-        """Of slices that others do not have alike."""
+        """One piece from slices."""
         if len(pieces) == 1:
             return pieces[0]
         whole = Tensor(box, self.tensor.like, self.tensor.role)

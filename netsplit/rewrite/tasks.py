@@ -105,7 +105,7 @@ class OperatorTasks:
 
     @property
     def paths(self) -> list[Path]:
-        """Of all its parts, in order."""
+        """The paths of all its parts, in order."""
         paths: list[Path] = [()]
         for cut in self.cuts:
             inner = range(len(cut.sizes))
@@ -132,9 +132,9 @@ class OperatorTasks:
 
     def with_cut(self, cut: TaskCut) -> OperatorTasks:
         """Whose parts read the weights that what is cut read."""
-        made = replace(self, cuts=(*self.cuts, cut), weights=(0,), places=())
+        cut_again = replace(self, cuts=(*self.cuts, cut), weights=(0,), places=())
         known = dict(zip(self.paths, self._every, strict=True))
-        return replace(made, weights=tuple(self._of(known, path) for path in made.paths))
+        return replace(cut_again, weights=tuple(self._of(known, path) for path in cut_again.paths))
 
     def with_weights(self, path: Path, weights: Weights) -> OperatorTasks:
         """What one part reads."""
@@ -154,7 +154,7 @@ class OperatorTasks:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> OperatorTasks:
-        """Of what `to_dict` gave, after JSON.
+        """Reads what `to_dict` gave, after JSON.
 
         Raises:
             RewriteError: it is something else.

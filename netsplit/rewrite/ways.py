@@ -82,11 +82,11 @@ class OperatorPart:
 
     @property
     def whole_size(self) -> int:
-        """In all blocks together."""
+        """The size in all blocks together."""
         return self.size * self.blocks
 
     def sizes(self, made_for: tuple[int, ...], axis: int) -> list[int]:
-        """Of what the part makes, in parts along that dimension; of `made_for` when the way was made."""
+        """The shape of what the part makes, in parts along that axis; `made_for`: when the way was made."""
         now = self.output or made_for
         return [*now[:axis], made_for[axis] // self.of * self.size, *now[axis + 1 :]]
 
@@ -109,7 +109,7 @@ def _nothing(_: OperatorPart) -> Arguments:
 
 @dataclass(frozen=True)
 class Way:
-    """Of cutting an operator along one axis of this size.
+    """A way to cut an operator along one axis of this size.
 
     Args:
         cut: arguments that are cut; all others every part is given whole.
@@ -188,12 +188,11 @@ class SplitCall:
         return self.arguments[place] if isinstance(place, str) else self.arguments[place[0]][place[1]]
 
     def reference(self, place: Place) -> Reference:
-        """Of a tensor that is given."""
+        """The reference of a tensor argument."""
         ((tag, name),) = references(self.template(place))
         return tag, name
 
     def shape(self, place: Place) -> tuple[int, ...]:
-        """Of a tensor that is given."""
         tag, name = self.reference(place)
         return self.layouts[name].shape if tag == "var" else self.initializers[name].shape
 

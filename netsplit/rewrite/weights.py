@@ -39,7 +39,7 @@ class WeightReader:
 
 
 class WeightsRead:
-    """Of all tasks of a graph that is being lowered.
+    """The weights that the tasks of a graph read while it is lowered.
 
     Args:
         readers: of every initializer that tasks read.
@@ -126,9 +126,9 @@ class WeightsRead:
         sizes = tuple(now(length_of(runs)) for runs in box)
         if not copy and sizes == initializer.shape:
             return initializer
-        made = replace(initializer, name=region.named(sizes), shape=sizes, region=region)
-        self.emitter.add_initializer(made, initializer.name)
-        return made
+        copied = replace(initializer, name=region.named(sizes), shape=sizes, region=region)
+        self.emitter.add_initializer(copied, initializer.name)
+        return copied
 
     def read(self, k: str, like: Node, tasks: Sequence[tuple[WeightReader, Path]]) -> list[Reference]:
         """What the tasks of one operator are given as one argument."""
@@ -150,25 +150,27 @@ class WeightsRead:
                 wants, self.holdings.fetch(self._tensor(k, copy, like), wants, k), strict=True
             )
         }
-        made: list[Reference] = []
+        references: list[Reference] = []
         for reader, place in tasks:
             copy = self._copy(k, reader)
             if self._at_once(k, reader):
                 own = self._is[k, copy][reader.region].name
                 direct = (reader.uncut and reader.weights != "home") or own in self._alone
-                made.append(("init", own) if direct else self._alias(("init", own), like))
+                references.append(("init", own) if direct else self._alias(("init", own), like))
                 continue
             reference = fetched[copy, (reader.region, place)]
             viewed = reference[0] == "var" and reference not in self._aliases.values()
-            made.append(self._alias(reference, like) if reader.weights == "home" and viewed else reference)
-        return made
+            references.append(
+                self._alias(reference, like) if reader.weights == "home" and viewed else reference
+            )
+        return references
 
     def _at_once(self, k: str, reader: WeightReader) -> bool:
         """Whether an initializer is what it reads."""
         return k not in self.gathered and reader.region in self._is[k, self._copy(k, reader)]
 
     def _tensor(self, k: str, copy: int, like: Node) -> Tensor:
-        """Of its initializers; in parts, those that several read are variables."""
+        """The initializers of a parameter as a tensor; in parts, those that several read are variables."""
         tensor = self._tensors.get((k, copy))
         if tensor is None:
             full = whole_region(self.emitter.captured.initializers[k].shape)

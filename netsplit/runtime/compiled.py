@@ -18,7 +18,7 @@ COMPILING_S = 900.0
 
 
 def check_backend(backend: str | None, devices: Iterable[str], autocast: str | None = None) -> None:
-    """Before any worker starts.
+    """Check the backend before any worker starts.
 
     Args:
         devices: torch's names of them.

@@ -119,7 +119,7 @@ class DistributedRuntime:
 
     @property
     def attempts(self) -> Attempts:
-        """On these workers; raises as `pool`."""
+        """Attempts on these workers; raises as `pool`."""
         self._require_held()
         return self._attempts
 
@@ -205,7 +205,7 @@ class DistributedRuntime:
 
     @property
     def learning_rates(self) -> list[float]:
-        """Of the optimiser's groups, which every device has alike."""
+        """Learning rates of the optimiser's groups, which every device has alike."""
         rates: list[float] = self.pool.call_one(self._training_rank, worker_calls.rates)
         return rates
 
@@ -276,12 +276,12 @@ class DistributedRuntime:
         return sum(each.layout.nbytes for each in moving)
 
     def late_state(self) -> dict[str, Tensor]:
-        """Of the initializers that later programs brought and that are no constants: what workers hold."""
+        """Workers' values of the initializers that later programs brought and that are no constants."""
         return self._held.late()
 
     @property
     def _training_rank(self) -> int:
-        """Of the first device that has trained parameters: its optimiser has taken every step."""
+        """The rank of the first device with trained parameters: its optimiser has taken every step."""
         program, initializers = self.program, self.program.graph.initializers
         trains = (any(initializers[k].requires_grad for k in program.held[name]) for name in program.devices)
         return next((rank for rank, each in enumerate(trains) if each), 0)
@@ -332,12 +332,12 @@ class DistributedRuntime:
         outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
-            here = _here(program, batch)
-            if not self._nonfinite(f"{loss}{none_counts(outputs)}", program, here, number, fractions, key):
+            inputs = _input_tensors(program, batch)
+            if not self._nonfinite(f"{loss}{none_counts(outputs)}", program, inputs, number, fractions, key):
                 self.loss, self.metrics = loss, None
                 return []
             if program.steps_last:  # otherwise it is done, and cannot be taken back
-                outputs = self._trained(program, batch, here, number, how)
+                outputs = self._trained(program, batch, inputs, number, how)
         self._words.trained(program, loss, outputs, self.draws.batches + 1)
         let_interrupt()  # until here it can be taken back
         with interrupts_held(firmly=True):
@@ -380,7 +380,7 @@ class DistributedRuntime:
             self.attempts.abandon()
             require_steady(program, attempt)
             absent = self.absent[number] = nothing
-            feeds = _here(program, batch)
+            feeds = _input_tensors(program, batch)
         raise AssertionError("an iteration ends")
 
     def _nonfinite(
@@ -416,6 +416,6 @@ class DistributedRuntime:
         self.waiting = False
 
 
-def _here(program: Program, batch: Batch | UnreadBatch) -> list[dict[str, Tensor]]:
+def _input_tensors(program: Program, batch: Batch | UnreadBatch) -> list[dict[str, Tensor]]:
     """What it is fed of a batch, read here."""
     return split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)

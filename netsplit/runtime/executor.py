@@ -228,7 +228,7 @@ class Executor(HandingOn):
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
         self._whole(ins)
-        piece, self.targets.microbatch = self.pieces.of(s, i), i
+        piece, self.targets.microbatch = self.pieces.piece(s, i), i
         piece.run = piece.usual if self.inspection is None else self.inspection.watching(piece.module, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
         weights = self._bind(piece, ins.version)
@@ -309,7 +309,7 @@ class Executor(HandingOn):
 
     def _backward(self, ins: Backward) -> None:
         s, i = ins.segment, ins.microbatch
-        context, piece = self.state.contexts.pop((s, i)), self.pieces.of(s, i)
+        context, piece = self.state.contexts.pop((s, i)), self.pieces.piece(s, i)
         if ins.part != "weight":
             self._whole(ins)
         if ins.part == "weight":

@@ -168,5 +168,5 @@ def microbatch_sizes(program: Program) -> list[int]:
 
 
 def _graphs(program: Program) -> list[Graph]:
-    """Of every micro-batch."""
+    """The graph of every micro-batch."""
     return [program.graph] * (program.microbatches - 1) + [program.tail or program.graph]

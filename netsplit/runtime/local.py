@@ -204,7 +204,7 @@ class LocalRuntime:
         return whole_tensors(tensors, regions)
 
     def executors_of(self, program: Program) -> dict[str, Executor]:
-        """By device; made when the program is first run."""
+        """Executors by device; made when the program is first run."""
         if id(program) not in self._kept:
             transport = LocalTransport(self.torch_device)
             executors = {

@@ -158,13 +158,13 @@ class DevicePieces:
             if isinstance(ins, Backward) and ins.part == "input"
         }
         splitting = {s for s, _ in self.split}
-        self.whole = self._of(program.graph, set(segments))
-        self.deferrable = self._of(program.graph, splitting, deferrable=True)
+        self.whole = self._pieces(program.graph, set(segments))
+        self.deferrable = self._pieces(program.graph, splitting, deferrable=True)
         self.tail: dict[int, Piece] = {}
         if program.tail is not None:
             last = {s for s in splitting if (s, self.last) in self.split}
-            self.tail = self._of(program.tail, set(segments) - last)
-            self.tail |= self._of(program.tail, last, deferrable=True)
+            self.tail = self._pieces(program.tail, set(segments) - last)
+            self.tail |= self._pieces(program.tail, last, deferrable=True)
 
     @property
     def written(self) -> set[str]:
@@ -176,13 +176,13 @@ class DevicePieces:
         """Whether a segment has parameters."""
         return bool(self.whole[s].trainable)
 
-    def of(self, s: int, i: int) -> Piece:
+    def piece(self, s: int, i: int) -> Piece:
         """What computes micro-batch i of segment s."""
         if i == self.last:
             return self.tail[s]
         return self.deferrable[s] if (s, i) in self.split else self.whole[s]
 
-    def _of(self, graph: Graph, segments: set[int], deferrable: bool = False) -> dict[int, Piece]:
+    def _pieces(self, graph: Graph, segments: set[int], deferrable: bool = False) -> dict[int, Piece]:
         return {
             s: Piece(
                 graph,

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 
 import torch
 
@@ -51,13 +50,13 @@ class TimelineRecorder:
         for index, start, end in self.marks:
             assert self.zero is not None
             start_s, end_s = (self.began_s + self.zero.elapsed_time(mark) / 1e3 for mark in (start, end))
-            self.events[index] = replace(self.events[index], start_s=start_s, end_s=end_s)
+            self.events[index] = self.events[index]._replace(start_s=start_s, end_s=end_s)
         self.ended_s = time.perf_counter()
 
     def span(
         self, kind: EventKind, name: str, microbatch: int, torch_device: torch.device
     ) -> AbstractContextManager[None]:
-        """While the device does this."""
+        """Times what the device does within."""
         return self._recorded(kind, name, microbatch, torch_device) if self.recording else _UNRECORDED
 
     @contextmanager
@@ -74,7 +73,7 @@ class TimelineRecorder:
         self.events.append(Event(self.device, kind, name, microbatch, start, time.perf_counter()))
 
     def _mark(self, torch_device: torch.device) -> torch.cuda.Event | None:
-        """Where the stream stands; nothing on a CPU."""
+        """A mark in the stream; nothing on a CPU."""
         if torch_device.type != "cuda":
             return None
         if self.zero is None:
@@ -118,6 +117,6 @@ def timeline_events(events: Iterable[Event], zero_s: float) -> tuple[Event, ...]
             end_s = had.get(
                 (e.peer, e.device, f"{what} of micro-batch {e.microbatch}", e.microbatch), e.end_s
             )
-            e = replace(e, end_s=max(end_s, e.start_s))
-        merging[n] = replace(e, start_s=e.start_s - zero_s, end_s=e.end_s - zero_s)
+            e = e._replace(end_s=max(end_s, e.start_s))
+        merging[n] = e._replace(start_s=e.start_s - zero_s, end_s=e.end_s - zero_s)
     return tuple(sorted(merging, key=lambda e: e.start_s))

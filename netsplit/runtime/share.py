@@ -20,7 +20,7 @@ from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph, Initializer, Region
 from netsplit.graph.storage import sparse_gradients
 from netsplit.optim.learning_rate import LearningRate, step
-from netsplit.optim.optimizers import ForModel, Made, OptimizerFactory, make_optimizer
+from netsplit.optim.optimizers import ForModel, NamedOptimizer, OptimizerFactory, make_optimizer
 from netsplit.profile.costs import Offload
 from netsplit.runtime.offload.moments import HostMoments
 from netsplit.runtime.offload.saved_tensors import HostMemory
@@ -177,16 +177,16 @@ class Share:
                 tensors[name] = torch.nn.Parameter(copy) if name in names else copy
         regions = dict(regions or {}) | ({} if sliced is None else sliced.regions)
         own = _stepped(tensors, sliced)
-        made: Made | None = None
+        named: NamedOptimizer | None = None
         if optimizer is not None and (own or (isinstance(optimizer, ForModel) and optimizer.parameters)):
-            made = make_optimizer(optimizer, own, {k: each.whole for k, each in regions.items()})
+            named = make_optimizer(optimizer, own, {k: each.whole for k, each in regions.items()})
         rule = rule or UpdateRule()
         scale = LossScale() if rule.loss_scaling else None
         share = cls(tensors, None, rule, copies, scale, regions=regions, sliced=sliced)
-        if made is not None:
-            share.optimizer, share.groups = made.optimizer, made.groups
+        if named is not None:
+            share.optimizer, share.groups = named.optimizer, named.groups
             if rule.learning_rate is not None:
-                share.scheduler = rule.learning_rate.of(made.optimizer)
+                share.scheduler = rule.learning_rate.scheduler_for(named.optimizer)
         if rule.ema_decay is not None:
             share.averages = Averages(rule.ema_decay, {k: p.detach().clone() for k, p in own.items()})
         if offload:
@@ -258,7 +258,7 @@ class Share:
 
     @property
     def learning_rates(self) -> list[float]:
-        """Of every group."""
+        """Learning rates of the optimiser's groups."""
         return [] if self.optimizer is None else [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def set_learning_rates(self, rates: Sequence[float]) -> None:
@@ -392,5 +392,5 @@ def _stepped(tensors: Mapping[str, Tensor], sliced: SlicedParameters | None) -> 
 
 
 def _held(gradient: Tensor) -> Tensor:
-    """Of a sparse one what it holds: its elements that are not 0."""
+    """The values that a sparse gradient holds; a dense one itself."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -108,7 +108,7 @@ class IterationValues:
         self.parts.setdefault((k, i), []).append((place, grad))
 
     def collect(self, k: str, i: int, backwards: int) -> None:
-        """After one of so many backwards of micro-batch i that read such a `k`: add what they gave to the sum
+        """Note one of so many backwards of micro-batch i that read such a `k`: add what they gave to the sum
         once all are over, as a parameter would have it.
         """
         left = self.to_come[k, i] = self.to_come.get((k, i), backwards) - 1
@@ -122,7 +122,7 @@ class IterationValues:
         self.sums[k] = (before.add_(total) if own else before + total), True
 
     def sum_of(self, k: str) -> Tensor | None:
-        """Of a variable's gradients over the micro-batches, which are forgotten here."""
+        """The sum of a variable's gradients over the micro-batches, which are forgotten here."""
         total, _ = self.sums.pop(k, (None, False))
         return total
 
@@ -139,7 +139,7 @@ class IterationValues:
 
 
 def sum_of(terms: Sequence[Tensor]) -> Tensor | None:
-    """Of gradients, one after another."""
+    """The sum of gradients, added one after another; None of none."""
     total: Tensor | None = None
     for term in terms:
         total = term if total is None else total + term
@@ -177,7 +177,7 @@ def places_of_copies(
 
 
 def backwards_of(program: Program, device: str, segments: Mapping[int, Segment]) -> Counter[str]:
-    """In how many backwards of a micro-batch the device makes gradients of what lasts or is pooled."""
+    """The number of backwards of a micro-batch that make gradients of what lasts or is pooled."""
     trained = {
         ins.segment
         for ins in program.instructions[device]

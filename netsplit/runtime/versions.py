@@ -111,7 +111,7 @@ class Before:
         return cls(copies, {k: p.grad.clone() for k, p in every.items() if p.grad is not None})
 
     def restore(self, share: Share) -> None:
-        """Only once: the copies become the gradients."""
+        """Restore, once: the copies become the gradients."""
         with torch.no_grad():
             for k, tensor in self.written.items():
                 share.tensors[k].detach().copy_(tensor)

@@ -98,7 +98,7 @@ class Attempt:
         return failure
 
     def unfed(self, failure: BatchFailure) -> BatchFailure:
-        """In the place of `compute`, where there is no batch: so that no other device waits in vain."""
+        """Replaces `compute` where there is no batch, so that no other device waits in vain."""
         self.executor.recorder.begin()
         self._drain(0)
         return failure
@@ -263,7 +263,7 @@ def add(worker: Worker, number: int, program: Program, values: dict[str, Tensor]
 
 
 def _read(worker: Worker, program: Program, names: list[str]) -> dict[str, Tensor]:
-    """Of the source of weights; parts as pieces of wholes, of which one is here at a time."""
+    """Reads from the source of weights; parts as pieces of wholes, of which one is here at a time."""
     weights: WeightSource | None = worker.memory["weights"]
     assert weights is not None or not names, f"{names[0]} has no value"
     if weights is None:
@@ -324,7 +324,7 @@ def train(
     if failure is not None:
         return failure
     outputs = {name: float(tensor) for name, tensor in executor.state.outputs.items()}
-    outputs |= executor.targets.told()
+    outputs |= executor.targets.outputs()
     return DeviceComputed(outputs, frozenset(executor.state.nothing), share.learning_rates)
 
 
@@ -335,7 +335,7 @@ def inspect(
     executor: Executor = worker.memory["programs"][number]
     inspection = executor.inspection = Inspection()
     share = executor.share
-    inspection.of({share.initializer(name): tensor for name, tensor in share.kept.items()})
+    inspection.inspect({share.initializer(name): tensor for name, tensor in share.kept.items()})
     attempt = worker.memory["attempt"] = Attempt(executor)
     try:
         attempt.compute(feeds, fractions, False, key)
@@ -431,7 +431,7 @@ def set_rates(worker: Worker, rates: list[float]) -> None:
 
 
 def set_scale(worker: Worker, scale: LossScale) -> None:
-    """As those devices have it that stepped."""
+    """Set the scale of the devices that stepped."""
     worker.memory["share"].scale = scale
 
 

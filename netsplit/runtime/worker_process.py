@@ -142,8 +142,8 @@ class _LogLine:
             reply = Reply(error=str(error), known=True, trace=traceback.format_exc())
         except Exception as error:
             lost = is_of_connection(error)
-            told = f"rank {self.rank} lost its peers ({one_line(error)})" if lost else one_line(error)
-            reply = Reply(error=told, known=lost, waited=lost, trace=traceback.format_exc())
+            reason = f"rank {self.rank} lost its peers ({one_line(error)})" if lost else one_line(error)
+            reply = Reply(error=reason, known=lost, waited=lost, trace=traceback.format_exc())
         self.busy.clear()
         place = self.heartbeat_file.place if reply.error and self.heartbeat_file is not None else None
         self._send(replace(reply, number=self.answered, place=place))

@@ -23,6 +23,7 @@ from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.graph.surroundings.settings import settings
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, DeviceCosts
 from netsplit.profile.measure.clock import host_seconds_per_byte, reference_seconds
 from netsplit.profile.measure.compute import Profiler, walks_to_settle
@@ -120,13 +121,6 @@ class Calibrator:
         )
         kept = cache.get(digest, task.graph.nodes)
         measured, age_s = kept if kept is not None else (None, 0.0)
-        if measured is not None and not measured.steady and digest in cache.unsure:
-            log.info(
-                "Using the costs measured on %s %s ago. The slow-down between workers stays as an earlier "
-                "job of this command measured it, uncertain.",
-                device.name, _ago(age_s),
-            )  # fmt: skip
-            return cache.unsure[digest]
         if measured is not None:
             tried = mates if measured.steady else [rank]
             if not self._still_true(measured, age_s, tried, rank):
@@ -147,8 +141,6 @@ class Calibrator:
             return measured
         complete = self._together(measured, mates)
         cache.put(digest, complete if complete.steady else replace(measured, steady=False), age_s)
-        if not complete.steady and cache.folder is not None:
-            cache.unsure[digest] = complete
         return complete
 
     def _measured_alone(self, rank: int) -> Measured:
@@ -164,7 +156,7 @@ class Calibrator:
         return measured
 
     def _together(self, alone: Measured, mates: list[int]) -> Measured:
-        """With what shows only while several devices of a host compute: copying, and the trial run's fit."""
+        """Costs with what shows only while several devices compute: copying, and the trial run's fit."""
         copying = self.pool.call(_measure_copying, mates[:2])
         costs = replace(alone.costs, copy_s_per_byte=sum(copying[rank] for rank in mates[:2]) / 2)
         trial = self._trial(mates)
@@ -278,7 +270,12 @@ def _measuring(worker: Worker, task: Calibration) -> Generator[None, None, Measu
 def _instruction_seconds(worker: Worker, microbatches: int = 16) -> float:
     name, graph = worker.device.name, trivial_step()
     cluster = Cluster("alone", (worker.device,), {})
-    program = compile_program(graph, {"mul": name}, {"mul": 0}, cluster, GPipe(microbatches))
+    program = compile_program(
+        graph,
+        Placement("given", {"mul": name}, {"mul": 0}, SolverReport("heuristic", 0.0)),
+        cluster,
+        GPipe(microbatches),
+    )
     share = Share.of({"w": torch.ones(1)}, worker.torch_device, None, ["w"])
     transport = LocalTransport({name: worker.torch_device})
     executor = Executor(program, name, share, transport, worker.torch_device)

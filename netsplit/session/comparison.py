@@ -32,6 +32,7 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
+from netsplit.runtime.checkpoint.cut import saved_cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.session.request import Request
@@ -39,14 +40,15 @@ from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
 from netsplit.settings import Settings
 from netsplit.tracking import ComparisonRow, ComparisonRun, MethodRun, Tracker
-from netsplit.tracking.figures import link_figure
 from netsplit.tracking.records import (
     Comparison,
     Progress,
     ProgressRecorder,
     capacities,
+    keep_trained,
     record_comparison,
     record_decisions,
+    record_model,
     record_plan,
     record_result,
     record_row,
@@ -54,15 +56,18 @@ from netsplit.tracking.records import (
     record_workload,
     write_last_plan,
 )
-from netsplit.tracking.trained import keep_trained, record_model
 from netsplit.training.adapt.switchable import check_adaptable
-from netsplit.training.checkpoints import opened_checkpoints, origin_checkpoint, stable_folder
-from netsplit.training.decided_cut import as_decided, as_saved, keep
+from netsplit.training.checkpoints import (
+    newest,
+    opened_checkpoints,
+    origin_checkpoint,
+    stable_folder,
+)
 from netsplit.training.epochs import fit
 from netsplit.training.metrics import Metric, accuracy, chosen_metric, update_metric
 from netsplit.training.options import Training
 
-__all__ = ["Experiment", "Shared", "compare", "each_method", "experiment_of", "recorded"]
+__all__ = ["Experiment", "Shared", "as_saved", "compare", "each_method", "experiment_of", "recorded"]
 
 log = logging.getLogger(__name__)
 
@@ -162,9 +167,6 @@ def compare(
         if problem.costs.predicted and (unknown := unknown_in_words(problem.graph)):
             source["unknown_operators"] = unknown
         parent.tags(source)
-        if session.link_samples:
-            link_figure(session.link_samples, problem.cluster.links, folder / "links.png")
-            parent.artifact(folder / "links.png")
 
         def row(plan: Plan, run: MethodRun, comparison: Comparison) -> ComparisonRow:
             run.tags(source)
@@ -237,23 +239,37 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
     settings, schedule = experiment.settings, experiment.schedule
     first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
     step = session.step(experiment.model, experiment.loss, first, experiment.training)
-    if not isinstance(schedule, AutoSchedule):
+    if not schedule.decides_everything:
         return Shared(step, session.problem(step, schedule))
     ((name, method),) = experiment.partitioners.items()
-    folder = experiment.stable / name if settings.resume == "auto" else None
-    if folder is not None:
-        schedule = as_decided(schedule, folder)
+    checkpoint = None
+    if settings.resume == "auto":
+        checkpoint = newest(experiment.stable / name)
     elif settings.resume != "never":
-        schedule = as_saved(schedule, origin_checkpoint(settings.resume))
+        checkpoint = origin_checkpoint(settings.resume)
+    if checkpoint is not None:
+        schedule = as_saved(schedule, checkpoint)
     plan, whole = session.plan(step, schedule, method)
     assert whole is not None, "all was decided together"
-    if folder is not None:
-        keep(folder, whole.schedule.microbatches)
     return Shared(step, plan.asked, (plan, whole))
 
 
+def as_saved(asked: AutoSchedule, checkpoint: Path) -> AutoSchedule:
+    """With the number of micro-batches of a checkpoint's training, unless others are asked for.
+
+    Normalisations and rounding depend on it; devices, placement and schedule may be others each time.
+    """
+    cut, given = saved_cut(checkpoint), asked.microbatches
+    if cut is None or not (
+        given is None or cut.microbatches in ([given] if isinstance(given, int) else given)
+    ):
+        return asked
+    log.info("Using %d micro-batches, as in the checkpoint's training (%s).", cut.microbatches, checkpoint)
+    return replace(asked, microbatches=cut.microbatches)
+
+
 def _check_metric(experiment: Experiment, step: ModelStep, size: int) -> None:
-    """Before hours of training, by a micro-batch of the test half.
+    """Check the metric on a micro-batch of the test half, before hours of training.
 
     Raises:
         ConfigError: the metric is not for such outputs and targets.
@@ -286,8 +302,8 @@ def _method(
     model = session.deploy(step, plan, shared.whole)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = ProgressRecorder(run, progress)
-    here = comparison.folder / "checkpoints"
-    with opened_checkpoints(settings, experiment.config, experiment.stable, here, run.name) as checkpoints:
+    stored = comparison.folder / "checkpoints"
+    with opened_checkpoints(settings, experiment.stable, stored, run.name) as checkpoints:
         try:
             history = fit(
                 model, experiment.data, epochs=settings.epochs, seed=settings.seed, observer=observer,
@@ -299,7 +315,7 @@ def _method(
                 record_decisions(run, model.adaptation.decisions, folder)
             write_last_plan(model.plan, plan, folder)
         if checkpoints is not None:
-            log.info("%s: %s", run.name, checkpoints.told)
+            log.info("%s: checkpoints are kept in %s.", run.name, checkpoints.folder)
     comparison.histories[run.name] = history
     try:
         record_model(run, experiment.model, model, experiment.data)
@@ -307,7 +323,7 @@ def _method(
         decisions = () if model.adaptation is None else model.adaptation.decisions
         return record_row(run, plan, folder, measured, earlier, decisions)
     finally:
-        keep_trained(run, model, folder, settings)
+        keep_trained(model, folder, settings)
 
 
 def _steps_per_epoch(data: Data, settings: Settings) -> int:

@@ -42,7 +42,7 @@ class BatchCuts:
     _failed: str = ""  # why a few samples were not compared
 
     def allowed(self, graph: Graph, counts: Sequence[int]) -> list[int]:
-        """Of these numbers of micro-batches those to look at, by a few samples.
+        """The numbers of micro-batches to look at, as a few samples tell.
 
         Args:
             graph: of the model at any size.
@@ -84,7 +84,7 @@ class BatchCuts:
         self.differs = f"the losses of {name}'s micro-batches were not compared with its batch's: {why}"
 
     def at_size(self, graph: Graph, counts: Sequence[int]) -> list[int]:
-        """Of these numbers those to look at, by the batch in micro-batches of the graph's size.
+        """The numbers to look at, as the batch in micro-batches of the graph's size tells.
 
         Raises:
             CaptureError: it is to be kept whole, and that is none of these numbers.
@@ -111,7 +111,7 @@ class BatchCuts:
         self.remarks.append(f"the batch is kept whole: {differs} (schedule.microbatches=N cuts it anyway)")
         return [1]
 
-    def decided(
+    def checked_plan(
         self, decide: Callable[[Sequence[int]], WholePlan], counts: Sequence[int], at_size: bool = True
     ) -> WholePlan:
         """Decide; and anew where only micro-batches of the very size that is decided differ.
@@ -123,12 +123,12 @@ class BatchCuts:
         if not at_size:
             self.not_at_size()
         plan = decide(counts)
-        told = self.differs
+        differed = self.differs
         if not at_size or plan.schedule.microbatches in self.at_size(plan.plan.problem.graph, counts):
-            notes = (self.differs, *plan.notes) if self.differs != told else plan.notes
+            notes = (self.differs, *plan.notes) if self.differs != differed else plan.notes
             return replace(plan, notes=notes)
         return decide([1])
 
-    def told(self, microbatches: int) -> tuple[str, ...]:
+    def notes_for(self, microbatches: int) -> tuple[str, ...]:
         """What is to be said of a plan with so many."""
         return (*self.remarks, *([self.differs] if self.differs and microbatches > 1 else ()))

@@ -1,7 +1,7 @@
 """From a training step and what it costs to a problem under a schedule, or to a whole plan.
 
 ModelStep + CostSource ──problem_of──► Problem        of a schedule that is given
-                          └─decided─────► WholePlan      of all that is open
+                          └─decide_training► WholePlan      of all that is open
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.per_microbatch import statistics_notes
 from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
-from netsplit.partition import Auto
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
@@ -37,7 +36,7 @@ from netsplit.session.sizes import StepSizes
 from netsplit.session.step import ModelStep
 from netsplit.training.adapt.switchable import changeable
 
-__all__ = ["decided", "foreseen", "problem_of", "training_plan"]
+__all__ = ["decide_training", "plan_ahead", "problem_of", "training_plan"]
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +67,8 @@ def problem_of(
     """
     stages, asked, samples = stages or Stages(), step.training, step.whole.samples
     size = schedule.microbatch_size(samples)
-    check = source.here and asked.check
-    if source.here:
+    check = source.is_local and asked.check
+    if source.is_local:
         _refuse_skipping(step, schedule)
     elif size * schedule.microbatches != samples:
         raise _uneven(samples, schedule.microbatches)
@@ -77,9 +76,9 @@ def problem_of(
     stages.stage("capture")
     log.info("Capturing %s in micro-batches of %d samples.", step.name, size)
     example = step.example(size)
-    if source.here:
+    if source.is_local:
         step.warn_of_values(example)
-    graph = step.graph(example, check, told=logging.INFO)
+    graph = step.graph(example, check, level=logging.INFO)
     stages.note(f"{len(graph):,} operators")
     rest = step.whole.rows(samples - samples % size, samples)
     tail = step.graph(rest.own(), check) if rest.samples else None
@@ -87,9 +86,9 @@ def problem_of(
         with interrupts_held():
             cutting = BatchCuts(step, named=True)
             cutting.at_size(graph, cutting.allowed(graph, [schedule.microbatches]))
-        for line in (*cutting.told(schedule.microbatches), *statistics_notes(graph)):
+        for line in (*cutting.notes_for(schedule.microbatches), *statistics_notes(graph)):
             log.warning("%s", line)
-    if source.here:
+    if source.is_local:
         step.weights(graph, measured=not source.predicted)
         check_idle(step.optimizer, graph)
     if Offload.of(asked.offload).optimizer:
@@ -106,10 +105,10 @@ def problem_of(
     return step.problem(graph, costs, cluster, schedule, tail, meter)
 
 
-def decided(
+def decide_training(
     step: ModelStep,
     source: CostSource,
-    open_: AutoSchedule,
+    auto: AutoSchedule,
     method: Partitioner | None = None,
     stages: Stages | None = None,
 ) -> tuple[WholePlan, Problem]:
@@ -124,19 +123,19 @@ def decided(
         InfeasibleError: nothing fits.
         CaptureError, ConfigError, NetSplitError: as for `problem_of`.
     """
-    return _WholeDecision(step, source, open_, method, stages or Stages()).made()
+    return _WholeDecision(step, source, auto, method, stages or Stages()).decide()
 
 
 def training_plan(
     step: ModelStep,
     source: CostSource,
-    open_: AutoSchedule,
+    auto: AutoSchedule,
     method: Partitioner,
     stages: Stages | None = None,
 ) -> tuple[Plan, WholePlan]:
-    """The plan to train by, and what it was chosen from; raises as `decided`."""
-    whole, problem = decided(step, source, open_, method, stages)
-    if source.here:
+    """The plan to train by, and what it was chosen from; raises as `decide_training`."""
+    whole, problem = decide_training(step, source, auto, method, stages)
+    if source.is_local:
         problem = problem_of(step, source, whole.schedule, stages, problem)
     else:
         problem = step.problem(problem.graph, problem.costs, problem.cluster, whole.schedule)
@@ -147,16 +146,16 @@ def training_plan(
     return plan, whole
 
 
-def foreseen(
+def plan_ahead(
     step: ModelStep,
     source: CostSource,
     order: Schedule | AutoSchedule,
     method: Partitioner,
     stages: Stages | None = None,
 ) -> WholePlan:
-    """The plan under either kind of schedule; raises as `decided` does."""
-    if isinstance(order, AutoSchedule):
-        return decided(step, source, order, method, stages)[0]
+    """The plan under either kind of schedule; raises as `decide_training` does."""
+    if order.decides_everything:
+        return decide_training(step, source, order, method, stages)[0]
     problem = problem_of(step, source, order, stages)
     graph, cutting = problem.graph, BatchCuts(step, named=True)
     counts = cutting.allowed(graph, [order.microbatches])
@@ -165,10 +164,10 @@ def foreseen(
     else:
         cutting.not_at_size()
     if stages is not None:
-        stages.stage(f"plan by {method.name}", getattr(method, "time_limit_s", None), "s")
+        stages.stage(f"plan by {method.name}", method.time_limit_s, "s")
         problem = replace(problem, improved=stages.improved)
-    told = (*cutting.told(order.microbatches), *_refused(step, graph))
-    return plan_under(problem, method, step.whole.samples, told)
+    remarks = (*cutting.notes_for(order.microbatches), *_refused(step, graph))
+    return plan_under(problem, method, step.whole.samples, remarks)
 
 
 @dataclass
@@ -177,39 +176,39 @@ class _WholeDecision:
 
     step: ModelStep
     source: CostSource
-    open: AutoSchedule
+    auto: AutoSchedule
     method: Partitioner | None
     stages: Stages
     cutting: BatchCuts = field(init=False)
     remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.method = None if isinstance(self.method, Auto) else self.method
-        self.cutting = BatchCuts(self.step, self.open.microbatches is not None)
+        self.method = None if self.method is None or self.method.tries_others else self.method
+        self.cutting = BatchCuts(self.step, self.auto.microbatches is not None)
 
     @property
     def compared(self) -> bool:
         """Whether micro-batches are compared with the batch."""
-        return not self.source.here or self.step.training.check
+        return not self.source.is_local or self.step.training.check
 
-    def made(self) -> tuple[WholePlan, Problem]:
-        """With the first numbers of micro-batches; where nothing fits, with more."""
-        first = self._taken(self._counts())
-        if self.source.here and self.step.training.looks is not None and self.method is None:
-            self.open, self.remarks = changeable(self.open, first.graph(first.counts[0]))
+    def decide(self) -> tuple[WholePlan, Problem]:
+        """Decide with the first numbers of micro-batches; where nothing fits, with more."""
+        first = self._sizes(self._counts())
+        if self.source.is_local and self.step.training.looks is not None and self.method is None:
+            self.auto, self.remarks = changeable(self.auto, first.graph(first.counts[0]))
         samples = self.step.whole.samples
         try:
-            return self._of(first)
+            return self._decide_at(first)
         except InfeasibleError as refused:
-            further = self.open.further_counts(samples, first.counts) if max(first.counts) > 1 else ()
+            further = self.auto.further_counts(samples, first.counts) if max(first.counts) > 1 else ()
             if not further:
                 raise
             log.info("No plan fits yet: trying more micro-batches (%s).", ", ".join(map(str, further)))
             try:
-                sizes = self._taken(further)
-                if why_none_fits(sizes.by_bytes, sizes.counts, self.open) is not None:
+                sizes = self._sizes(further)
+                if why_none_fits(sizes.by_bytes, sizes.counts, self.auto) is not None:
                     raise refused
-                return self._of(sizes)
+                return self._decide_at(sizes)
             except InfeasibleError:
                 raise
             except NetSplitError:
@@ -217,17 +216,17 @@ class _WholeDecision:
 
     def _counts(self) -> Sequence[int]:
         samples = self.step.whole.samples
-        if self.source.here:
-            return self.open.counts(samples, self.source.count)
-        counts = self.open.counts(samples, self.source.count, equal=True)
+        if self.source.is_local:
+            return self.auto.counts(samples, self.source.count)
+        counts = self.auto.counts(samples, self.source.count, equal=True)
         equal = [m for m in counts if samples % m == 0]
         if not equal:
-            raise _uneven(samples, self.open.microbatches)
+            raise _uneven(samples, self.auto.microbatches)
         return equal
 
-    def _taken(self, counts: Sequence[int]) -> StepSizes:
-        samples, why = self.step.whole.samples, "" if self.source.here else _UNEQUAL
-        left_out = list(self.open.not_as_given(samples, counts, why))
+    def _sizes(self, counts: Sequence[int]) -> StepSizes:
+        samples, why = self.step.whole.samples, "" if self.source.is_local else _UNEQUAL
+        left_out = list(self.auto.not_as_given(samples, counts, why))
         cutting = self.cutting if self.compared else None
         sizes = StepSizes(self.step, self.source, counts, cutting, left_out)
         self.stages.stage(f"capture at {len(counts)} sizes of micro-batches")
@@ -237,30 +236,30 @@ class _WholeDecision:
             check_buckets(self.step.optimizer)
         return sizes
 
-    def _of(self, sizes: StepSizes) -> tuple[WholePlan, Problem]:
-        source, cutting, open_ = self.source, self.cutting, self.open
+    def _decide_at(self, sizes: StepSizes) -> tuple[WholePlan, Problem]:
+        source, cutting, auto = self.source, self.cutting, self.auto
         samples = self.step.whole.samples
-        if source.here:
-            require_room(sizes.by_bytes, sizes.counts, open_)
+        if source.is_local:
+            require_room(sizes.by_bytes, sizes.counts, auto)
         sizes.cost()
         left_out = sizes.left_out if cutting.named else ()
         least = sizes.graphs[min(sizes.graphs)]
-        refused = () if source.here else _refused(self.step, least)
+        refused = () if source.is_local else _refused(self.step, least)
 
         def decide(counts: Sequence[int]) -> WholePlan:
-            self.stages.stage("plan of everything", open_.time_limit_s, "s")
+            self.stages.stage("plan of everything", auto.time_limit_s, "s")
             return decide_whole(
                 sizes.problem,
                 counts,
                 samples,
-                open_,
+                auto,
                 method=self.method,
                 improved=self.stages.improved,
-                told=lambda m: (*left_out, *self.remarks, *cutting.told(m), *refused),
+                told=lambda m: (*left_out, *self.remarks, *cutting.notes_for(m), *refused),
             )
 
-        at_size = source.here or _is_quick(least)
-        plan = cutting.decided(decide, sizes.counts, at_size) if self.compared else decide(sizes.counts)
+        at_size = source.is_local or _is_quick(least)
+        plan = cutting.checked_plan(decide, sizes.counts, at_size) if self.compared else decide(sizes.counts)
         return plan, sizes.problem(plan.schedule.microbatches)
 
 

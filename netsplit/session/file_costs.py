@@ -9,7 +9,6 @@ from torch import nn
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription
 from netsplit.errors import ConfigError
-from netsplit.partition import Auto
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
@@ -48,7 +47,7 @@ class FileCosts:
             )
 
     def for_step(self, model: nn.Module, samples: int) -> FileCosts:
-        """With as many micro-batches as a batch of so many samples has.
+        """The costs with as many micro-batches as a batch of so many samples has.
 
         Raises:
             ConfigError: the batch does not divide into micro-batches of the file's size; or the model has
@@ -63,10 +62,10 @@ class FileCosts:
         for name, each in self.work.graph.initializers.items():
             of_loss = name.startswith("loss.") and name not in own
             if each.is_parameter and not of_loss and own.get(name) != tuple(each.shape):
-                here = f"has it as {own[name]}" if name in own else "has none"
+                has = f"has it as {own[name]}" if name in own else "has none"
                 raise ConfigError(
                     f"profile was measured of another model: its '{name}' is of shape {tuple(each.shape)}, "
-                    f"and {type(model).__name__} {here}."
+                    f"and {type(model).__name__} {has}."
                 )
         return replace(self, microbatches=samples // size)
 
@@ -85,9 +84,9 @@ class FileCosts:
         """
         improved = None if stages is None else stages.improved
         samples = self.microbatches * self.work.graph.batch_size
-        if isinstance(order, AutoSchedule):
+        if order.decides_everything:
             problem = self._problem(GPipe(self.microbatches), seed)
-            chosen = None if isinstance(method, Auto) else method
+            chosen = None if method.tries_others else method
             counts = [self.microbatches]
             why = f"'{self.work.name}' was measured with micro-batches of {self.work.graph.batch_size}"
             left_out = order.not_as_given(samples, counts, why)

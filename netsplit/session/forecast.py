@@ -11,7 +11,6 @@ from pathlib import Path
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.planning.plan import Plan
-from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.predict import unknown_in_words
 from netsplit.session.comparison import Experiment, Shared, each_method, recorded
 from netsplit.session.decision import problem_of, training_plan
@@ -62,7 +61,7 @@ def described(experiment: Experiment, description: ClusterDescription) -> Shared
     batch = experiment.data.shapes(experiment.settings.batch_size)
     step = ModelStep(experiment.model, experiment.loss, batch, experiment.training)
     schedule = experiment.schedule
-    if not isinstance(schedule, AutoSchedule):
+    if not schedule.decides_everything:
         return Shared(step, problem_of(step, source, schedule))
     (method,) = experiment.partitioners.values()
     chosen = training_plan(step, source, schedule, method)

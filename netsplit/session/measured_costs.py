@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -12,29 +13,32 @@ from torch import Tensor
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import Costs
-from netsplit.profile.measure.stretches.in_turn import SizedStep
-from netsplit.profile.measured import Measured, ProfileCache
+from netsplit.profile.costs import Costs, TurnSeconds
+from netsplit.profile.measure.stretches.in_turn import InTurn, SizedStep, in_rounds
+from netsplit.profile.measured import ProfileCache, profile_digest
 from netsplit.profile.sized import SizeSeconds
 from netsplit.progress import Stages
 from netsplit.runtime.controller.loaded import tell
 from netsplit.runtime.controller_seconds import controller_seconds
+from netsplit.runtime.workers.machines import identity_of, mates_of
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.worker import Worker
 from netsplit.session.calibration import Calibration, Calibrator, predicted_here
-from netsplit.session.in_turn import measured_in_turn
 from netsplit.session.measured_parts import KnownParts, MeasuredParts
 
-__all__ = ["UNSURE", "CostSource", "MeasuredCosts"]
+__all__ = ["CostSource", "MeasuredCosts"]
 
-UNSURE: dict[str, Measured] = {}
-"""Of all sessions of this process, as those of a sweep's jobs."""
+
+log = logging.getLogger(__name__)
+
+TURNS = "sizes in turn"  # key of a worker's memory
 
 
 class CostSource(Protocol):
     """What training steps cost on some devices."""
 
     @property
-    def here(self) -> bool:
+    def is_local(self) -> bool:
         """Whether they are here, and what is planned will be trained on them."""
 
     @property
@@ -43,10 +47,10 @@ class CostSource(Protocol):
 
     @property
     def count(self) -> int:
-        """Of devices."""
+        """The number of devices."""
 
     def of(self, task: Calibration, alone: bool = False) -> Costs:
-        """Of a step on every kind of device; alone: of single ones, without how they slow one another."""
+        """Costs of a step on every kind of device; alone: without how devices slow one another."""
 
     def cluster(self, graph: Graph, costs: Costs, in_flight: int) -> Cluster:
         """The devices and links for a graph."""
@@ -78,7 +82,7 @@ class MeasuredCosts:
     pool: Callable[[], WorkerPool]
     linked: Callable[[], Cluster]
     controller_s: float | None = None  # of an iteration, once it was measured
-    here: ClassVar[bool] = True
+    is_local: ClassVar[bool] = True
 
     @property
     def count(self) -> int:
@@ -106,10 +110,88 @@ class MeasuredCosts:
 
     def in_turn(self, steps: Sequence[SizedStep], values: dict[str, Tensor]) -> SizeSeconds:
         """What whole micro-batches of several sizes take beside one another."""
-        return measured_in_turn(steps, values, self.pool(), self.linked(), self.cache)
+        return _measured_in_turn(steps, values, self.pool(), self.linked(), self.cache)
 
     def meter(self, task: Calibration, whole: Costs, known: KnownParts | None = None) -> MeasuredParts | None:
         if self.predicted:
             return None
         known = {} if known is None else known
         return MeasuredParts(task, whole, self.pool, self.linked(), self.cache, self.stages.note, known)
+
+
+def _measured_in_turn(
+    steps: Sequence[SizedStep],
+    values: dict[str, Tensor],
+    pool: WorkerPool,
+    cluster: Cluster,
+    cache: ProfileCache,
+) -> SizeSeconds:
+    """Seconds on every device kind: kept ones where nothing has changed, else measured now.
+
+    In company are as many workers of a kind on one host as there are processors for them.
+    """
+    seconds: SizeSeconds = {}
+    sent = [replace(step, graph=replace(step.graph, output_spec=None)) for step in steps]
+    sizes = [(step.graph.batch_size, step.in_flight) for step in sent]
+    ranks = range(len(cluster.devices))
+    company = {rank: _company(cluster, rank) for rank in ranks}
+    for rank in sorted(ranks, key=lambda rank: -len(company[rank])):
+        device = cluster.devices[rank]
+        if device.kind in seconds:
+            continue
+        together = company[rank]
+        digest = profile_digest(
+            sent[0].graph,
+            identity_of(pool, rank),
+            sizes=sizes,
+            mates=len(together),
+            processors=device.processors,
+        )
+        kept = cache.sizes(digest)
+        if not kept.seconds:
+            log.info("Measuring %d micro-batch sizes on %s.", len(sizes), device.name)
+            kept = _take_turns(sent, values, pool, together)
+            if len(together) < 2 or kept.contention:  # else it was uncertain: measured anew by the next
+                cache.add_sizes(digest, kept)
+        seconds[device.kind] = kept
+    return seconds
+
+
+def _company(cluster: Cluster, rank: int) -> list[int]:
+    """The worker and those that may compute at once with it, each on a processor of its own."""
+    mates = mates_of(cluster.devices, rank)
+    others = [mate for mate in mates if mate != rank]
+    processors = cluster.devices[rank].processors
+    most = len(mates) if processors is None else max(int(processors), 1)
+    return [rank, *others][:most]
+
+
+def _take_turns(
+    steps: list[SizedStep], values: dict[str, Tensor], pool: WorkerPool, together: Sequence[int]
+) -> TurnSeconds:
+    ranks = range(len(pool.connections))
+    nothing: tuple[list[SizedStep], dict[str, Tensor]] = ([], {})
+    pool.call_each(_begin_turns, [(steps, values) if rank in together else nothing for rank in ranks])
+    first = together[0]
+
+    def company() -> list[dict[int, float]]:
+        took = pool.call(_take_turn)
+        return [took[rank] for rank in together]
+
+    try:
+        return in_rounds(lambda: pool.call_one(first, _take_turn), company if len(together) > 1 else None)
+    finally:
+        pool.call(_end_turns)
+
+
+def _begin_turns(worker: Worker, steps: list[SizedStep], values: dict[str, Tensor]) -> None:
+    worker.memory[TURNS] = InTurn(steps, values, worker.torch_device)
+
+
+def _take_turn(worker: Worker) -> dict[int, float]:
+    turns: InTurn = worker.memory[TURNS]
+    return turns.round()
+
+
+def _end_turns(worker: Worker) -> None:
+    worker.memory.pop(TURNS, None)

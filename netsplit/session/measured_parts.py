@@ -52,24 +52,24 @@ class MeasuredParts:
     pool: Callable[[], WorkerPool]
     cluster: Cluster
     cache: ProfileCache
-    told: Callable[[str], object] = lambda words: None
+    notify: Callable[[str], object] = lambda words: None
     known: KnownParts = field(default_factory=dict)
     spent_s: float = 0.0
     _measured: set[tuple[Rewrite, ...]] = field(default_factory=set)
-    _made: Costs | None = None
+    _costs: Costs | None = None
 
     @property
     def costs(self) -> Costs:
-        """Of the step's operators, with all that was measured of parts; the same object until more is."""
+        """Costs of the step's operators and of all parts measured so far; the same object until more is."""
         if not self._measured:
             return self.whole
-        if self._made is None:
+        if self._costs is None:
             devices = {
                 kind: replace(each, parts=dict(self.known[kind])) if kind in self.known else each
                 for kind, each in self.whole.devices.items()
             }
-            self._made = replace(self.whole, devices=devices)
-        return self._made
+            self._costs = replace(self.whole, devices=devices)
+        return self._costs
 
     def measured(self, graph: Graph) -> Costs:
         """`costs`, after those nodes of a rewritten graph have been measured whose like is not known.
@@ -80,7 +80,7 @@ class MeasuredParts:
         if graph.rewrites not in self._measured:
             began = time.perf_counter()
             if self._measure(graph):
-                self._made = None
+                self._costs = None
             self._measured.add(graph.rewrites)
             self.spent_s += time.perf_counter() - began
         return self.costs
@@ -88,14 +88,14 @@ class MeasuredParts:
     def _measure(self, after: Graph) -> bool:
         """Whether the graph has parts of which `costs` did not know."""
         check_element_wise(self.task.optimizer, after)
-        before, some = self.task.graph, False
+        before, measured = self.task.graph, False
         keys = {name: operator_key(after, after.nodes[name]) for name in new_nodes(before, after)}
         for kind, own in self.costs.devices.items():
             ranks = [rank for rank, device in enumerate(self.cluster.devices) if device.kind == kind]
             if own.rates is None and ranks and before.nodes.keys() <= own.nodes.keys():
                 self._measure_on(kind, ranks[0], after, keys)
-                some |= not own.parts.keys() >= set(keys.values())
-        return some
+                measured |= not own.parts.keys() >= set(keys.values())
+        return measured
 
     def _measure_on(self, kind: str, rank: int, graph: Graph, keys: dict[str, str]) -> None:
         digest = parts_digest(identity_of(self.pool(), rank), in_flight=self.task.in_flight)
@@ -106,7 +106,7 @@ class MeasuredParts:
             began, where = time.perf_counter(), self.cluster.devices[rank].name
             words = f"measuring {len(names)} operators in parts on {where}"
             log.info("%s", words)
-            self.told(words)
+            self.notify(words)
             sent, task = replace(graph, output_spec=None), self.task
             batch = tuple(tensor.clone() for tensor in task.batch)  # of a larger one, perhaps
             measured = self.pool().call_one(
@@ -126,9 +126,9 @@ def _measure(
     names: list[str],
     in_flight: int,
 ) -> dict[str, PartCosts]:
-    """On one worker, alone; a part of a parameter has memory of its own, as where it is trained."""
+    """Measure on one worker alone; a part of a parameter has memory of its own, as in training."""
     values = {
         k: init.within(wholes) if init.region is None else init.within(wholes).contiguous().clone()
         for k, init in graph.initializers.items()
     }
-    return profile_parts(graph, batch, values, names, MOVES, worker.torch_device, in_flight=in_flight)
+    return profile_parts(graph, batch, values, names, MOVES, worker.torch_device, in_flight)

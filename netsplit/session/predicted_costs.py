@@ -49,7 +49,7 @@ class PredictedCosts:
     overlap: bool = True
     device_type: str = "cpu"
     _optimizer: tuple[OptimizerFactory, int, OptimizerScratch] | None = None  # the last, with what it keeps
-    here: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
     predicted: ClassVar[bool] = True
 
     def of(self, task: Calibration, alone: bool = False) -> Costs:
@@ -74,7 +74,7 @@ class PredictedCosts:
         autocast: str | None = None,
         offload: OffloadName = "none",
     ) -> PredictedCosts:
-        """Of a description that names models; or of this machine, with links as stated or usual.
+        """Predicts for a description that names models, or for this machine, with links as stated or usual.
 
         Raises:
             ConfigError: there are no rates of a device, or none under `autocast`; speeds are given relative
@@ -94,7 +94,7 @@ class PredictedCosts:
 
 
 def _rates_here(spec: ClusterSpec, autocast: str | None) -> dict[str, Accelerator]:
-    """Of processors at the speed that they have in this process."""
+    """Rates of processors at the speed that they have in this process."""
     rates = {}
     for kind, each in rates_by_kind(spec.devices, autocast).items():
         on = next(device.torch_device for device in spec.devices if device.kind == kind)

@@ -1,11 +1,11 @@
 """What a composed config asks for, read once, before any work: what follows takes records, and no config.
 
-cfg ──cases_of──► one config a case ──Request──► settings and parts ──experiment_of──► Experiment
+cfg ──Request──► settings and parts ──experiment_of──► Experiment
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["GROUPS", "NAMED", "Request", "without_reading"]
 
 NAMED = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler")  # of which one option is chosen
-GROUPS = (*NAMED, "partitioner", "tracking", "loss", "metrics", "cases", "published")
+GROUPS = (*NAMED, "partitioner", "tracking", "loss", "metrics")
 CLASSES = ("num_classes", "vocabulary")  # what models call the number of classes that they tell apart
 
 
@@ -48,16 +48,12 @@ class Request:
 
     Args:
         cfg: all that the comparison is made of.
-        whole: the config of which `cfg` is a case.
-        published: method -> samples per second that others reached.
 
     Raises:
         ConfigError: the first key or value that cannot be used.
     """
 
-    def __init__(
-        self, cfg: DictConfig, whole: DictConfig | None = None, published: Mapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, cfg: DictConfig) -> None:
         self.config = OmegaConf.to_container(cfg, resolve=True)  # for the record
         self.settings = settings_in(cfg, GROUPS)
         for key in (*NAMED, "tracking", "loss", *(["metrics"] if "metrics" in cfg else [])):
@@ -70,14 +66,9 @@ class Request:
         self.partitioners: dict[str, Partitioner] = {
             str(name): build(node) for name, node in cfg.partitioner.items()
         }
-        if isinstance(self.schedule, AutoSchedule):
+        if self.schedule.decides_everything:
             self._check_open()
         self._check_cluster()
-        if self.settings.checkpoint.trained == "mlflow" and not self.tracker.enabled:
-            raise ConfigError(
-                "checkpoint.trained is mlflow, and tracking is off: give folder or none, or leave "
-                "tracking=none out."
-            )
         cfg, reading = without_reading(cfg)
         validated(cfg, provided={"optimizer": ["params"]})
         self.optimizer: OptimizerFactory = build(cfg.optimizer)
@@ -90,8 +81,6 @@ class Request:
         self.loss: Callable[[], Any] = partial(build, cfg.loss)
         self.metric: Any = build(cfg.metrics) if "metrics" in cfg else "auto"
         self.classes = {key: cfg.model[key] for key in CLASSES if cfg.model.get(key) is not None}
-        self.own = [group for group in NAMED if whole is not None and cfg[group] != whole[group]]
-        self.published = dict(published or {})
         self.settings.checkpoint.make_folder()
 
     def _check_cluster(self) -> None:
@@ -112,7 +101,7 @@ class Request:
         check_backend(self.settings.compile_backend, names, self.settings.autocast)
 
     def _check_open(self) -> None:
-        """Of a schedule that is decided with the placement.
+        """Check what `schedule=auto` is asked with.
 
         Raises:
             ConfigError: something else that is asked for does not go with that.
@@ -140,9 +129,9 @@ def without_reading(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
     if not isinstance(node, DictConfig) or TARGET not in node:
         return cfg, reading
     name = str(node[TARGET])
-    taken = signature_of(locate(name, key := f"dataset.{TARGET}"), name, key)
-    names = [each.name for each in fields(ReadingKeys) if each.name in node and each.name not in taken]
-    if not names or "**" in taken:
+    parameters = signature_of(locate(name, key := f"dataset.{TARGET}"), name, key)
+    names = [each.name for each in fields(ReadingKeys) if each.name in node and each.name not in parameters]
+    if not names or "**" in parameters:
         return cfg, reading
     answer = cfg.copy()
     with open_dict(answer.dataset):

@@ -41,7 +41,7 @@ from netsplit.runtime.workers.machines import located, with_room
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 from netsplit.session.decision import problem_of, training_plan
-from netsplit.session.measured_costs import UNSURE, MeasuredCosts
+from netsplit.session.measured_costs import MeasuredCosts
 from netsplit.session.step import ModelStep
 from netsplit.settings import ProfileMode
 from netsplit.training.adapt.adaptation import Adaptation
@@ -119,7 +119,7 @@ class Session:
     def costs(self) -> MeasuredCosts:
         """What training steps cost on these workers."""
         folder = None if self.profile == "off" else self.profile_cache or default_folder()
-        cache = ProfileCache(folder, self.profile == "refresh", UNSURE)
+        cache = ProfileCache(folder, self.profile == "refresh")
         asked = self.spec, self.profile == "predicted", cache, self.stages
         return MeasuredCosts(*asked, lambda: self.pool, lambda: self.cluster)
 
@@ -165,7 +165,7 @@ class Session:
             CaptureError, ConfigError, NetSplitError: as `problem_of`, `training_plan` and
                 `ModelStep.plan`.
         """
-        if isinstance(order, AutoSchedule):
+        if order.decides_everything:
             return training_plan(step, self.costs, order, method, self.stages)
         return step.plan(self.problem(step, order), method, self.stages), None
 
@@ -196,7 +196,7 @@ class Session:
         )  # fmt: skip
         placed_s = time.perf_counter() - began
         close = self.close if owned else None
-        adaptation = None if adapt is None else Adaptation.of(adapt, plan, placed_s)
+        adaptation = None if adapt is None else Adaptation.begin(adapt, plan, placed_s)
         return ParallelModel(step.model, graph, runtime, programs, plan, close, whole, adaptation)
 
     def close(self) -> None:

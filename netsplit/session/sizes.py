@@ -99,7 +99,7 @@ class StepSizes:
             first, least = next(iter(self.graphs)), min(self.graphs)
             other = least if least < first else max(self.graphs)
             for samples in dict.fromkeys((first, other)):
-                costs = self._of(self.graphs[samples], alone=samples != first)
+                costs = self._measure(self.graphs[samples], alone=samples != first)
                 self.measured[samples] = together(costs, self.measured.get(first, costs))
             if len(self.counts) > 1 and isinstance(self.source, MeasuredCosts):
                 self.took = self._in_turn(self.source)
@@ -111,7 +111,7 @@ class StepSizes:
         log.info("%s", self.left_out[-1])
 
     def problem(self, m: int) -> Problem:
-        """With one of `counts`; another object once more is known of parts."""
+        """The problem with one of `counts`; another object once more is known of parts."""
         if m not in self.problems:
             samples = self._samples(m)
             graph = self.graphs.get(samples) or self._derived(samples)
@@ -128,7 +128,7 @@ class StepSizes:
         return self.problems[m]
 
     def by_bytes(self, m: int) -> Problem:
-        """Before anything is measured, or a worker started: nothing takes any time."""
+        """The problem before anything is measured: nothing takes any time."""
         if not isinstance(self.source, MeasuredCosts):
             return self.problem(m)
         graph, cluster = self.graph(m), self.source.unlinked
@@ -139,17 +139,17 @@ class StepSizes:
         return self.step.problem(graph, self.step.complete(costs, graph), cluster, GPipe(m))
 
     def _derived(self, samples: int) -> Graph | None:
-        """From what was captured of fewer and of more samples, if a third is what these say."""
+        """The graph from captures of fewer and of more samples, if a third is what these say."""
         if self.ends is None:
             self.ends = self._line()
         if self.ends is None or not self.ends[0].batch_size < samples < self.ends[-1].batch_size:
             return None
         few, third, many = self.ends
-        made = graph_at(few, many, samples)
-        return None if made is None else with_line(made, few, third, many)
+        graph = graph_at(few, many, samples)
+        return None if graph is None else with_line(graph, few, third, many)
 
     def _line(self) -> tuple[Graph, Graph, Graph] | None:
-        """Of what was captured the fewest samples and the most, and between them a third, if that is what
+        """The captured graphs of the fewest samples and the most, and between them a third, if that is what
         these say.
 
         Else without one sample, whose tensors lie otherwise in memory: the transposed are in plain order.
@@ -161,24 +161,24 @@ class StepSizes:
         return None
 
     def graph(self, m: int) -> Graph:
-        """At the size of so many micro-batches, which was taken."""
+        """The captured graph at the size of so many micro-batches."""
         return self.graphs[self._samples(m)]
 
     def _samples(self, m: int) -> int:
         return -(-self.step.whole.samples // m)
 
     def costs(self, samples: int) -> Costs:
-        """Of the graph at that many samples, complete."""
+        """Complete costs of the graph at that many samples."""
         graph = self.graphs[samples]
         if self.source.predicted:
-            costs = self._of(graph)
+            costs = self._measure(graph)
         else:
             line, usual = self._on_line(samples), next(iter(self.measured))
             costs = beside(line, self._on_line(usual), self.took, samples, usual)
         return self.step.complete(costs, graph)
 
-    def _of(self, graph: Graph, alone: bool = False) -> Costs:
-        if self.source.here:
+    def _measure(self, graph: Graph, alone: bool = False) -> Costs:
+        if self.source.is_local:
             self.step.weights(graph, measured=not self.source.predicted)
         return self.source.of(self.step.task(graph, OneFOneB().in_flight(self.source.count)), alone)
 

@@ -99,20 +99,20 @@ class ModelStep:
         """The batch's first samples, in memory of their own."""
         return self.whole.rows(0, samples).own()
 
-    def graph(self, example: Batch, check: bool = False, told: int = logging.DEBUG) -> Graph:
-        """Of one micro-batch.
+    def graph(self, example: Batch, check: bool = False, level: int = logging.DEBUG) -> Graph:
+        """Capture the graph of one micro-batch.
 
         Raises:
             CaptureError: it cannot be captured, or would train something else, where that is checked.
             ConfigError: a norm is to be clipped that plain PyTorch does not clip.
         """
         kinds = {"autocast": self.training.autocast, "device_type": self.device_type}
-        graph = checked_capture(self.model, self.loss, example, check, told, **kinds)
+        graph = checked_capture(self.model, self.loss, example, check, level, **kinds)
         check_clipping(self.training.clip_norm, graph)
         return graph
 
     def values(self, graph: Graph) -> dict[str, Tensor]:
-        """Of the graph's initializers: the model's own tensors."""
+        """Values of the graph's initializers: the model's own tensors."""
         return initial_values(self.model, graph, self.loss)
 
     def tensors(self, graph: Graph) -> dict[str, Tensor]:
@@ -125,7 +125,7 @@ class ModelStep:
         return {k: tensor.detach() for k, tensor in (tensors | self.values(graph)).items()}
 
     def weights(self, graph: Graph, measured: bool = False) -> WeightSource | None:
-        """Where those values come from that are on the meta device.
+        """The source of values that are on the meta device.
 
         Raises:
             ConfigError: as `weight_source_of`; or operators are to be measured with them.
@@ -162,7 +162,7 @@ class ModelStep:
             )
 
     def complete(self, costs: Costs, graph: Graph) -> Costs:
-        """With the bytes of averages and of what is offloaded."""
+        """Costs with the bytes of averages and of what is offloaded."""
         asked = self.training
         alpha = costs.alpha + (asked.ema_decay is not None)
         return offloaded(
@@ -206,20 +206,20 @@ class ModelStep:
         """
         asked = with_known_parts(problem)
         if stages is not None:
-            stages.stage(f"plan by {partitioner.name}", getattr(partitioner, "time_limit_s", None), "s")
+            stages.stage(f"plan by {partitioner.name}", partitioner.time_limit_s, "s")
             asked = replace(asked, improved=stages.improved)
         plan = decide(asked, partitioner, room=partitioner.respects_capacity)
         check_element_wise(self.optimizer, plan.problem.graph)
         require_replicable(problem.graph, plan.placement.replicated)
         report, method = plan.placement.report, plan.placement.method
-        told = f"predicted {1e3 * plan.iteration_s:,.1f} ms per iteration"
-        log.info("%s: %s; %s", method, told, report.summary())
+        predicted = f"predicted {1e3 * plan.iteration_s:,.1f} ms per iteration"
+        log.info("%s: %s; %s", method, predicted, report.summary())
         if partitioner.respects_capacity and problem.memory == "static":
             warn_of_overflow(method, plan.simulated[1].peak_bytes, problem.cluster, "the static count fits")
         return plan
 
     def programs(self, plan: Plan) -> Programs:
-        """Of batches of any shapes and sizes."""
+        """Makes the programs of batches of any shapes and sizes."""
         return Programs(
             plan.asked.the_simulator, plan.placement, plan.simulated[0], self.captures, self.whole.key,
             self.known,
@@ -227,7 +227,7 @@ class ModelStep:
 
 
 def with_known_parts(problem: Problem) -> Problem:
-    """With the costs of parts that were measured for earlier plans; itself, where no more are known."""
+    """The problem with costs of parts measured for earlier plans; itself where none are new."""
     meter = problem.meter
     if not isinstance(meter, MeasuredParts) or meter.costs is problem.costs:
         return problem

@@ -28,9 +28,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from netsplit.cluster.catalogue import CPU_THREAD, accelerator
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program.compile import compile_program
 from netsplit.program.instructions import Program
@@ -79,7 +81,12 @@ class TrialRun:
     ) -> Program:
         """The graph in pieces of equal seconds, which the devices take in turn."""
         device_of = in_turns(self.graph, seconds, self.names, pieces)
-        return compile_program(self.graph, device_of, self.graph.position, cluster, schedule)
+        return compile_program(
+            self.graph,
+            Placement("given", device_of, self.graph.position, SolverReport("heuristic", 0.0)),
+            cluster,
+            schedule,
+        )
 
     def seconds(self, program: Program, pool: WorkerPool) -> float:
         """Median seconds of an iteration in one round."""
@@ -140,7 +147,8 @@ def fit_trial(
 ) -> Fit:
     """The costs with which the simulator predicts the programs: 1 for contention, 0 for messages at least.
 
-    Where rounds differ their fastest count. A cost that would have to be beyond reason is left at rest.
+    Where rounds differ their fastest count. Instead of a cost beyond reason stands the catalogue's of a CPU
+    thread.
     """
     seconds, count = costs.devices[trial.kind].nodes, len(trial.names)
     programs = [trial.program(cluster, seconds, count, GPipe(MICROBATCHES))]
@@ -166,9 +174,11 @@ def fit_trial(
         max(min(count, processors or count), 2.0),
     )  # fmt: skip
     contention, message_s = explanation.answer()
+    usual = accelerator(CPU_THREAD).overheads
+    assert usual is not None
     fit = Fit(
-        contention if contention is not None else 1.0,
-        message_s if message_s is not None else 0.0,
+        usual.contention if contention is None else contention,
+        usual.message_s if message_s is None else message_s,
         spread,
         spread <= SPREAD and contention is not None and message_s is not None,
     )
@@ -200,7 +210,7 @@ def checked_trial(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerP
 
 
 def _spread(rounds: Sequence[Sequence[float]]) -> float:
-    """By what part a program's middle round took longer than its fastest; one slow round does not count."""
+    """The part by which a program's middle round took longer than its fastest; one slow round is ignored."""
     return max(statistics.median(each) / min(each) - 1 for each in zip(*rounds, strict=True))
 
 
@@ -248,7 +258,7 @@ class _CostSearch:
 
 
 def _root(function: Callable[[float], float], value: float, low: float, high: float) -> float:
-    """Where a rising function comes to `value`; a bound itself where that is not between them."""
+    """The argument where a rising function comes to `value`; a bound where that is not between them."""
     if function(low) >= value:
         return low
     if function(high) <= value:

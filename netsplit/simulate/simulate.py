@@ -7,7 +7,6 @@ from dataclasses import replace
 from netsplit.cluster.cluster import Cluster
 from netsplit.profile.costs import Costs
 from netsplit.program.instructions import Program
-from netsplit.simulate.contention import Contended, contends
 from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.run import Run
 from netsplit.simulate.timeline import Timeline
@@ -23,18 +22,15 @@ def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = Tru
 
     An instruction first costs its device `instruction_s` of its kind (a Send or Recv `message_s`); a
     computation then waits for what it reads and lasts the sum of its operators' seconds, longer where
-    `contention` or `copy_s_per_byte` of their kinds say so. The iteration ends when all devices have
-    finished and all their sends are over.
+    `contention` or `copy_s_per_byte` of their kinds say so (`engine.pace`). The iteration ends when all
+    devices have finished and all their sends are over.
 
     Raises:
         DeadlockError: the program cannot complete (never so for what `compile_program` returns).
         NetSplitError: an operator without a measured cost, or a transfer without a link.
     """
-    run = (Contended if contends(cluster, costs) else Run)(program, cluster, costs)
-    run.run()
-    events = tuple(sorted(run.events, key=lambda event: (event.start_s, event.end_s, event.device)))
-    seconds = max((device.clock for device in run.devices.values()), default=0.0)
-    timeline = Timeline(events, seconds)
+    run = Run(program, cluster, costs)
+    timeline = Timeline(run.events, run.iteration_s)
     return with_peaks(timeline, program, cluster, costs) if peaks else timeline
 
 

@@ -197,23 +197,11 @@ class Simulator:
         if self.schedule.shard != "none":
             placement = in_slices(self.graph, placement, self.schedule.shard)
         timed = self.schedule.timed and self._has_costs(placement)
+        exchanges = exchanges_that_hold(self.graph, placement.device_of, placement.exchanges)
         programs = compile_orders(
-            self.graph,
-            placement.device_of,
-            placement.priority,
-            self.cluster,
-            self.schedule,
-            self.training,
-            placement.replicas,
-            self.shared_norm,
-            placement.turns,
-            (*placement.cuts, *(name for each in placement.shards for name in each.cuts)),
-            placement.recomputed,
-            self.costs if timed else None,
-            exchanges_that_hold(self.graph, placement.device_of, placement.exchanges),
-            placement.shards,
-            self.like,
-        )
+            self.graph, replace(placement, exchanges=exchanges), self.cluster, self.schedule, self.training,
+            self.shared_norm, self.costs if timed else None, self.like,
+        )  # fmt: skip
         if not timed:
             return next(programs)
         return min(

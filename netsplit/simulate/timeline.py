@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["COMPUTING", "GRADIENT_OF", "Event", "EventKind", "Span", "Timeline", "length", "union"]
 
@@ -20,8 +20,7 @@ Span = tuple[float, float]
 """Start and end, seconds."""
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One span on one device. Seconds since the iteration began."""
 
     device: str

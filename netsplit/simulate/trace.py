@@ -185,7 +185,7 @@ def _span(pid: int, tid: int, event: Event, start_ns: int, end_ns: int, parts: E
         args["bytes"] = event.nbytes
     if parts:
         left = [f"and {len(parts) - _FEW} more"] if len(parts) > _FEW else []
-        args["parts"] = [part.told for part in parts[:_FEW]] + left
+        args["parts"] = [part.description for part in parts[:_FEW]] + left
     name = event.name if event.name.startswith(event.kind) else f"{event.kind} {event.name}"
     computed = [part for part in parts if part.cuts]
     label = "" if event.kind not in COMPUTING else parts_label(computed)

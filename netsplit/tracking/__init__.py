@@ -7,7 +7,7 @@ from netsplit.lazy import lazy_names
 if TYPE_CHECKING:
     from netsplit.tracking.host import host_tags
     from netsplit.tracking.runs import ComparisonRun, MethodRun
-    from netsplit.tracking.table import ComparisonRow, comparison_markdown, comparison_table, outline
+    from netsplit.tracking.table import ComparisonRow, comparison_markdown, comparison_table
     from netsplit.tracking.tracker import Tracker
     from netsplit.tracking.verdict import verdict_of, winner_of
 
@@ -19,7 +19,6 @@ __all__ = [
     "comparison_markdown",
     "comparison_table",
     "host_tags",
-    "outline",
     "verdict_of",
     "winner_of",
 ]

@@ -8,15 +8,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from netsplit.cluster.cluster import Link
-from netsplit.pictures.drawing import PALETTE, colours_of, new_figure, save_figure
+from netsplit.pictures.drawing import PALETTE, new_figure, save_figure
 from netsplit.tracking.table import ComparisonRow
 from netsplit.training.metrics import words_of_metric
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["TrainingCurve", "comparison_figure", "link_figure", "throughput_figure", "training_figure"]
+__all__ = ["TrainingCurve", "comparison_figure", "training_figure"]
 
 _MARKERS = "osD^vP*X"
 
@@ -34,35 +33,6 @@ class TrainingCurve:
     def elapsed_s(self) -> list[float]:
         """Seconds of training at the end of each epoch."""
         return list(accumulate(self.epoch_s))
-
-
-def link_figure(
-    samples: Mapping[tuple[str, str], Sequence[tuple[int, float]]],
-    links: Mapping[tuple[str, str], Link],
-    path: str | Path,
-) -> Figure:
-    """The link probe: measured (bytes, seconds) and the fitted line of every ordered pair of devices."""
-    from matplotlib.ticker import EngFormatter
-
-    figure = new_figure(9, 6)
-    axes = figure.subplots()
-    for index, ((p, q), points) in enumerate(samples.items()):
-        link, colour = links[p, q], PALETTE[index % len(PALETTE)]
-        sizes, seconds = zip(*sorted(points), strict=True)
-        fit = "given" if link.r_squared is None else f"R² {link.r_squared:.4f}"
-        label = f"{p} → {q}: {1e6 * link.latency_s:.0f} µs, {link.bandwidth / 1e9:.2f} GB/s, {fit}"
-        marker = _MARKERS[index % len(_MARKERS)]
-        axes.scatter(sizes, seconds, s=28, color=colour, marker=marker, alpha=0.7, linewidths=0)
-        axes.plot(sizes, [link.seconds(nbytes) for nbytes in sizes], color=colour, label=label)
-    axes.set(xscale="log", yscale="log", xlabel="packet size", ylabel="time")
-    axes.xaxis.set_major_formatter(EngFormatter("B"))
-    axes.yaxis.set_major_formatter(EngFormatter("s"))
-    axes.set_title("Links: measured transfers and fitted latency + bytes / bandwidth")
-    axes.grid(alpha=0.3, which="both")
-    if samples:
-        axes.legend(loc="upper left", fontsize=9)
-    save_figure(figure, path)
-    return figure
 
 
 def training_figure(curves: Mapping[str, TrainingCurve], path: str | Path) -> Figure:
@@ -93,20 +63,6 @@ def training_figure(curves: Mapping[str, TrainingCurve], path: str | Path) -> Fi
             axes.grid(alpha=0.3)
     if curves:
         grid[0][0].legend(loc="best", fontsize=10)
-    save_figure(figure, path)
-    return figure
-
-
-def throughput_figure(rates: Mapping[str, Sequence[float]], path: str | Path) -> Figure:
-    """Samples per second of each iteration, a line for each method."""
-    figure = new_figure(11, 3.75)
-    axes = figure.subplots()
-    for (method, values), colour in zip(rates.items(), colours_of(rates).values(), strict=True):
-        axes.plot(range(1, len(values) + 1), values, color=colour, linewidth=1.2, label=method)
-    axes.set(xlabel="iteration", ylabel="samples/s")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="best", fontsize=10)
     save_figure(figure, path)
     return figure
 

@@ -1,9 +1,8 @@
-"""What a result depends on besides its configuration: commit, versions, machine. All values are tags."""
+"""What a result depends on besides its configuration: versions and machine. All values are tags."""
 
 from __future__ import annotations
 
 import platform
-import subprocess
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import psutil
 
-import netsplit
 from netsplit.cluster.nvml import found_gpus
 from netsplit.cluster.processors import usable_processors
 from netsplit.errors import ConfigError
@@ -25,13 +23,13 @@ _PACKAGES = {
 
 
 def host_tags() -> dict[str, str]:
-    """Tags ``git.*``, ``version.*`` and ``host.*``; a fact that cannot be found is left out."""
+    """Tags ``version.*`` and ``host.*``; a fact that cannot be found is left out."""
     return dict(_host_tags())
 
 
 @cache
 def _host_tags() -> dict[str, str]:
-    tags = _git() | {"version.python": platform.python_version()}
+    tags = {"version.python": platform.python_version()}
     for tag, package in _PACKAGES.items():
         with suppress(metadata.PackageNotFoundError):
             tags[f"version.{tag}"] = metadata.version(package)
@@ -44,32 +42,6 @@ def _host_tags() -> dict[str, str]:
         "host.gpus": ", ".join(gpu_names()),
     }
     return {key: value for key, value in tags.items() if value}
-
-
-def _git() -> dict[str, str]:
-    """Of this package's own code; MLflow records the commit of the script that runs."""
-    command = [
-        "git",
-        "-C",
-        str(Path(netsplit.__file__).parent),
-        "status",
-        "--porcelain=2",
-        "--branch",
-        "-uno",
-    ]
-    try:
-        lines = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split(
-            "\n"
-        )
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    head = dict(line.split(" ", 2)[1:] for line in lines if line.startswith("# "))
-    dirty = any(line and not line.startswith("#") for line in lines)
-    return {
-        "git.commit": head.get("branch.oid", ""),
-        "git.branch": head.get("branch.head", ""),
-        "git.dirty": str(dirty).lower(),
-    }
 
 
 def gpu_names() -> list[str]:

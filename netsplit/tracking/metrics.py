@@ -3,13 +3,7 @@
 MLflow makes a section of charts of what stands before the ``/``, in alphabetical order, and puts names
 without it last: speed comes first, then what was tested and the loss, then the rest.
 
-per run        speed/samples_per_s, speed/seconds_per_iteration (of the median iteration),
-               speed/samples_per_s_predicted, seconds_per_iteration_predicted, prediction_error,
-               peak_bytes (of the fullest device), peak_bytes_predicted, solver_seconds, solver_gap
-per epoch      test/<metric> (test/accuracy, test/mse, …; none without a metric),
-               train/epoch_loss, train/epoch_s
-per iteration  train/loss, train/iteration_s,
-               train/learning_rate where it changed (of the first group; train/learning_rate.1, … of others)
+`docs/tracking.md` lists them.
 """
 
 from __future__ import annotations
@@ -22,8 +16,8 @@ if TYPE_CHECKING:
     from netsplit.simulate.timeline import Timeline
 
 __all__ = [
-    "COMMAND", "COMPARISON", "DECISION", "PUBLISHED", "TEST", "epoch_metrics", "iteration_metrics",
-    "learning_rate_metrics", "overflow_bytes", "overfull", "prediction_error", "solver_metrics",
+    "COMMAND", "COMPARISON", "DECISION", "TEST", "epoch_metrics", "iteration_metrics",
+    "learning_rate_metrics", "overfull", "prediction_error", "solver_metrics",
     "solver_tags", "timeline_metrics", "timeline_tags",
 ]  # fmt: skip
 
@@ -63,7 +57,7 @@ def prediction_error(predicted_s: float | None, measured_s: float | None) -> flo
 def timeline_metrics(
     predicted: Timeline | None, measured: Timeline | None, samples: int
 ) -> dict[str, float | None]:
-    """Of an iteration of so many samples, in seconds and bytes; None where unknown."""
+    """Metrics of an iteration of so many samples, in seconds and bytes; None where unknown."""
     (predicted_s, predicted_bytes), (measured_s, measured_bytes) = (
         (None, None) if each is None else (each.iteration_s, max(each.peak_bytes.values(), default=None))
         for each in (predicted, measured)
@@ -94,11 +88,6 @@ def overfull(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> list[str]
     return [device for device, peak in peaks.items() if device in capacity and peak > capacity[device]]
 
 
-def overflow_bytes(peaks: Mapping[str, int], capacity: Mapping[str, int]) -> int:
-    """How far the worst peak is above its device's capacity."""
-    return max((peaks[device] - capacity[device] for device in overfull(peaks, capacity)), default=0)
-
-
 def solver_metrics(report: SolverReport) -> dict[str, float | None]:
     return {"solver_seconds": report.seconds, "solver_gap": report.gap}
 
@@ -115,11 +104,9 @@ def solver_tags(report: SolverReport) -> dict[str, Any]:
     }
 
 
-PUBLISHED = "published."
-"""``published.<method>``: the samples per second that others report of it."""
 COMPARISON = "comparison"
-"""Of a method's run, the id of the run of its comparison."""
+"""The tag of a method's run with the id of its comparison's run."""
 COMMAND = "command"
-"""The same of all that one command recorded, its cases or the jobs of a sweep."""
+"""The same of all that one command recorded, as the jobs of a sweep."""
 DECISION = "adaptive.decision."
 """``adaptive.decision.<n>``: of a method's run, what was decided about its plan in training, as JSON."""

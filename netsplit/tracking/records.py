@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+from torch import nn
 
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.data.dataset import Data
+from netsplit.data.reading.loader import batches
 from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
-from netsplit.planning.explanation.parts import PlacedPart, algebra_told, parts_summary, placed_views
+from netsplit.planning.explanation.parts import algebra_lines, parts_summary, placed_views
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
+from netsplit.settings import Settings
 from netsplit.simulate.trace import write_trace
-from netsplit.tracking.figures import TrainingCurve, comparison_figure, throughput_figure, training_figure
+from netsplit.tracking.figures import TrainingCurve, comparison_figure, training_figure
 from netsplit.tracking.metrics import (
     DECISION,
     epoch_metrics,
     iteration_metrics,
     learning_rate_metrics,
-    overflow_bytes,
     solver_metrics,
     solver_tags,
     timeline_metrics,
     timeline_tags,
 )
 from netsplit.tracking.runs import MethodRun
-from netsplit.tracking.table import ComparisonRow, comparison_markdown, outline
-from netsplit.training.adapt.decisions import Decision, decision_table
+from netsplit.tracking.table import ComparisonRow, comparison_markdown
+from netsplit.training.adapt.decisions import Decision
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
+from netsplit.training.parallel import ParallelModel
+from netsplit.training.plain_state import save_state
 
 __all__ = [
     "Comparison",
     "Progress",
     "ProgressRecorder",
     "capacities",
+    "keep_trained",
     "record_comparison",
     "record_decisions",
+    "record_model",
     "record_parts",
     "record_plan",
     "record_result",
@@ -53,7 +62,6 @@ __all__ = [
     "record_workload",
     "row_of",
     "write_last_plan",
-    "write_parts",
     "write_plan",
     "write_whole",
 ]
@@ -84,7 +92,7 @@ class ProgressRecorder:
         self.rates: tuple[float, ...] = ()  # learning rates written last
 
     def measured(self, history: History) -> History:
-        """Only the iterations of this run, where it did any: earlier ones may have had another plan."""
+        """The iterations of this run, where it did any: earlier ones may have had another plan."""
         own = [each for each in history.iterations if self.first is not None and each.step >= self.first]
         return replace(history, iterations=own) if own else history
 
@@ -156,7 +164,6 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         predicted_s=plan.iteration_s,
         measured_s=history.iteration_s if history is not None else None,
         throughput=history.throughput if history is not None else _throughput(plan),
-        throughputs=history.throughputs if history is not None else None,
         spread=history.spread if history is not None else None,
         score=last.score if last is not None else None,
         metric=last.metric if last is not None else "",
@@ -189,11 +196,11 @@ def record_workload(run: MethodRun, workload: Workload, folder: Path) -> None:
 
 
 def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
-    """Before anything is trained: placement, program, summary and the placed graph's picture."""
+    """Record placement, program, summary and the placed graph's picture, before any training."""
     run.summary(solver_metrics(plan.placement.report))
     run.tags(solver_tags(plan.placement.report))
     write_plan(plan, folder)
-    record_parts(run, plan, folder)
+    record_parts(run, plan)
     run.describe(f"```\n{plan.summary()}\n```")
 
 
@@ -219,7 +226,7 @@ def write_whole(whole: WholePlan, folder: Path) -> None:
 
 def write_plan(plan: Plan, folder: Path) -> list[str]:
     """Placement, program and summary as files, and the placed graph's picture; of a rewritten graph the
-    explanation and the parallel computation graph. Answers the names of the files."""
+    parallel computation graph. Answers the names of the files."""
     problem, placement = plan.problem, plan.placement
     program, _ = plan.simulated
     texts = {
@@ -227,8 +234,6 @@ def write_plan(plan: Plan, folder: Path) -> list[str]:
         "program.txt": program.show(),
         "summary.txt": str(plan.summary()),
     }
-    if placement.rewrites:
-        texts["explanation.txt"] = f"{plan.explain()}\n"
     if plan.parallel_graph is not None:
         (operators, parallel), devices = plan.parallel_graph, placed_views(placement, problem.graph)
         texts["parallel_graph.json"] = json.dumps(parallel.to_dict() | {"devices": devices}, indent=1)
@@ -249,7 +254,6 @@ def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:
     if last.placement != first.placement:
         own.mkdir()
         write_plan(last, own)
-        write_parts(last, own)
 
 
 def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path) -> None:
@@ -282,8 +286,6 @@ def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path
             [(f"adaptive.{key}", value, each.iteration) for key, value in values.items() if value is not None]
         )
     write_json(folder / "adaptive.json", [asdict(each) for each in decisions])
-    table = decision_table(decisions)
-    write_text(folder / "adaptive.txt", "\n".join([*map(str, decisions), "", *table.lines()]) + "\n")
 
 
 def record_row(
@@ -303,7 +305,7 @@ def record_row(
     program, predicted = plan.simulated
     measured, typical = (history.measured, history.typical) if history is not None else (None, None)
     write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)
-    timeline_figure(predicted, measured, folder / "timeline.png", plan.event_parts)
+    timeline_figure(predicted, measured, folder / "timeline.png")
     row = replace(row_of(plan, run.name, history, earlier), changes=sum(each.changed for each in decisions))
     metrics = timeline_metrics(predicted, typical, plan.compiler.batch_size)
     run.summary(metrics | {"prediction_error": row.prediction_error})
@@ -311,12 +313,9 @@ def record_row(
         {
             **timeline_tags(predicted, typical),
             "capacity_bytes": row.capacity,
-            "static_bytes": plan.static_bytes,
-            "overflow_bytes": overflow_bytes(row.predicted_peak, row.capacity),
             "over_capacity": ", ".join(row.overfull),
             "nodes": row.nodes,
             "transfers": program.transfers,
-            "samples_per_s": row.throughputs._asdict() if row.throughputs is not None else None,
             "measured_by": "an earlier run" if earlier else None,
         }
     )
@@ -342,8 +341,9 @@ def record_result(run: MethodRun, row: ComparisonRow) -> None:
 
 def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     """The table, and the pictures of all methods."""
-    write_text(comparison.folder / "comparison.md", comparison_markdown(comparison.rows) + "\n")
-    run.describe(f"```\n{outline(comparison.rows)}\n```")
+    table = comparison_markdown(comparison.rows)
+    write_text(comparison.folder / "comparison.md", table)
+    run.describe(table)
     run.artifact(comparison.folder / "comparison.md")
     done = [row for row in comparison.rows if not row.failed]
     if done:
@@ -353,16 +353,6 @@ def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     if curves:
         training_figure(curves, comparison.folder / "training.png")
         run.artifact(comparison.folder / "training.png")
-        throughput_figure(_rates(comparison.histories), comparison.folder / "throughput.png")
-        run.artifact(comparison.folder / "throughput.png")
-
-
-def _rates(histories: Mapping[str, History]) -> dict[str, list[float]]:
-    """Samples per second of each iteration."""
-    return {
-        name: [(it.samples or history.batch_size) / it.seconds for it in history.iterations if it.seconds]
-        for name, history in histories.items()
-    }
 
 
 def _curves(histories: Mapping[str, History]) -> dict[str, TrainingCurve]:
@@ -383,43 +373,31 @@ def _in_words(link: Link) -> str:
     return f"{1e6 * link.latency_s:.1f} µs, {link.bandwidth / 1e9:.2f} GB/s, {fit}"
 
 
-_FILE = "parts.json"
-_COLUMNS = (
-    "operator", "module", "along", "part", "of", "size", "fraction", "devices", "seconds", "of_iteration",
-)  # fmt: skip
+def record_parts(run: MethodRun, plan: Plan) -> None:
+    """How many operators are in parts, along what, by what fraction and where; what algebra replaced."""
+    run.tags(
+        {
+            "operators_in_parts": len(plan.splits),
+            "in_parts": parts_summary(plan.splits),
+            "algebra": "; ".join(algebra_lines(plan.placement)),
+        }
+    )
 
 
-def record_parts(run: MethodRun, plan: Plan, folder: Path) -> None:
-    """How many there are; where there are some, which, along what, by what fraction and where; algebra."""
-    splits, algebra = plan.splits, algebra_told(plan.placement)
-    run.tags({"operators_in_parts": len(splits)} | ({"algebra": "; ".join(algebra)} if algebra else {}))
-    write_parts(plan, folder)
-    if not splits:
+def record_model(run: MethodRun, plain: nn.Module, model: ParallelModel, data: Data) -> None:
+    """A copy of the plain model with what was trained, where the tracker logs models."""
+    if not run.logs_model:
         return
-    shown = json.dumps([{"path": _FILE, "type": "table"}])  # as `mlflow.log_table` has it
-    run.tags({"in_parts": parts_summary(splits), "mlflow.loggedArtifacts": shown})
+    trained, half = copy.deepcopy(plain), data.test if len(data.test) else data.train
+    trained.load_state_dict(model.state_dict())
+    # Two samples as its example, as exporting takes one for a constant.
+    run.model(trained.eval(), next(batches(half, 2, shuffle=False, drop_last=False))[0])
 
 
-def write_parts(plan: Plan, folder: Path) -> None:
-    """A row for each part of an operator; no file where none is in parts."""
-    if plan.splits:
-        write_json(folder / _FILE, {"columns": _COLUMNS, "data": list(_rows(plan))})
-
-
-def _rows(plan: Plan) -> Iterator[list[Any]]:
-    whole = plan.simulated[1].iteration_s
-    for split in plan.splits:
-        for n, part in enumerate(split.parts, 1):
-            seconds = _seconds(plan, part)
-            yield [
-                split.operator, split.module, split.along, n, len(split.parts), part.size, part.fraction,
-                ", ".join(part.devices), seconds, seconds / whole if whole else None,
-            ]  # fmt: skip
-
-
-def _seconds(plan: Plan, part: PlacedPart) -> float:
-    """That a part is computed in an iteration, forward and backward of all micro-batches."""
-    problem, device_of = plan.problem, plan.placement.device_of
-    kinds = {name: problem.cluster.device(device_of[name]).kind for name in part.nodes}
-    once = sum(problem.costs.total_s(name, kind) for name, kind in kinds.items())
-    return plan.simulated[0].microbatches * once
+def keep_trained(model: ParallelModel, folder: Path, settings: Settings) -> None:
+    """The plain model's parameters, and averages of them, as files for `torch.load`."""
+    if settings.checkpoint.trained == "none":
+        return
+    model.save(folder / "checkpoint.pt")
+    if settings.ema_decay is not None:
+        save_state(model.ema_state_dict(), folder / "averages.pt")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import psutil
-
 from netsplit.errors import NetSplitError
+from netsplit.files import plain
 from netsplit.tracking.database import addressed, charts_of
-from netsplit.tracking.datasets import records_of
 from netsplit.tracking.host import host_tags
 from netsplit.tracking.metrics import COMPARISON
-from netsplit.tracking.owner import OWNER, owner_mark
 from netsplit.tracking.values import (
     as_tags,
     as_yaml,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
     from torch import Tensor, nn
 
-__all__ = ["ComparisonRun", "MethodRun", "Models", "Place", "StoreError", "ended", "warned", "writing"]
+__all__ = ["ComparisonRun", "MethodRun", "Place", "StoreError", "ended", "warned", "writing"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,25 +62,20 @@ def warned(consequence: str) -> Iterator[None]:
         logger.error("%s: %s", consequence, error)
 
 
-@dataclass(frozen=True)
-class Models:
-    """Whether trained models are logged, and under which name of the registry each is a new version."""
-
-    log: bool = False
-    register: str | None = None
-
-
 @dataclass(eq=False)
 class Place:
     """Where runs go; nowhere without a client.
 
     Args:
+        log_model: trained models are logged.
+        register_model: name of the registry of which each is a new version.
         system_metrics: seconds between two records of the machine's load; None: none.
     """
 
     client: MlflowClient | None = None
     experiment_id: str = ""
-    models: Models = field(default_factory=Models)
+    log_model: bool = False
+    register_model: str | None = None
     system_metrics: float | None = None
 
     def new_run(self, name: str, own: Mapping[str, str], tags: Mapping[str, Any] | None) -> str:
@@ -91,7 +85,7 @@ class Place:
         from mlflow.tracking.context.registry import resolve_tags
 
         given = {plain_key(key): str(value) for key, value in (tags or {}).items()}
-        every = resolve_tags({**host_tags(), OWNER: owner_mark(), **own, **given})
+        every = resolve_tags({**host_tags(), **own, **given})
         with writing(f"run '{name}'"):
             return str(self.client.create_run(self.experiment_id, run_name=name, tags=every).info.run_id)
 
@@ -104,7 +98,7 @@ class MethodRun:
     def __init__(self, place: Place, name: str, run_id: str = "") -> None:
         self.name = name
         self.run_id = run_id
-        self.models = place.models
+        self.logs_model = place.log_model
         self._place = place
 
     def metrics(self, values: Sequence[tuple[str, float, int]]) -> None:
@@ -184,17 +178,14 @@ class MethodRun:
             logged = client.create_logged_model(experiment, "model", source_run_id=self.run_id)
             Model.log(
                 None, mlflow.pytorch, name="model", model_id=logged.model_id, run_id=self.run_id,
-                registered_model_name=self.models.register, pytorch_model=model, signature=signature,
+                registered_model_name=self._place.register_model, pytorch_model=model, signature=signature,
                 input_example=inputs.numpy(), serialization_format="pt2",
                 pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
             )  # fmt: skip
 
     @contextmanager
     def watched(self, every_s: float | None) -> Iterator[None]:
-        """Record the machine's load every so many seconds meanwhile, and once at the end.
-
-        The processor use of that last record is the mean of all the time.
-        """
+        """Record the machine's load every so many seconds meanwhile."""
         if every_s is None or self._place.client is None:
             yield
             return
@@ -202,18 +193,11 @@ class MethodRun:
 
         uri = self._place.client.tracking_uri
         monitor = SystemMetricsMonitor(self.run_id, sampling_interval=every_s, tracking_uri=uri)
-        psutil.cpu_percent()  # counts from here to the next call in this thread, which is at the end
         monitor.start()
         try:
             yield
         finally:
             monitor.finish()
-            with warned(f"the last record of run '{self.name}' is lost"), writing("the machine's load"):
-                for each in monitor.monitors:
-                    each.clear_metrics()
-                monitor.collect_metrics()
-                monitor.publish_metrics(monitor.aggregate_metrics())
-                monitor.mlflow_logger.flush()
 
     def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
         """Write what is queued and end the run, whose tag ``error`` is `reason`. Raises no `StoreError`."""
@@ -236,8 +220,8 @@ class MethodRun:
             make = Param if kind == "params" else RunTag
             entries = [make(plain_key(key), value) for key, value in values.items()]
             for start in range(0, len(entries), _MOST):
-                some: dict[str, Any] = {kind: entries[start : start + _MOST]}
-                self._send(kind, lambda client: client.log_batch(self.run_id, **some))  # noqa: B023
+                batch: dict[str, Any] = {kind: entries[start : start + _MOST]}
+                self._send(kind, lambda client: client.log_batch(self.run_id, **batch))  # noqa: B023
 
     def _send(self, what: str, send: Callable[[MlflowClient], object]) -> None:
         if self._place.client is not None:
@@ -271,7 +255,7 @@ class ComparisonRun(MethodRun):
     def data(self, data: Any) -> None:
         """Record a `netsplit.data.Data` as what this run, and those of methods after it, use."""
         if self._place.client is not None:
-            self._data = records_of(data, self._source)
+            self._data = _datasets(data, self._source)
             self.datasets(self._data)
 
     @contextmanager
@@ -294,10 +278,32 @@ class ComparisonRun(MethodRun):
             raise
 
     def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
-        """As of any run; FAILED also where every method failed."""
+        """End the run; FAILED also where every method failed."""
         if status == "FINISHED" and self._failed and len(self._failed) == self._begun:
             status, reason = "FAILED", next(iter(self._failed.values()))
         super().close(status, reason)
+
+
+def _datasets(data: Any, source: Any = None) -> list[DatasetInput]:
+    """Both halves of a `netsplit.data.Data`; `source` is the config node that it was built from.
+
+    MLflow's own data sets hold all values in memory, so only their record is used: the digest is of the
+    source, the sizes and the classes.
+    """
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
+
+    records = []
+    origin = masked(json.dumps(plain(source) if source is not None else {"name": data.name}, sort_keys=True))
+    for context, samples in (("training", data.train), ("evaluation", data.test)):
+        if count := len(samples):
+            profile = json.dumps({"num_samples": count, "num_classes": data.num_classes})
+            # MLflow holds one dataset for a name and digest, so equal halves must differ in it too.
+            head = json.dumps([data.name, context, origin, profile, list(map(str, data.classes))])
+            digest = hashlib.sha256(head.encode()).hexdigest()[:8]
+            half = Dataset(data.name, digest, "code", origin, profile=profile)
+            records.append(DatasetInput(half, [InputTag(MLFLOW_DATASET_CONTEXT, context)]))
+    return records
 
 
 @contextmanager

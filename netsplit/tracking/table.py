@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from netsplit.tables import Cell, Column, Table
 from netsplit.tracking.metrics import overfull, prediction_error
-from netsplit.training.history import Throughputs
 from netsplit.training.metrics import words_of_metric
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEGEND", "OVER", "ComparisonRow", "comparison_figures", "comparison_markdown", "comparison_table",
-    "outline",
 ]  # fmt: skip
 
 OVER, LIMIT, _EARLIER = "!", "limit", "†"
@@ -53,7 +51,6 @@ class ComparisonRow:
     capacity: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, int] = field(default_factory=dict)
     loss: float | None = None
-    throughputs: Throughputs | None = None  # over the measured iterations
     spread: tuple[float, float] | None = None  # samples per second of most of them (`History.spread`)
     error: str | None = None  # why the method failed
     earlier: bool = False  # what is measured is of an earlier run, under the plan it had
@@ -135,19 +132,8 @@ def comparison_markdown(rows: Sequence[ComparisonRow]) -> str:
     return "\n".join([table.markdown(), *(f"\n{line}" for line in table.notes)]) + "\n"
 
 
-def outline(rows: Sequence[ComparisonRow]) -> str:
-    """The few figures that come first, as aligned lines for a page that is narrow."""
-    predicted, measured, _, rate, _, *score = _figures(rows)
-    shown = [predicted, measured, rate, *score]
-    columns = [Column("", text=True), *(replace(c, name=name.lower()) for _, name, c, _ in shown)]
-    cells = [[row.method, *(figure(row) for *_, figure in shown)] for row in rows if not row.failed]
-    full = [f"{row.method}: more than the limit of {', '.join(row.overfull)}" for row in rows if row.overfull]
-    legend = [line for line in _legend(rows) if not line.startswith(OVER)]
-    return "\n".join([*Table(columns, cells).lines(), *_reasons(rows), *full, *legend])
-
-
 def _figures(rows: Sequence[ComparisonRow]) -> list[_Shown]:
-    """Of every method; the metric last, where there is one."""
+    """The figures of every method; the metric last, where there is one."""
     shown: list[_Shown] = [
         ("Pred.\nms", "Predicted ms", _MS, lambda row: row.predicted_s),
         ("Meas.\nms", "Measured ms", _MS, _measured),

@@ -12,8 +12,7 @@ that no environment variable (``MLFLOW_RUN_ID``) can redirect what is written.
 
 A run ends FINISHED; FAILED when an exception leaves its block, which then goes on to the caller;
 KILLED on Ctrl-C or SIGTERM, and its comparison with it. Whatever happens, what was logged is written first.
-Runs of a process that was killed outright stay RUNNING; the next `Tracker` of the database on this machine
-ends them.
+Runs of a process that was killed outright stay RUNNING.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from netsplit.errors import ConfigError
 from netsplit.tracking.database import (
@@ -31,16 +30,10 @@ from netsplit.tracking.database import (
     open_experiment,
     sqlite_path,
 )
-from netsplit.tracking.owner import OWNER, is_gone
-from netsplit.tracking.runs import ComparisonRun, MethodRun, Models, Place, ended, warned, writing
+from netsplit.tracking.runs import ComparisonRun, Place, ended
 from netsplit.tracking.values import LABELS, dotted_keys
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
 __all__ = ["Tracker"]
-
-_PAGE = 1000  # of experiments, of runs that are still open
 
 
 class Tracker(Place):
@@ -76,7 +69,7 @@ class Tracker(Place):
         if system_metrics is not None and not 0 < system_metrics < math.inf:
             raise ConfigError(f"tracking.system_metrics is {system_metrics}: give seconds above 0, or null.")
         log_model = enabled and (log_model or register_model is not None)
-        super().__init__(models=Models(log_model, register_model), system_metrics=system_metrics)
+        super().__init__(log_model=log_model, register_model=register_model, system_metrics=system_metrics)
         path = sqlite_path(uri) if enabled else None
         self.uri = uri if path is None else f"sqlite:///{path}"
         self.experiment = experiment
@@ -100,7 +93,6 @@ class Tracker(Place):
             place = artifact_root(self.uri, self.artifacts)
             self.experiment_id = open_experiment(client, self.experiment or "netsplit", place)
             self.client = client
-            self._end_abandoned(client)
 
     @contextmanager
     def comparison(
@@ -120,13 +112,3 @@ class Tracker(Place):
         with ended(run):
             run.params(params, dotted_keys(params or {}) | labels)
             yield run
-
-    def _end_abandoned(self, client: MlflowClient) -> None:
-        """Mark as failed what processes of this machine left RUNNING that are gone; best effort."""
-        with warned("runs of processes that were killed stay open"), writing("their end"):
-            every = [each.experiment_id for each in client.search_experiments(max_results=_PAGE)]
-            for run in client.search_runs(every, "attributes.status = 'RUNNING'", max_results=_PAGE):
-                if is_gone(run.data.tags.get(OWNER, "")):
-                    MethodRun(self, run.info.run_name, run.info.run_id).close(
-                        "FAILED", "its process was killed"
-                    )

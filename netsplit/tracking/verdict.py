@@ -33,7 +33,7 @@ class Contender:
 
     @property
     def label(self) -> str:
-        """At the beginning of a sentence."""
+        """The label at the beginning of a sentence."""
         return f"One device ({ONE_DEVICE})" if self.name == ONE_DEVICE else self.name
 
     @property
@@ -64,7 +64,7 @@ class Contender:
 
 
 def verdict_of(rows: Sequence[ComparisonRow]) -> str:
-    """Of the methods that did not fail: by what was measured, else by what is predicted. "" of none."""
+    """The verdict on the methods that did not fail, by what was measured, else predicted; "" of none."""
     done = [row for row in rows if not row.failed and row.throughput]
     measured = any(row.measured_s is not None for row in done)
     said = verdict([Contender(r.method, r.throughput or 0, r.spread, r.overfull) for r in done], measured)

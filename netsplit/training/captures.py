@@ -40,7 +40,7 @@ def checked_capture(
     loss: Loss | None,
     batch: Batch,
     check: bool = True,
-    told: int = logging.DEBUG,
+    level: int = logging.DEBUG,
     **options: Any,
 ) -> Graph:
     """`capture`, compared with plain PyTorch unless told not to; raises what both do.
@@ -49,7 +49,7 @@ def checked_capture(
     then model and torch are not as the user knows them.
 
     Args:
-        told: at which level of the log it is said what was captured.
+        level: at which level of the log it is said what was captured.
     """
     with interrupts_held():
         graph = capture(model, loss, batch, **options)
@@ -58,7 +58,7 @@ def checked_capture(
     checked = (
         f": they train as plain PyTorch does (checked in {seconds:.1f} s)" if seconds is not None else ""
     )
-    log.log(told, "Captured %d operators%s.", len(graph), checked)
+    log.log(level, "Captured %d operators%s.", len(graph), checked)
     return graph
 
 
@@ -75,7 +75,7 @@ def _encoders_as_captured(graph: Graph) -> Iterator[None]:
 
 
 def _refuse_hooks(graph: Graph) -> None:
-    """Of all modules: those that stay whole are on workers, in other processes."""
+    """Refuses hooks on all modules: those that stay whole are on workers, in other processes."""
     whole = next((call for call in graph.calls.values() if isinstance(call, ModuleCall)), None)
     every = (f"_global_{name}_hooks" for name in ("forward_pre", "forward", "backward_pre", "backward"))
     if whole is not None and any(getattr(nn.modules.module, name) for name in every):
@@ -88,7 +88,7 @@ def _refuse_hooks(graph: Graph) -> None:
 
 @dataclass
 class Captures:
-    """Of one model and loss.
+    """The graphs of one model and loss, by kind of batch.
 
     Args:
         limit: how many kinds of batches training may see, and how many prediction; one more is refused.
@@ -103,7 +103,7 @@ class Captures:
     limit: int = MAX_PROGRAMS
     check: bool = True
     trained: Callable[[], Mapping[str, Tensor]] = dict
-    _evaluated_first: Batch | None = None
+    _evaluated: bool = False
     _training: dict[Hashable, Graph] = field(default_factory=dict)
     _inference: dict[Hashable, Graph] = field(default_factory=dict)
     _dims: dict[Hashable, OutputDims] = field(default_factory=dict)
@@ -163,15 +163,15 @@ class Captures:
         values = self.trained()
         on_cpus = graph.autocast is not None and self.device_type == "cpu"
         fused = on_cpus and any(isinstance(each, _FUSED) for each in self.model.modules())
-        if fused and self._evaluated_first is None:
+        if fused and not self._evaluated:
             log.warning(
                 "%s predicts with its attention layers as they train: under autocast on a CPU, torch's fused "
                 "ones, which plain PyTorch takes in evaluation, round otherwise and answer %s.",
                 type(self.model).__name__, graph.autocast,
             )  # fmt: skip
         with interrupts_held(), _encoders_as_captured(graph):
-            seconds = check_inference(self.model, graph, batch, values, self._evaluated_first)
-        self._evaluated_first = self._evaluated_first or batch
+            seconds = check_inference(self.model, graph, batch, values)
+        self._evaluated = True
         if seconds is not None:
             log.debug("It predicts as plain PyTorch does (checked in %.1f s).", seconds)
 

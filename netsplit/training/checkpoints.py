@@ -22,22 +22,17 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.files import parsed_json, write_text
 from netsplit.runtime.checkpoint.checksums import is_complete
 from netsplit.settings import Settings
-from netsplit.tables import nbytes
 
 __all__ = [
-    "Checkpoints", "describe_training", "newest", "opened_checkpoints", "origin_checkpoint", "passed_over",
-    "stable_folder",
+    "Checkpoints", "newest", "opened_checkpoints", "origin_checkpoint", "stable_folder",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{6,})-step-\d+")
 _TEMPORARY = re.compile(r"\.\d{6,}-step-\d+\..*")
-_DESCRIPTION = "training.json"
-_SHOWN = 3  # differences that are told
 # What decides how a training goes; not where it runs, nor for how long.
 _OF_THE_TRAINING = (
     "model", "dataset", "loss", "optimizer", "scheduler", "schedule", "batch_size", "accumulate", "clip_norm",
@@ -93,7 +88,7 @@ class Checkpoints:
 
     @property
     def newest(self) -> Path | None:
-        """Where to go on from: the newest of this folder, else the origin."""
+        """The checkpoint to go on from: the newest of this folder, else the origin."""
         return newest(self.folder) or self.origin
 
     def due_after_step(self, step: int) -> bool:
@@ -117,14 +112,6 @@ class Checkpoints:
         for old in whole[: len(whole) + 1 - self.keep]:
             _remove(old)
         return place
-
-    @property
-    def told(self) -> str:
-        """How many are kept, how large they are, and where."""
-        whole = _whole(self.folder)
-        size = sum(path.stat().st_size for place in whole for path in place.rglob("*") if path.is_file())
-        count = f"{len(whole)} checkpoint{'s' * (len(whole) != 1)}"
-        return f"{count} kept in {self.folder} ({nbytes(size)})"
 
     def close(self) -> None:
         """Let others have the folder."""
@@ -212,12 +199,11 @@ def stable_folder(config: Any, name: str) -> Path:
 
 
 def opened_checkpoints(
-    settings: Settings, config: Any, stable: Path, folder: Path, method: str
+    settings: Settings, stable: Path, folder: Path, method: str
 ) -> AbstractContextManager[Checkpoints | None]:
     """A method's own folder of checkpoints, opened; nothing where none is to be saved or read.
 
     Args:
-        config: of the whole training, by which an earlier one is found again.
         stable: where the checkpoints of this training are, whenever it runs.
         folder: where else they are, of this run alone.
     """
@@ -225,10 +211,11 @@ def opened_checkpoints(
     if asked.never and resume == "never":
         return nullcontext()
     place = stable if resume == "auto" or asked.folder is not None else folder
-    if asked.folder is None and resume == "auto":
-        if (reason := passed_over(place, method, config)) is not None:
-            log.warning("%s: resume=auto starts from the beginning: %s", method, reason)
-        describe_training(place, config)
+    if asked.folder is None and resume == "auto" and (other := _passed_over(place, method)) is not None:
+        log.warning(
+            "%s: resume=auto starts from the beginning, as the config is another than that of '%s' "
+            "(resume=<folder> takes it).", method, other,
+        )  # fmt: skip
     return Checkpoints(
         place / method,
         every_epochs=1 if asked.never and resume == "auto" else asked.every_epochs,
@@ -239,48 +226,14 @@ def opened_checkpoints(
     )
 
 
-def describe_training(folder: Path, config: Any) -> None:
-    """Write beside a training's checkpoints what decided how it goes, for `passed_over` of another one.
-
-    Raises:
-        NetSplitError: it cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / _DESCRIPTION, json.dumps(_deciding(config), indent=1, default=str))
-    except OSError as error:
-        raise NetSplitError(
-            f"checkpoint.folder '{folder}' cannot be used: {error.strerror}; choose another."
-        ) from error
-
-
-def passed_over(folder: Path, method: str, config: Any) -> str | None:
-    """Where `folder` has no checkpoint of a method: that of the most similar training, and what differs.
-
-    None where it has one, or there is none of the same model and data.
-    """
+def _passed_over(folder: Path, method: str) -> Path | None:
+    """The newest checkpoint of another training of the same model and data, where this one has none."""
     if newest(folder / method) is not None or not folder.parent.is_dir():
         return None
-    own = _flat(json.loads(json.dumps(_deciding(config), default=str)))
     name = folder.name.rpartition("-")[0]
-    others: list[tuple[int, float, str]] = []
-    for place in folder.parent.iterdir():
-        checkpoint = newest(place / method) if place.name.rpartition("-")[0] == name else None
-        if checkpoint is None or place == folder:
-            continue
-        try:
-            there = _flat(parsed_json((place / _DESCRIPTION).read_text()))
-        except (OSError, ValueError):
-            others.append(
-                (len(own) + 1, 0.0, f"checkpoint '{checkpoint}' does not say of which training it is")
-            )
-            continue
-        keys = [key for key in {**own, **there} if own.get(key) != there.get(key)]
-        words = [f"{key} is {there.get(key)} there and {own.get(key)} here" for key in keys]
-        more = f", and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
-        why = f"checkpoint '{checkpoint}' is not taken, as {', '.join(words[:_SHOWN])}{more}"
-        others.append((len(keys), -checkpoint.stat().st_mtime, why))
-    return min(others)[2] if others else None
+    others = [place for place in folder.parent.iterdir() if place.name.rpartition("-")[0] == name]
+    known = [checkpoint for place in others if (checkpoint := newest(place / method)) is not None]
+    return max(known, key=lambda checkpoint: checkpoint.stat().st_mtime, default=None)
 
 
 def _deciding(config: Any) -> dict[str, Any]:
@@ -290,17 +243,6 @@ def _deciding(config: Any) -> dict[str, Any]:
     if isinstance(data := deciding.get("dataset"), Mapping):
         deciding["dataset"] = {key: value for key, value in data.items() if key not in _OF_READING}
     return deciding
-
-
-def _flat(values: Any, place: str = "") -> dict[str, Any]:
-    """Dotted keys."""
-    if not isinstance(values, dict | list) or not values:
-        return {place: values}
-    pairs = values.items() if isinstance(values, dict) else enumerate(values)
-    flat: dict[str, Any] = {}
-    for key, value in pairs:
-        flat |= _flat(value, f"{place}.{key}" if place else str(key))
-    return flat
 
 
 def _whole(folder: Path) -> list[Path]:
@@ -314,7 +256,7 @@ def _number(place: Path) -> int:
 
 
 def _remove(place: Path) -> None:
-    """By another name first, so that a half-removed one is not taken for whole."""
+    """Removes under another name, so that a half-removed one is not taken for whole."""
     gone = place.with_name(f".{place.name}.removed")
     try:
         place.rename(gone)

@@ -116,8 +116,8 @@ def fit(
 
 
 @contextmanager
-def _last_batch_told(samples: int) -> Iterator[None]:
-    """Within, what cannot be trained is an epoch's last batch, which can be left out."""
+def _naming_last_batch(samples: int) -> Iterator[None]:
+    """Says of what cannot be trained within that it is an epoch's last batch, which can be left out."""
     try:
         yield
     except (WorkerError, ReadError, UnlikeBatch):
@@ -148,7 +148,7 @@ class _EpochLoop:
         self.history = History(size)
         self.position = Position()
         self.random = torch.get_rng_state()
-        self.told = Position(epoch=0, step=0)  # what the observer knows already
+        self.reported = Position(epoch=0, step=0)  # what the observer knows already
         self.since_start = 0  # iterations on these workers
         self.plan = self.model.plan  # that is recorded, though another may come
         self.failures = 0  # since the last checkpoint
@@ -170,7 +170,7 @@ class _EpochLoop:
         if self.observer is not None:
             for done in self.history.epochs:
                 self.observer.epoch(done)
-        self.told = self.position
+        self.reported = self.position
 
     def run(self) -> None:
         self._make_last_program()
@@ -217,7 +217,7 @@ class _EpochLoop:
 
     @property
     def _samples(self) -> int:
-        """In one epoch."""
+        """Samples in one epoch."""
         count = len(self.data.train)
         return count - count % self.model.batch_size if self.drop_last else count
 
@@ -233,14 +233,14 @@ class _EpochLoop:
     def _steps(self) -> Iterator[Iteration]:
         """The rest of the present epoch, one optimiser step after another."""
         count, size = self._samples, self.model.batch_size
-        epoch, seen = self.position.epoch, self.position.samples
-        while seen < count:
+        epoch, samples = self.position.epoch, self.position.samples
+        while samples < count:
             self._tell_adaptation(self.position.step, self._steps_left - 1)
-            total = min(self.accumulate * size, count - seen)
+            total = min(self.accumulate * size, count - samples)
             start, made_s = time.perf_counter(), self.model.made_s
-            loss, timed = self._step(BatchPlace(epoch, seen, total))
+            loss, timed = self._step(BatchPlace(epoch, samples, total))
             seconds = time.perf_counter() - start - (self.model.made_s - made_s)
-            seen += total
+            samples += total
             done = Iteration(self.position.step, epoch, loss, seconds, timed, total, self.model.stepped_rates)
             self.position = self.position.after(total, None if self._is_left_out(loss) else loss, seconds)
             self.since_start += 1
@@ -288,12 +288,12 @@ class _EpochLoop:
         return loss, metered
 
     def _uneven(self, inputs: Any, targets: Any, samples: int, fraction: float) -> float:
-        with _last_batch_told(samples):
+        with _naming_last_batch(samples):
             return self.model.train_batch(inputs, targets, fraction=fraction, step=True)
 
     def _make_last_program(self) -> None:
-        """Of an epoch's last batch, where that is smaller: what refuses it does so before the first step. Not
-        of a stream, which may not be read to its end twice."""
+        """Make the program of an epoch's smaller last batch, so that a refusal comes before the first step.
+        Not of a stream, which may not be read to its end twice."""
         rest = self._samples % self.model.batch_size
         done = self.position.epoch >= self.epochs
         if not rest or done or isinstance(self.data.train, Stream):
@@ -302,7 +302,7 @@ class _EpochLoop:
             pair = self.feeding.once.batch(BatchPlace(self.position.epoch, self._samples - rest, rest))
         except ReadError:  # is told when it is that batch's turn
             return
-        with _last_batch_told(rest):
+        with _naming_last_batch(rest):
             self.model.make_program(*pair)
 
     def _score(self) -> float | None:
@@ -321,8 +321,8 @@ class _EpochLoop:
         self.history.epochs.append(done)
         self.model.end_epoch(done.train_loss)
         self.position = position.next_epoch()
-        if done.index >= self.told.epoch:
-            self.told = Position(epoch=done.index + 1, step=self.told.step)
+        if done.index >= self.reported.epoch:
+            self.reported = Position(epoch=done.index + 1, step=self.reported.step)
             if self.observer is not None:
                 self.observer.epoch(done)
         last = self.position.epoch >= self.epochs
@@ -337,9 +337,9 @@ class _EpochLoop:
 
     def _tell_iteration(self, done: Iteration) -> None:
         """Once, however often the iteration had to be done."""
-        if done.step < self.told.step:
+        if done.step < self.reported.step:
             return
-        self.told = Position(epoch=self.told.epoch, step=done.step + 1)
+        self.reported = Position(epoch=self.reported.epoch, step=done.step + 1)
         if self.observer is not None:
             self.observer.iteration(done)
 
@@ -365,12 +365,12 @@ class _EpochLoop:
                 f"checkpoint '{folder}' does not say so that it can be read where its training stands: "
                 "begin with an earlier one."
             ) from error
-        here = {"seed": self.seed, "train_samples": len(self.data.train)}
-        wrong = [key for key, value in here.items() if order.get(key) != value]
+        expected = {"seed": self.seed, "train_samples": len(self.data.train)}
+        wrong = [key for key, value in expected.items() if order.get(key) != value]
         if self.position.samples and wrong:
             raise ConfigError(
                 f"checkpoint '{folder}' stands within an epoch, whose order came from {wrong[0]} "
-                f"{order.get(wrong[0])}, but it is {here[wrong[0]]} here: give the same."
+                f"{order.get(wrong[0])}, but it is {expected[wrong[0]]} here: give the same."
             )
 
     def _start_over(self) -> None:

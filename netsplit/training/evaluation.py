@@ -22,7 +22,7 @@ from netsplit.training.metrics import (
     value_of,
 )
 
-__all__ = ["evaluated", "lack_told"]
+__all__ = ["evaluated", "lack_explained"]
 
 
 def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any, loss: Any) -> float:
@@ -37,7 +37,7 @@ def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any
     Raises:
         NetSplitError: there is no batch, or what is none, or the metric is not for what is there.
     """
-    measure = None if _is_auto(metric) else _asked(metric)
+    measure = None if isinstance(metric, str) and metric == AUTO else _asked(metric)
     if not isinstance(batches, Iterable):
         raise ConfigError(f"batches is {batches!r}: give pairs (inputs, targets), as a DataLoader does.")
     begun: Metric | None = None
@@ -54,7 +54,7 @@ def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any
 
 
 @contextmanager
-def lack_told(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
+def lack_explained(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
     """Within a prediction: of a model with its loss inside, what fails for want of targets says so.
 
     Raises:
@@ -70,10 +70,6 @@ def lack_told(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
                 "and evaluate([((inputs, targets), targets)])."
             ) from error
         raise
-
-
-def _is_auto(metric: Any) -> bool:
-    return isinstance(metric, str) and metric == AUTO
 
 
 def _asked(metric: Any) -> Metric:

@@ -43,7 +43,7 @@ class Feeding:
         self.data = data
         self.options: dict[str, Any] = {"seed": seed, "drop_last": drop_last}
         size = model.batch_size
-        self.here = Reader(
+        self.reader = Reader(
             Loader(data.train, size, workers=data.workers, prefetch=data.prefetch, **self.options)
         )
         self.once = Reader(Loader(data.train, size, **self.options))  # of single batches, without processes
@@ -67,7 +67,7 @@ class Feeding:
                 return train(unread, None)
             except UnlikeBatch as error:
                 self._leave_to_controller(str(error))
-        pair = (self.once if self.by_workers else self.here).batch(place)
+        pair = (self.once if self.by_workers else self.reader).batch(place)
         done = train(*pair)
         if self.by_workers:
             self._note(pair)
@@ -75,7 +75,7 @@ class Feeding:
 
     def close(self) -> None:
         """End the processes that load samples, here and beside the workers."""
-        self.here.close()
+        self.reader.close()
         runtime, self.given = self.given, None
         if runtime is not None and runtime.pool.connections:
             runtime.readers = frozenset()
@@ -130,8 +130,8 @@ class Feeding:
         try:
             self.packed = self.packed or packed_samples(shared)
         except Exception as error:  # whatever its code raises
-            told = " ".join(str(error).split()).rstrip(".")
-            return f"it cannot be sent to them ({type(error).__name__}: {told})"
+            reason = " ".join(str(error).split()).rstrip(".")
+            return f"it cannot be sent to them ({type(error).__name__}: {reason})"
         return None
 
     def _read_alike(self, place: BatchPlace) -> str | None:
@@ -140,15 +140,15 @@ class Feeding:
         nbytes = len(self.packed)
         if nbytes > MOST_SENT and self.data.read_by != "workers":
             return f"it holds {nbytes / 2**20:.0f} MiB in memory, of which each would have a copy"
-        told = digest_of(self.once.batch(place, probed(place)))
+        expected = digest_of(self.once.batch(place, probed(place)))
         self.once.close()  # so that it reads them once more
-        if digest_of(self.once.batch(place, probed(place))) != told:
+        if digest_of(self.once.batch(place, probed(place))) != expected:
             return "samples are not the same when they are read again, though every generator is seeded"
         runtime = self.model.runtime
         for who, (digest, why) in give_samples(runtime.pool, runtime.program, self.packed, place).items():
             if why:
                 return f"worker {who} cannot read it ({why})"
-            if digest != told:
+            if digest != expected:
                 return f"worker {who} reads other samples than the training process does"
         return None
 

@@ -6,22 +6,14 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Epoch", "History", "Iteration", "Observer", "Position", "Throughputs"]
+__all__ = ["Epoch", "History", "Iteration", "Observer", "Position"]
 
 _QUARTERED = 8  # iterations of which a quarter is left out at either end
 _STORED = 100  # iterations that a checkpoint keeps: enough for the median of their seconds
-
-
-class Throughputs(NamedTuple):
-    """Samples per second of several iterations, as the thesis prints them (Table 6-4)."""
-
-    least: float
-    mean: float  # of the iterations' own samples per second
-    greatest: float
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,7 @@ class Position:
 
     @property
     def mean_loss(self) -> float:
-        """Over the epoch's samples so far; nan where none counts."""
+        """The mean loss over the epoch's samples so far; nan where none counts."""
         counted = self.samples - self.left_out
         return self.loss_sum / counted if counted else math.nan
 
@@ -103,12 +95,6 @@ class History:
         return statistics.median(self._batch_seconds())
 
     @property
-    def throughputs(self) -> Throughputs:
-        """Samples per second over the iterations of which `iteration_s` is the median."""
-        rates = [self.batch_size / seconds for seconds in self._batch_seconds()]
-        return Throughputs(min(rates), statistics.fmean(rates), max(rates))
-
-    @property
     def spread(self) -> tuple[float, float]:
         """Samples per second that the middle half of these iterations had; of fewer than eight, all."""
         rates = sorted(self.batch_size / seconds for seconds in self._batch_seconds())
@@ -118,10 +104,10 @@ class History:
         return low, high
 
     def _batch_seconds(self) -> list[float]:
-        whole = [it for it in self.iterations if (it.samples or self.batch_size) % self.batch_size == 0]
-        timed = [it for it in whole if it.timed]
+        whole = [done for done in self.iterations if (done.samples or self.batch_size) % self.batch_size == 0]
+        timed = [done for done in whole if done.timed]
         chosen = timed[1:] or timed or whole or self.iterations
-        return [it.seconds * self.batch_size / (it.samples or self.batch_size) for it in chosen]
+        return [done.seconds * self.batch_size / (done.samples or self.batch_size) for done in chosen]
 
     @property
     def throughput(self) -> float:
@@ -157,13 +143,8 @@ class History:
         ]
         first = last[0].step if last else 0
         self.iterations = [it for it in self.iterations if it.step < first] + last
-        self.epochs = [_epoch(**each) for each in stored["epochs"]]
+        self.epochs = [Epoch(**each) for each in stored["epochs"]]
         self.peak_bytes = self.peak_bytes or dict(stored["peak_bytes"])
-
-
-def _epoch(*, test_accuracy: float | None = None, **stored: Any) -> Epoch:
-    """As a checkpoint has it; earlier ones had an accuracy, and no other metric."""
-    return Epoch(**({"score": test_accuracy} | stored))
 
 
 class Observer(Protocol):

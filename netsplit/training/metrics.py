@@ -57,7 +57,7 @@ class MetricWords(NamedTuple):
     def factor(self) -> float:
         return 100.0 if self.percent else 1.0
 
-    def told(self, value: float) -> str:
+    def text(self, value: float) -> str:
         """'64.7 %', '0.0312'."""
         return f"{100 * value:.1f} %" if self.percent else f"{value:.4g}"
 
@@ -72,12 +72,12 @@ _WORDS = {
 
 
 def words_of_metric(name: str) -> MetricWords:
-    """Of one of the user's own, its name."""
+    """How a metric is written; one of the user's own by its name."""
     return _WORDS.get(name) or MetricWords(name, name, False)
 
 
 def name_of_metric(metric: Metric) -> str:
-    """Under which it is recorded, after ``test_``."""
+    """The name under which it is recorded, after ``test_``."""
     return str(getattr(metric, "name", None) or type(metric).__name__)
 
 

@@ -102,7 +102,7 @@ class Training:
         )
 
     def made_for(self, model: nn.Module, loss: Loss | None) -> Training:
-        """With the optimiser of this model's parameters.
+        """The options with the optimiser of this model's parameters.
 
         Raises:
             ConfigError: an optimiser, or a learning rate, that cannot train them.

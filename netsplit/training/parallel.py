@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self
 
 from torch import nn
 
-from netsplit.errors import ConfigError, NetSplitError, WorkerError, told_plainly
+from netsplit.errors import ConfigError, NetSplitError, WorkerError, plain_errors
 from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
 from netsplit.optim.learning_rate import every_epoch, rates_of
@@ -31,7 +31,7 @@ from netsplit.settings import OnNonFinite
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.adapt.adaptation import Adaptation
 from netsplit.training.adapt.switchable import require_switchable
-from netsplit.training.evaluation import evaluated, lack_told
+from netsplit.training.evaluation import evaluated, lack_explained
 from netsplit.training.metrics import AUTO, correct
 from netsplit.training.plain_state import loss_state, plain_state, save_state
 from netsplit.training.programs import Programs
@@ -52,7 +52,7 @@ class Switched:
 
 
 def _end_here(process: int, close: Callable[[], None]) -> None:
-    """Not in a fork of the process, as those that load data: the workers are not theirs."""
+    """Closes, but not in a fork of the process, as those that load data: the workers are not theirs."""
     if os.getpid() == process:
         close()
 
@@ -83,14 +83,14 @@ class ParallelModel:
         self._end = None if on_close is None else weakref.finalize(self, _end_here, os.getpid(), on_close)
         self._turn = threading.RLock()
         placed = weakref.proxy(self)  # in no circle with what it has: it ends when it is dropped
-        self._watch = ModelWatch(model, programs, runtime.optimizer, lambda: placed._open(), self._turn)
+        self._watch = ModelWatch(model, programs, lambda: placed._open(), self._turn)
 
     @property
     def batch_size(self) -> int:
         """Samples in one training batch."""
         return samples_of(self.runtime.program)
 
-    @told_plainly
+    @plain_errors
     def train_batch(
         self, inputs: Any, targets: Any = None, *, fraction: float = 1.0, step: bool = True
     ) -> float:
@@ -121,7 +121,7 @@ class ParallelModel:
         self._adapt(timeline, step)
         return loss
 
-    @told_plainly
+    @plain_errors
     def make_program(self, inputs: Any, targets: Any = None) -> None:
         """What `train_batch` will train such a batch by, made and kept before; nothing is trained.
 
@@ -131,7 +131,7 @@ class ParallelModel:
         with self._watch.own(self.programs):
             self.programs.training(self.programs.batch(inputs, targets))
 
-    @told_plainly
+    @plain_errors
     def switch(self, plan: Plan) -> Switched:
         """Train on by another plan of the same model on the same workers, from the next batch on.
 
@@ -183,7 +183,7 @@ class ParallelModel:
         """
         return self.runtime.metrics
 
-    @told_plainly
+    @plain_errors
     def measure_batch(
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
@@ -196,7 +196,7 @@ class ParallelModel:
         self._adapt(None if bytes_too else timeline, step)
         return loss, timeline
 
-    @told_plainly
+    @plain_errors
     def predict(self, inputs: Any) -> Any:
         """The model's output in evaluation mode, in the model's own structure, for any number of samples.
 
@@ -210,14 +210,14 @@ class ParallelModel:
         batch = self.programs.batch(inputs)
         runtime = self._open()
         with (
-            lack_told(self.model, self.programs.captures.loss, inputs),
+            lack_explained(self.model, self.programs.captures.loss, inputs),
             self._watch.own(self.programs),
         ):
             parts = self.programs.parts(batch)
             done = [(part, runtime.predict(part.program, part.batch)) for part in parts]
             return self.programs.joined(done)
 
-    @told_plainly
+    @plain_errors
     def evaluate(self, batches: Iterable[Pair], metric: Any = AUTO) -> float:
         """A metric over batches of any sizes, every sample with the same weight.
 
@@ -233,7 +233,7 @@ class ParallelModel:
         """
         return evaluated(self.predict, batches, metric, self.programs.captures.loss)
 
-    @told_plainly
+    @plain_errors
     def state_dict(self) -> dict[str, Any]:
         """What the plain model's own `state_dict` gives of the present parameters and buffers, on the CPU.
 
@@ -242,7 +242,7 @@ class ParallelModel:
         """
         return plain_state(self.model, self._open().state())
 
-    @told_plainly
+    @plain_errors
     def loss_state_dict(self) -> dict[str, Any]:
         """`state_dict` of the loss, where that is a module: its parameters are trained, too.
 
@@ -285,7 +285,7 @@ class ParallelModel:
 
     @property
     def learning_rate(self) -> list[float]:
-        """Of each of the optimiser's groups; set it to a number for all, or to one for each.
+        """The rates of the optimiser's groups; set it to a number for all, or to one for each.
 
         A scheduler that is stepped goes on from there as it does in plain PyTorch.
 
@@ -417,7 +417,7 @@ class ParallelModel:
         )
 
     def _adapt(self, timeline: Timeline | None, step: bool) -> None:
-        """After a trained batch: its measured timeline, where there is one, tells of the workers."""
+        """Adapt after a trained batch: its measured timeline, where there is one, tells of the workers."""
         runtime, adaptation = self.runtime, self.adaptation
         if adaptation is None or not step or runtime.pool.programs[TRAINING] is not runtime.program:
             return

@@ -69,7 +69,10 @@ def loaded(
         try:
             answer = model.load_state_dict(state, strict=strict)
         except Exception as error:
-            raise _refusal(model, state, strict, error) from error
+            raise NetSplitError(
+                f"{type(model).__name__} does not load the state{where_of(error)}: "
+                f"{' '.join(str(error).split()).rstrip('.')}."
+            ) from error
         now = named_tensors(model)
         fresh = {k: now[k].detach().cpu().clone() for k in dict.fromkeys(names.values()) if k in now}
     tensors = {k: t.detach().clone() for k, t in named_tensors(model).items()}
@@ -101,35 +104,6 @@ def save_state(state: Mapping[str, Any], path: str | Path) -> None:
             f"checkpoint '{path}' could not be written whole, most likely as no room is left ({reason}): "
             "make room, or choose another place."
         ) from error
-
-
-def _refusal(model: nn.Module, state: Mapping[str, Any], strict: bool, error: Exception) -> NetSplitError:
-    if not isinstance(state, Mapping):
-        return NetSplitError(
-            f"the state is {_kind(state)}: give a mapping of names to tensors, as state_dict() "
-            "and torch.load give it."
-        )
-    plain = model.state_dict()
-    missing, unknown = [k for k in plain if k not in state], [k for k in state if k not in plain]
-    if strict and (missing or unknown):
-        what = f"has no '{missing[0]}'" if missing else f"has '{unknown[0]}', which the model does not"
-        count = len(missing) + len(unknown)
-        return NetSplitError(
-            f"the state {what} ({count} keys differ): give one of this model, or strict=False."
-        )
-    for k, own in plain.items():
-        value = state.get(k, own)
-        if isinstance(own, Tensor) and (not isinstance(value, Tensor) or value.shape != own.shape):
-            given = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            return NetSplitError(f"the state's '{k}' is {given}, and {tuple(own.shape)} in this model.")
-    return NetSplitError(
-        f"{type(model).__name__} does not load the state{where_of(error)}: "
-        f"{' '.join(str(error).split()).rstrip('.')}."
-    )
-
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else f"of type {type(value).__name__}"
 
 
 def _is(value: Any, tensor: Tensor) -> bool:

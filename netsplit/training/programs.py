@@ -95,7 +95,7 @@ class Programs:
         return (batch.key, batch.samples) in self._trained
 
     def training(self, batch: Batch) -> Program:
-        """For a batch of any shapes and any number of samples: whole micro-batches, and one with the rest.
+        """The program of a batch of any shapes and size: whole micro-batches, and one with the rest.
 
         Raises:
             NetSplitError: there are too many programs already, the model trains something else on such a
@@ -154,7 +154,7 @@ class Programs:
         return spec.build(joined)
 
     def _resized(self, batch: Batch) -> Program:
-        """For the shapes of the placed graph, and another number of samples."""
+        """The program for the placed graph's shapes and another number of samples."""
         size = self._size_in(batch)
         known = size == self.compiler.graph.batch_size
         full, rest = divmod(batch.samples, size) if known else (0, batch.samples)
@@ -163,7 +163,7 @@ class Programs:
         return self._compiled(replace(self.compiler, tail=tail), self.placement, full + bool(rest))
 
     def _other(self, batch: Batch) -> Program:
-        """For shapes of its own."""
+        """The program for a batch's own shapes."""
         size = self._size_in(batch)
         full, rest = divmod(batch.samples, size)
         captured = self.captures.training(batch.rows(0, size), size)
@@ -247,7 +247,7 @@ class Programs:
         return applied(graph, (*graph.rewrites, *self._reads(graph)))
 
     def _reads(self, graph: Graph) -> tuple[ReadWeights, ...]:
-        """For operators that are whole here, and whose parameters may be on several devices."""
+        """The reads of operators that are whole here, whose parameters may be on several devices."""
         homes = {k: self.placement.device_of[node.name] for node in self._graph for k in node.initializers}
         return tuple(
             ReadWeights(node.name)
@@ -291,7 +291,7 @@ class Programs:
 
 
 def _copies(graph: Graph) -> dict[str, set[int]]:
-    """Of what is held of parameters, which copies are read."""
+    """Which copies of held parameters are read."""
     copies: dict[str, set[int]] = {}
     for init in graph.initializers.values():
         if init.requires_grad:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Of one placed model.
+    """Reads and writes the training state of one placed model.
 
     Args:
         graph: of the training step.
@@ -67,7 +67,7 @@ class TrainingState:
     def save(self, folder: Path, extra: Mapping[str, Any]) -> None:
         """Write a checkpoint, whole or not at all."""
         with interrupts_held():
-            self.opened().save_checkpoint(folder, extra, self._here())
+            self.opened().save_checkpoint(folder, extra, self._controller_state())
 
     def load(self, folder: str | Path, holding: Callable[[], AbstractContextManager[None]]) -> dict[str, Any]:
         """See `ParallelModel.load_checkpoint`.
@@ -89,12 +89,12 @@ class TrainingState:
             runtime.draws = draws
             if changed:
                 log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
-            here = self._here()
+            state = self._controller_state()
             with holding():
-                load_own(place, here)
+                load_own(place, state)
             late = {k: f"model.{k}" for k in runtime.loaded.late}
-            runtime.put({k: here[name] for k, name in late.items() if name in here})
-            torch.set_rng_state(here["rng.controller"])
+            runtime.put({k: state[name] for k, name in late.items() if name in state})
+            torch.set_rng_state(state["rng.controller"])
         return extra
 
     def _needed(self) -> dict[str, Kind]:
@@ -105,7 +105,7 @@ class TrainingState:
                 kinds |= dict.fromkeys((k, *init.aliases), (init.dtype, init.shape))
         return kinds
 
-    def _here(self) -> State:
+    def _controller_state(self) -> State:
         """What training needs on no device: tensors it does not use, and where random numbers stand."""
         placed, names = self._placed, first_names(self.model)
         runtime = self.opened()

@@ -7,17 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from netsplit.errors import NetSplitError
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.holding import by_name
-from netsplit.optim.optimizers import ForModel
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.reading.worker_reading import UnreadBatch
 from netsplit.training.programs import Programs
@@ -26,7 +23,6 @@ __all__ = ["ModelWatch"]
 
 log = logging.getLogger(__name__)
 
-_WATCHES: WeakSet[ModelWatch] = WeakSet()
 _CHANGED = {
     "training": ("the model's mode (train or eval)", "it trains in the mode that it was split in"),
     "requires_grad": ("requires_grad of the model's parameters", "call parallelize again to train others"),
@@ -38,7 +34,6 @@ class ModelWatch:
     """Compares modes, `requires_grad` and writes of the given model before every batch.
 
     Args:
-        optimizer: of the training; those that its factory made here do not train.
         opened: the runtime, as long as the workers live.
         turn: of threads, which train and predict one after another.
     """
@@ -47,12 +42,10 @@ class ModelWatch:
         self,
         model: nn.Module,
         programs: Programs,
-        optimizer: object,
         opened: Callable[[], DistributedRuntime],
         turn: threading.RLock,
     ) -> None:
         self.model, self.opened = model, opened
-        self._warn_of_others()
         self._turn = turn
         self._values = lambda: opened().state()
         programs.captures.trained = self._values
@@ -63,61 +56,29 @@ class ModelWatch:
         self._stores = [module._parameters for module in model.modules()]
         self._spaces = [(space, dict(space)) for module in model.modules() for space in _spaces(module)]
         self._versions = self._written()
-        self._optimizers = list(optimizer.made) if isinstance(optimizer, ForModel) else []
-        self._settings = self._set()
-        self._told: set[str] = set()
-
-    def _warn_of_others(self) -> None:
-        """Where another split model has copies of the same parameters: plain models would share them."""
-        own = {id(p): name for name, p in self.model.named_parameters()}
-        for other in _WATCHES:
-            both = [own[id(p)] for p in other.model.parameters() if id(p) in own]
-            if both and other.model is not self.model and other.is_open():
-                log.warning(
-                    "'%s' is also in another split model of this process. Each trains its own copy, and "
-                    "neither sees the other's changes.", both[0],
-                )  # fmt: skip
-                break
-        _WATCHES.add(self)
-
-    def is_open(self) -> bool:
-        try:
-            return bool(self.opened().pool.connections)
-        except (NetSplitError, ReferenceError):  # closed, or gone
-            return False
+        self._warned: set[str] = set()
 
     def look(self) -> None:
         """Warn of what has been changed since the model was split."""
         for key in {key for each, key, was in self._stood if getattr(each, key) != was}:
             self._tell(*_CHANGED[key])
-        if self._set() != self._settings:
-            self._tell(
-                "the settings of an optimizer that your factory made",
-                "set learning_rate of what parallelize gave",
-            )
         if (versions := self._written()) != self._versions:
             if not any(self._is_as_in(state) for state in self._states()):
                 self._tell("the model's parameters", "write to what parallelize gave, by its load_state_dict")
             self._versions = versions
 
     def _tell(self, what: str, cure: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._warned:
+            self._warned.add(what)
             log.warning(
                 "You changed %s after parallelize, and what trains is a copy, which does not see it: %s.",
                 what, cure,
             )  # fmt: skip
 
     def _written(self) -> list[tuple[int, int]]:
-        """Of every parameter that the model has now, its memory and how often it was written."""
+        """The memory of every parameter that the model has now, and how often it was written."""
         now = (t for store in self._stores for t in store.values() if t is not None and not is_lazy(t))
         return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in now]
-
-    def _set(self) -> list[dict[str, Any]]:
-        groups = (group for each in self._optimizers for group in each.param_groups)
-        return [
-            {k: repr(v) for k, v in group.items() if k not in ("params", "param_names")} for group in groups
-        ]
 
     def _is_as_in(self, state: dict[str, Tensor]) -> bool:
         """Whether the trained values were copied into the model, as to save or to evaluate them."""
@@ -131,7 +92,7 @@ class ModelWatch:
 
     @contextmanager
     def own(self, programs: Programs, captures_none: bool = False) -> Iterator[None]:
-        """While something is done here: what is captured meanwhile is the model as it was split."""
+        """Marks work of our own: what is captured meanwhile is the model as it was split."""
         with self._turn:
             captures = programs.captures
             refuse_surrounding(captures.autocast)
@@ -158,7 +119,7 @@ class ModelWatch:
 
     @contextmanager
     def training(self, programs: Programs, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
-        """While a batch is trained."""
+        """Marks that a batch is trained."""
         with self._turn:
             # Tensors of an unread batch are new ones, on the workers.
             batch = inputs if isinstance(inputs, UnreadBatch) else programs.batch(inputs, targets)

@@ -62,7 +62,7 @@ def _versions() -> list[str]:
 
 
 def _host() -> list[str]:
-    keys = ("host.os", "host.cpu", "host.cores", "git.commit")
+    keys = ("host.os", "host.cpu", "host.cores")
     tags = host_tags()
     gpus = ", ".join(gpu_names()) or "none that the driver knows"
     memory = psutil.virtual_memory()

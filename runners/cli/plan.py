@@ -21,7 +21,6 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import check_writable
 from netsplit.formats.own import save_workload
 from netsplit.planning.plan import Plan
-from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.session.decision import problem_of, training_plan
 from netsplit.session.measured_costs import CostSource
@@ -191,8 +190,8 @@ def _decided(
             folder /= "workers"
             session = stack.enter_context(Session(cluster, folder, profile=request.settings.profile))
             source, step = session.costs, session.step(*parts, training)
-        if isinstance(order, AutoSchedule):
+        if order.decides_everything:
             return step, *training_plan(step, source, order, method)
         problem = problem_of(step, source, order)
-        stack.enter_context(Waiting(console, method.name, getattr(method, "time_limit_s", None)))
+        stack.enter_context(Waiting(console, method.name, method.time_limit_s))
         return step, step.plan(problem, method), None

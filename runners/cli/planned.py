@@ -25,7 +25,7 @@ from netsplit.planning.whole.frontier import frontier_table
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
-from netsplit.session.decision import foreseen
+from netsplit.session.decision import plan_ahead
 from netsplit.session.file_costs import FileCosts
 from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.request import without_reading
@@ -68,7 +68,7 @@ def by_config(settings: PlanSettings, cfg: DictConfig, cluster: ClusterSpec | Cl
         seed=settings.seed, offload=offload,
     )  # fmt: skip
     step = ModelStep(model, loss, data.shapes(settings.batch_size), training, source.device_type)
-    return lambda schedule, method, seed: foreseen(step, source, schedule, method)
+    return lambda schedule, method, seed: plan_ahead(step, source, schedule, method)
 
 
 def by_file(
@@ -106,7 +106,7 @@ def run(
     write_whole(whole, folder)
     files = ", ".join(write_plan(whole.plan, folder))
     plan = whole.plan
-    timeline_figure(plan.simulated[1], None, folder / "timeline.png", plan.event_parts)
+    timeline_figure(plan.simulated[1], None, folder / "timeline.png")
     console.print(
         f"Written to {folder}: plan.json, frontier.txt, {files}, timeline.png.",
         highlight=False,
@@ -136,6 +136,6 @@ def show_whole(console: Console, whole: WholePlan, notes: bool = True) -> None:
     console.print(whole.plan.summary().devices.terminal())
     table = frontier_table(whole.frontier)
     console.print(table.title, highlight=False)
-    console.print(table.text(), soft_wrap=True)
+    console.print("\n".join(table.lines()), highlight=False, markup=False, soft_wrap=True)
     for line in whole.absent:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -7,10 +7,10 @@ from itertools import product
 
 from benchmarks.memory.bounds import bound_of_any, bound_of_pipelines
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
-from netsplit.program import GPipe, Schedule, compile_program
+from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.simulate import predicted_peak_bytes
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.cover import covering
 
 ALPHA = 3
@@ -59,11 +59,11 @@ GRAPHS = {
 
 
 def needs(graph: Graph, schedule: Schedule, devices: int) -> list[tuple[int, bool]]:
-    """Of every placement the fullest device's bytes, and whether each device has one segment."""
+    """The fullest device's bytes under every placement, and whether each device has one segment."""
     each = []
     for where in product(range(devices), repeat=len(graph)):
         device_of = {name: f"cpu:{rank}" for name, rank in zip(graph.nodes, where, strict=True)}
-        program = compile_program(graph, device_of, graph.position, cpus(devices), schedule)
+        program = compile_placed(graph, device_of, graph.position, cpus(devices), schedule)
         visits = Counter(segment.device for segment in program.segments)
         most = max(predicted_peak_bytes(program, ALPHA).values())
         each.append((most, max(visits.values()) == 1))

@@ -84,7 +84,6 @@ def test_gpus_are_found_with_names_memory_and_ways(monkeypatch: pytest.MonkeyPat
     assert rates == sorted(rates, reverse=True)
     assert 10e9 < rates[0] < 15.75e9  # PCIe 3.0 x16 carries no more
     assert gpus.links[1, 2].latency_s < gpus.links[0, 2].latency_s
-    assert " ".join(gpus.summary().splitlines()[1].split()) == "cuda:1 TITAN RTX, 24.0 GiB NODE X PIX"
 
 
 def test_nvlinks_count_where_they_lead_to_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.data import IGNORED, text
-from netsplit.data.sets.text import UNKNOWN, VOCABULARY, text_of
+from netsplit.data.sets.text import UNKNOWN, VOCABULARY
 from tests.data.folders import make_text
+
+
+def text_of(tokens: torch.Tensor) -> str:
+    return "".join(VOCABULARY[token] for token in tokens.tolist())
 
 
 def test_the_standard_library_is_there_and_large_enough() -> None:

@@ -79,7 +79,7 @@ RUN = [line for page, line in PRINTED if page not in FOLLOWED and reason(line) i
 
 
 def composed(name: str, words: list[str]) -> DictConfig:
-    """Of a sweep its first job, without what the reader fills in."""
+    """The first job of a sweep, without what the reader fills in."""
     parsed = OverridesParser.create().parse_overrides([word for word in words if word != "--multirun"])
     first = [
         f"{each.get_key_element()}={next(each.sweep_string_iterator())}"

@@ -104,7 +104,7 @@ def seconds(data: dict[str, Any]) -> dict[str, Any]:
     [
         (lambda d: d.pop("nodes"), ["'nodes'"]),
         (lambda d: d["nodes"].append(d["nodes"][0]), ["nodes has '", "' twice"]),
-        (lambda d: d["nodes"].reverse(), ["nodes[", "line ", "topological order"]),
+        (lambda d: d["nodes"].reverse(), ["nodes[", "topological order"]),
         (lambda d: seconds(d).update({min(seconds(d)): [1, -1]}), ["-1"]),
         (lambda d: d["cluster"]["links"].pop(), ["no link from"]),
         (lambda d: d["cluster"]["devices"][0].update(capacity_bytes=0), ["capacity of 0", "1 or more"]),

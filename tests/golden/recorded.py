@@ -17,7 +17,7 @@ FILES = {name: Path(__file__).with_name(f"{name}.json") for name in ("cases", "p
 
 @cache
 def recorded(name: str) -> dict[str, Any]:
-    """Of `FILES`."""
+    """The contents of one of `FILES`."""
     contents: dict[str, Any] = json.loads(FILES[name].read_text())
     return contents
 

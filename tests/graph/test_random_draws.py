@@ -35,12 +35,12 @@ ATEN = torch.ops.aten
 
 def test_keys_are_the_same_in_every_process_and_differ_in_every_part() -> None:
     """A change of this number would change what every training draws."""
-    assert DrawKey(1, 2, 3).of("dropout_4") == 13162757079225515003
-    code = "from netsplit.graph.random_draws import DrawKey; print(DrawKey(1, 2, 3).of('dropout_4'))"
+    assert DrawKey(1, 2, 3).seed_of("dropout_4") == 13162757079225515003
+    code = "from netsplit.graph.random_draws import DrawKey; print(DrawKey(1, 2, 3).seed_of('dropout_4'))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(other.stdout) == DrawKey(1, 2, 3).of("dropout_4")
+    assert int(other.stdout) == DrawKey(1, 2, 3).seed_of("dropout_4")
     keys = [
-        DrawKey(seed, n, i, phase).of(node)
+        DrawKey(seed, n, i, phase).seed_of(node)
         for seed in range(3)
         for n in range(12)
         for i in range(12)

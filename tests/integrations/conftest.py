@@ -26,7 +26,7 @@ def lent(pools: Pools, unmeasured: None) -> Iterator[None]:
 
 @pytest.fixture
 def options(lent: None) -> dict[str, Any]:
-    """Of a split over two workers whose links are told and whose plan takes no search."""
+    """Options of a split over two workers whose links are stated and whose plan takes no search."""
     cluster = replace(netsplit.cpu_cluster(2), latency_s=1e-5, bandwidth=1e9)
     return {"cluster": cluster, "partitioner": "balanced", "schedule": "gpipe"}
 

@@ -12,10 +12,10 @@ import netsplit
 from netsplit.errors import ConfigError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.random_draws import DrawKey, drawing
-from netsplit.program import SingleBatch, compile_program
+from netsplit.program import SingleBatch
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.pieces import Piece
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.integrations.conftest import Split
 
 X = torch.linspace(-1, 1, 8 * 12, dtype=torch.float64).reshape(8, 12).sin()
@@ -82,7 +82,7 @@ def test_a_compiled_segment_draws_what_it_draws_as_it_is() -> None:
     case = nn.Sequential(nn.Linear(12, 16), nn.Dropout(0.5), nn.Tanh(), nn.Linear(16, 3)).double()
     graph = capture(case, nn.CrossEntropyLoss(), (X, Y))
     values = initial_values(case, graph)
-    program = compile_program(
+    program = compile_placed(
         graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cpus(1), SingleBatch()
     )
     (segment,) = program.segments

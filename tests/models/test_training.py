@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.models import bert, deeplab_v3, dlrm, gpt, resnet, towers, u_transformer, unet
-from netsplit.program import GPipe, compile_program
+from netsplit.program import GPipe
 from netsplit.runtime.local import LocalRuntime
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.nets import SGD, TOLERANCE
 from tests.runtime.references import Batch, plain_loop
 
@@ -89,7 +89,7 @@ def test_two_devices_train_as_the_plain_loop_does(name: str) -> None:
     for runs in (2, 7):
         device_of = alternating(graph, runs)
         assert set(device_of.values()) == {"cpu:0", "cpu:1"}
-        program = compile_program(graph, device_of, graph.position, cluster, GPipe(2))
+        program = compile_placed(graph, device_of, graph.position, cluster, GPipe(2))
         runtime = LocalRuntime(program, cluster, initial_values(fresh(name), graph), SGD)
         losses = [runtime.train_batch(*batch) for batch in given]
         assert losses == pytest.approx(wanted.losses, rel=TOLERANCE)

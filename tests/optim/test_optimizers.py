@@ -49,6 +49,13 @@ def test_a_factory_may_go_by_attributes_of_parameters() -> None:
     assert pickle.loads(pickle.dumps(factory)).attributes == factory.attributes
 
 
+def test_an_attribute_that_cannot_be_sent_is_refused() -> None:
+    model = Net()
+    model.norm.weight.owner = model  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"'norm\.weight' has the attribute 'owner'"):
+        for_model(by_attribute, model)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -132,7 +132,6 @@ def test_it_is_told_explained_and_read_again(tmp_path: Path) -> None:
     plan = verified(*fanned("auto"))
     assert "1 variable is forwarded from device to device" in str(plan.summary())
     explanation = plan.explain()
-    assert "k_u is handed on in 4 chunks: a0 -> a1" in "\n".join(explanation.lines())
     assert sum(span.seconds for span in explanation.path) == pytest.approx(plan.objective_s)
     file = tmp_path / "placement.json"
     file.write_text(json.dumps(plan.placement.to_dict()))

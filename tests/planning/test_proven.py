@@ -92,7 +92,7 @@ def placements(problem: Problem, draw: random.Random) -> Iterator[Placement]:
 @settings(max_examples=tried(90), deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(max_nodes=4, max_devices=3), seed=st.integers(0, 10**6))
 def test_no_plan_is_below_what_is_proven(problem: Problem, seed: int) -> None:
-    """Of all placements and replicas; within the capacities, where there are some, and without."""
+    """Tries all placements and replicas, within the capacities and without."""
     draw = random.Random(seed)
     problem = drawn(problem, draw)
     instance = Instance.of(problem)

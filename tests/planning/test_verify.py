@@ -11,7 +11,6 @@ from netsplit.cluster.cluster import Link
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition import (
     MaxLoad,
-    Objective,
     PipeDream,
     Placement,
     Problem,
@@ -19,19 +18,17 @@ from netsplit.partition import (
     SolverReport,
     StageTime,
 )
-from netsplit.partition.base import Loads
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.placement.placement import Stage
-from netsplit.planning.decide import verified
-from netsplit.planning.verify import recompute_used_bytes, verify
-from netsplit.planning.verify_score import recomputed_max_load_s, recomputed_s
+from netsplit.planning.verify import used_bytes, verify
 from netsplit.profile.memory import static_bytes
 from netsplit.program.schedules import GPipe
 from netsplit.simulate.simulator import Simulator
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
 from tests.partition.builders import problems, with_capacities
+from tests.planning.score_by_definition import recomputed_max_load_s, recomputed_s
 
 examples = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -172,7 +169,7 @@ def test_bytes_and_max_load_are_those_of_the_other_definitions(problem, data):
     assert largest_s == pytest.approx(instance.loads(where).max(), abs=1e-12)
     for p, device in enumerate(instance.devices):
         nodes = {name for name, q in device_of.items() if q == device}
-        assert recompute_used_bytes(problem, nodes) == instance.used_bytes(where)[p]
+        assert used_bytes(problem, {"it": nodes})["it"] == instance.used_bytes(where)[p]
 
 
 @settings(max_examples=60, deadline=None)
@@ -195,17 +192,3 @@ def test_stage_time_is_that_of_the_other_definition(
     for placement in answers:
         expected = problem.objective.score_s(problem, placement)
         assert recomputed_s(problem, placement) == pytest.approx(expected, rel=1e-9, abs=1e-15)
-
-
-@pytest.mark.parametrize("objective", [MaxLoad(), StageTime()])
-def test_a_score_that_is_not_the_definitions_is_a_fault(objective: Objective) -> None:
-    kind = type(objective)
-
-    class Wrong(kind):  # type: ignore[misc, valid-type]
-        def loads(self, problem: Problem, placement: Placement) -> Loads:
-            right = super().loads(problem, placement)
-            return replace(right, seconds=right.seconds * 1.001)
-
-    problem = replace(four(), objective=Wrong())
-    with pytest.raises(NetSplitError, match="by the definition"):
-        verified(problem, answer(problem, "0012"))

@@ -13,7 +13,7 @@ from torch import nn
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.graph import capture
 from netsplit.partition import Problem, Single
-from netsplit.planning.verify import recompute_used_bytes
+from netsplit.planning.verify import used_bytes
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, PartCosts
 from netsplit.profile.memory import memory_of, node_state_bytes, node_weight_bytes, static_bytes
 
@@ -88,5 +88,5 @@ def test_frozen_parameters_and_buffers_count_once() -> None:
     assert static_bytes(graph, dict.fromkeys(graph.nodes, "d"), 4) == {"d": need}
     costs = Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 1.0)))}, alpha=4)
     problem = Problem(graph, costs, Cluster("one", (Device("d", "cpu", need),), {}))
-    assert recompute_used_bytes(problem, set(graph.nodes)) == need
+    assert used_bytes(problem, {"it": set(graph.nodes)})["it"] == need
     assert set(Single().partition(problem).device_of.values()) == {"d"}

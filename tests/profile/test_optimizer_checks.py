@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
         "makes 2 optimisers, and a device steps one",
     ),
     "a closure": (optim.LBFGS, "cannot take a step without a closure"),
-    "sparse": (optim.SparseAdam, "SparseAdam is not supported"),
+    "sparse": (optim.SparseAdam, "SparseAdam does not support dense gradients"),
     "a norm of all": (partial(NormCoupled, lr=0.1), "NormCoupled steps on a parameter otherwise when others"),
     "gradients counted": (partial(CountsGradients, lr=0.1), "otherwise when others, maybe .*had gradients"),
     "tensors by position": (

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from netsplit.program import SCHEDULES, Backward, Forward, Program, Recv, Send, compile_program
+from netsplit.program import SCHEDULES, Backward, Forward, Program, Recv, Send
 from netsplit.program.acknowledge import acknowledged
 from netsplit.program.check import needs
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.nets import placements
 from tests.runtime.equivalence.running import captured
 
@@ -56,7 +56,7 @@ def test_what_is_let_go_has_been_taken_however_far_a_device_is_ahead(name: str, 
     graph = GRAPHS[name]
     device_of, priority = data.draw(placements(graph, 3))
     kind = data.draw(st.sampled_from([s for s in SCHEDULES if s != "single_batch"]))
-    program = compile_program(graph, device_of, priority, cpus(3), SCHEDULES[kind](4))  # type: ignore[call-arg]
+    program = compile_placed(graph, device_of, priority, cpus(3), SCHEDULES[kind](4))  # type: ignore[call-arg]
     for ahead in program.devices:
         told, run = acknowledged(program, ahead), Run(program, ahead)
         moved = True

@@ -18,10 +18,9 @@ from netsplit.program import (
     Recv,
     Send,
     check_progress,
-    compile_program,
 )
 from netsplit.program.inference import inference_placement
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.cover import few
 from tests.examples import tried
 from tests.messages import tells
@@ -39,7 +38,7 @@ def halves(graph: Graph) -> dict[str, str]:
 
 
 def program_of(graph: Graph, microbatches: int = 2) -> Program:
-    return compile_program(graph, halves(graph), graph.position, cpus(2), GPipe(microbatches))
+    return compile_placed(graph, halves(graph), graph.position, cpus(2), GPipe(microbatches))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -48,7 +47,7 @@ def program_of(graph: Graph, microbatches: int = 2) -> Program:
 def test_segments_are_a_partition_that_never_waits_in_a_circle(name: str, data: st.DataObject) -> None:
     graph = GRAPHS[name]
     device_of, priority = data.draw(placements(graph, 3))
-    program = compile_program(graph, device_of, priority, cpus(3), GPipe(3))
+    program = compile_placed(graph, device_of, priority, cpus(3), GPipe(3))
     nodes = [n for segment in program.segments for n in segment.nodes]
     assert sorted(nodes) == sorted(graph.nodes)
     assert all(device_of[n] == segment.device for segment in program.segments for n in segment.nodes)
@@ -69,7 +68,7 @@ def test_a_variable_goes_once_to_a_device_and_every_send_has_its_receive(
 ) -> None:
     graph = GRAPHS[name]
     device_of, priority = data.draw(placements(graph, 3))
-    program = compile_program(graph, device_of, priority, cpus(3), GPipe(2))
+    program = compile_placed(graph, device_of, priority, cpus(3), GPipe(2))
     sends = [(d, ins) for d, each in program.instructions.items() for ins in each if isinstance(ins, Send)]
     receives = {
         ins.tag: (d, ins) for d, each in program.instructions.items() for ins in each if isinstance(ins, Recv)

@@ -84,6 +84,22 @@ def test_table_6_3_in_small(run: Run) -> None:
         assert float(row["difference (%)"]) == pytest.approx(100 * (exported / printed - 1))
 
 
+def test_table_6_4_in_small(run: Run) -> None:
+    """Ours beside the printed figures, and how far the methods' order agrees."""
+    dropped = [
+        f"~study.cases.{name}" for name in ("amoebanet_d", "wide_resnet152_bottleneck", "unet", "deeplab_v3")
+    ] + [f"~study.methods.{name}" for name in ("pesto", "m_sct", "m_etf", "auto")]
+    changes = ["model@study.cases.wide_resnet152.model=vgg19_small", *small_images("wide_resnet152")]
+    printed = "study.cases.wide_resnet152.reference={m_topo: 41.25, netsplit: 41.83}"
+    ended = run("experiment=table_6_4", *dropped, *changes, *shrunk("wide_resnet152", *TINY_VGG), printed)
+    rows = complete(ended, "throughputs", 2)
+    assert [row["method"] for row in rows] == ["m_topo", "netsplit"]
+    for row in rows:
+        ours, theirs = float(row["samples/s"]), float(row["printed"])
+        assert float(row["difference (%)"]) == pytest.approx(100 * (ours / theirs - 1))
+    assert "wide_resnet152: 0 of 2 within 20 %" in (ended.folder / "table.md").read_text()
+
+
 def test_figure_5_3_in_small(run: Run) -> None:
     changes = ["~study.cases.batch_64", "study.threshold_bytes=2e4"]
     changes += [*tiny_vgg("batch_128"), *small_images("batch_128")]

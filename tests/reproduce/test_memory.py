@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from netsplit.graph.onnx.export import inference_model
-from netsplit.graph.onnx.read import graph_of
 from netsplit.models import amoebanet_d
 from reproduce import ByName, memory_needs
 from reproduce.exported import exported_size
+from reproduce.onnx_graphs import graph_of, inference_model
 from tests.reproduce.nets import CONV, HEAD, IMAGE, IN, MAP, MID, POOLED, SCORES, Counted, case
 
 

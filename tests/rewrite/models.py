@@ -16,7 +16,7 @@ from netsplit.runtime.checkpoint.tensor_parts import whole_tensors
 __all__ = ["STEPS", "Step", "StepResult", "assert_same_step", "result_of"]
 
 ROUNDING = 1e-12
-"""Of the largest gradient: sums of at most some hundred terms in another order, each rounded to 2^-53."""
+"""Fraction of the largest gradient: sums of at most some hundred reordered terms, each rounded to 2^-53."""
 
 
 class Grouped(nn.Module):
@@ -137,7 +137,7 @@ class StepResult:
 
 
 def result_of(step: Step, graph: Graph) -> StepResult:
-    """Of one forward and backward of the graph, in this process."""
+    """The result of one forward and backward of the graph, in this process."""
     model = step.fresh()
     values = {
         k: t.detach().clone().requires_grad_(t.requires_grad) for k, t in initial_values(model, graph).items()

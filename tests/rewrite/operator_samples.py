@@ -26,7 +26,7 @@ torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_f
 LOOKED_AT, MOST_ELEMENTS = 400, 4000
 GIVEN = torch.ones(2, 1, dtype=torch.float64)
 ROUNDING = 1e-10
-"""Of the largest gradient, or of the number itself where that is larger: some hundred additions in double."""
+"""A fraction of the largest gradient or of the number itself: some hundred additions in double."""
 
 
 class CallsOperator(nn.Module):
@@ -135,7 +135,7 @@ def sampled_steps(operator: OpInfo, most: int) -> Iterator[SampledStep]:
 
 
 def _with_gradients(op: Callable[..., Any], given: Any) -> CallsOperator | None:
-    """Of all that it is given, of the first tensor, or of none: as far as torch has them. None: it takes no
+    """The call with gradients of all tensors, of the first, or of none, as torch has them. None: it takes no
     copies of the sample's tensors, as `as_strided` beyond their elements."""
     for trained in (99, 1, 0):
         try:

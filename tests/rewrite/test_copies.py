@@ -108,7 +108,7 @@ def test_what_the_model_cuts_out_of_a_weight_is_copied() -> None:
 @settings(PATIENT, max_examples=tried(4))
 @given(data=st.data())
 def test_any_operators_may_read_any_copies(name: str, data: st.DataObject) -> None:
-    """Of parts cut along any axes; whichever number is the first to be read."""
+    """Draws copies of parts cut along any axes; any number may be the first to be read."""
     assert_same_step(STEPS[name], drawn_copies(data, STEPS[name].graph()))
 
 
@@ -353,8 +353,6 @@ def test_a_parallel_model_with_copies(pools: Pools, tmp_path: Path, schedule: Sc
         (tmp_path / "placement.json").write_text(json.dumps(plan.placement.to_dict()))
         again = read_placement(tmp_path / "placement.json", plan.problem)
         assert (again.rewrites, again.device_of) == (plan.placement.rewrites, plan.placement.device_of)
-        states = [use.state_bytes for use in plan.explain().devices]
-        assert states[0] == states[1] > 0
         assert sum(e.kind == "reduce" for e in plan.simulated[1].events) == 2
         losses = [trained.train_batch(*batch) for batch in given_batches[:2]]
         trained.save_checkpoint(tmp_path / "saved")

@@ -96,7 +96,7 @@ def test_attention_of_fewer_samples_than_parts(
 
 
 def drawn_rewrites(data: st.DataObject, graph: Graph) -> tuple[Rewrite, ...]:
-    """Of any operators along any axes, parts of parts among them."""
+    """Rewrites of any operators along any axes, parts of parts among them."""
     rewrites: list[Rewrite] = []
     for _ in range(data.draw(st.integers(1, 4), label="rewrites")):
         now = applied(graph, rewrites)

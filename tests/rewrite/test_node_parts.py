@@ -49,7 +49,7 @@ def test_the_parts_of_an_operator_add_up_and_every_operator_is_told_once(data: s
     for operator in parts.operators.intersection(computing):
         own = [part for part in parts.cut.values() if part.operator == operator]
         assert math.isclose(sum(part.fraction for part in own), 1.0)
-        assert len({part.told for part in own}) == len(own)
+        assert len({part.description for part in own}) == len(own)
 
 
 def test_nothing_is_told_of_a_captured_graph() -> None:
@@ -72,11 +72,11 @@ def test_copies_weights_as_variables_and_blocks_are_told() -> None:
     graph = square()
     rewrites = (Split("linear", 1, (4, 4)), CopyWeights("linear:1", 1), ReadWeights("linear_1"))
     parts = node_parts(applied(graph, rewrites))
-    assert parts.of["linear:1"].told.endswith("2/2 of dimension 1 (50 %), on copy 1 of its weights")
-    assert parts.of["linear_1"].told == "linear_1 (2): whole, its weights as variables"
+    assert parts.of["linear:1"].description.endswith("2/2 of dimension 1 (50 %), on copy 1 of its weights")
+    assert parts.of["linear_1"].description == "linear_1 (2): whole, its weights as variables"
     assert parts.cut.keys() == {"linear:0", "linear:1"}
     heads = node_parts(applied(captured("attention", 4), HEADS))
-    assert "part 1/2 of dimension 2, in 3 blocks (50 %)" in heads.of["linear:0"].told
+    assert "part 1/2 of dimension 2, in 3 blocks (50 %)" in heads.of["linear:0"].description
 
 
 def test_what_runs_together_is_told_in_a_few_words() -> None:

@@ -40,7 +40,7 @@ def plainly_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cuts(step: SampledStep, known: set[str]) -> Iterator[tuple[Node, int | str, tuple[int, ...], int]]:
-    """Of every operator of the step of which nothing alike is `known`, along each axis, in some sizes."""
+    """Cuts of every operator of the step unlike those `known`, along each axis, in some sizes."""
     for node in step.graph:
         kind = kind_of(node, step.graph)
         if kind in known or not called_here(node):

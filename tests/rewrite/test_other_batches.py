@@ -165,7 +165,7 @@ def test_attention_trains_and_predicts_fewer_samples_than_parts(pools: Pools, un
 def test_a_last_batch_that_cannot_be_trained_is_refused_before_the_first_step(
     method: str, pools: Pools, unmeasured: None
 ) -> None:
-    """Of 21 samples five are left, of which the last micro-batch has one, and other operators."""
+    """Leaves five of 21 samples, of which the last micro-batch has one, and other operators."""
     (x,), y = batch(21, 6, 0)
     texts = TensorDataset(x, y)
     data = Data("texts", texts, texts, num_classes=3, classes=("a", "b", "c"))

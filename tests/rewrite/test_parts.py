@@ -249,7 +249,7 @@ def test_an_element_wise_optimizer_steps_on_parts(kind: str) -> None:
 
 
 def test_prediction_puts_together_what_it_reads_whole(pools: Pools) -> None:
-    """Of fewer samples than an operator has parts, and where two dimensions of a weight were cut."""
+    """Covers fewer samples than an operator has parts, and two cut dimensions of a weight."""
     (x,), y = batches(1)[0]
     quarters = (Split("linear:1", "input.1", (5, 7)), Split("gelu:0", 0, (1, 1)))
     with (

@@ -91,33 +91,19 @@ def placed(problem: Problem, rewrites: tuple[Split, ...]) -> Placement:
     return Placement("given", side_by_side(graph), order, SolverReport("heuristic", 0.0), rewrites=rewrites)
 
 
-def test_summary_and_explanation_say_what_is_in_parts_and_where() -> None:
+def test_the_summary_says_what_is_in_parts_and_where() -> None:
     problem = problem_of()
     plan = verified(problem, placed(problem, LINEAR))
     name = f"linear_2 ({problem.graph.nodes['linear_2'].module})"
-    told = f"{name} in 2 parts along dimension 2: 75 % on cpu:0, 25 % on cpu:1"
-    assert any(told in line for line in plan.explain().lines())
-    assert f"1 operator in parts: {told.replace(' in 2 parts', '')}" in str(plan.summary())
-    (split,) = plan.explain().to_dict()["splits"]
-    assert [part["nodes"] for part in split["parts"]] == [("linear_2:0",), ("linear_2:1",)]
-    assert [part["fraction"] for part in split["parts"]] == [0.75, 0.25]
-    between = (
-        "between operators: 2 partition and 1 combine only move; 1 replicate add gradients in the backward"
-    )
-    assert between in str(plan.summary()).splitlines()
+    told = f"{name} along dimension 2: 75 % on cpu:0, 25 % on cpu:1"
+    assert f"1 operator in parts: {told}" in str(plan.summary())
 
 
-def test_a_plan_says_what_moves_what_adds_and_where(tmp_path: Path) -> None:
-    """In its summary, its explanation and the files of a run."""
+def test_a_run_has_the_parallel_graph(tmp_path: Path) -> None:
     problem = problem_of()
     plan = verified(problem, placed(problem, HEADS))
     write_plan(plan, tmp_path)
-    told = " ".join((tmp_path / "explanation.txt").read_text().split())
-    for text in ("2 reduce add partial sums", "partial sums are added up: linear_1 and linear_3 on cpu:0"):
-        assert text in str(plan.summary())
-        assert text in told
     parallel = ParallelGraph.from_dict(json.loads((tmp_path / "parallel_graph.json").read_text()))
-    assert parallel.to_dict() == plan.explain().to_dict()["parallel_graph"]
     assert set(parallel.tasks(problem.graph)) == {*parallel.views}
     picture = (tmp_path / "parallel_graph.dot").read_text()
     assert "shape=box" in picture
@@ -125,7 +111,7 @@ def test_a_plan_says_what_moves_what_adds_and_where(tmp_path: Path) -> None:
 
 
 def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
-    """Of parts that are cut again, too."""
+    """Holds for parts that are cut again, too."""
     problem = problem_of()
     again = (*LINEAR, Split("linear_2:0", 2, (6, 6)))
     placement = placed(problem, again)
@@ -159,13 +145,11 @@ def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None
     problem = problem_of()
     parts, whole = (verified(problem, placed(problem, each)) for each in (LINEAR, ()))
     cut = parts.moved_from(whole)
-    assert any("now linear_2 (" in line and "in 2 parts" in line for line in cut.lines())
+    assert any("now 1 operator in parts: linear_2 (" in line for line in cut.lines())
     assert (cut.before_s, cut.after_s) == pytest.approx((whole.objective_s, parts.objective_s))
     joined = whole.moved_from(parts)
-    assert joined.joined == ("linear_2",)
-    assert any("whole again: 1 node, linear_2" in line for line in joined.lines())
-    assert not parts.moved_from(parts).nodes
-    assert not parts.moved_from(parts).split
+    assert any("whole again: linear_2" in line for line in joined.lines())
+    assert parts.moved_from(parts).change.moved == parts.moved_from(parts).change.split == 0
 
 
 def sizes(split: PlacedSplit) -> list[int]:
@@ -232,7 +216,7 @@ COLUMNS = st.one_of(
 def test_sizes_of_another_batch_are_taken_along_the_samples_alone(
     along: tuple[int, ...], across: tuple[int, ...]
 ) -> None:
-    """Of an operator, and of a part of it: whatever the method itself was content with."""
+    """Checks an operator, and a part of it, whatever the method itself was content with."""
     graph = STEPS["mlp"].graph()
     problem = Workload("mlp", graph, costs_of(graph, 1e-3, 2e-3), cpus(2)).problem(
         objective="simulated", schedule=GPipe(2)

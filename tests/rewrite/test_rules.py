@@ -102,7 +102,7 @@ class Literals(nn.Module):
 
 
 class Triangles(nn.Module):
-    """Of matrices, alone and several: of the batch's own pairs, and of one for each sample."""
+    """Matrices, alone and several: the batch's own pairs, and one for each sample."""
 
     def __init__(self) -> None:
         super().__init__()

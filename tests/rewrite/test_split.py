@@ -60,7 +60,7 @@ def test_every_axis_of_every_operator(name: str) -> None:
 @settings(PATIENT, max_examples=tried(24))
 @given(data=st.data())
 def test_several_rewrites_one_after_another(name: str, data: st.DataObject) -> None:
-    """Of any operators, parts of parts among them, by uneven sizes, in blocks: the same step."""
+    """The same step of any operators, parts of parts among them, by uneven sizes, in blocks."""
     step = STEPS[name]
     graph = step.graph()
     for _ in range(data.draw(st.integers(1, 6), label="rewrites")):

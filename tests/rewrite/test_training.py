@@ -64,7 +64,7 @@ HEADS: tuple[Rewrite, ...] = (
     Split("linear_3", "input.2", (10, 6)),
     ReadWeights("layer_norm"),
 )
-"""Of the case "attention": heads apart, and the two layers behind them by columns and rows."""
+"""Rewrites of the case "attention": heads apart, and the two layers behind them by columns and rows."""
 
 
 def drawn(data: st.DataObject, graph: Graph) -> Graph:

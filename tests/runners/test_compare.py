@@ -24,7 +24,6 @@ from netsplit.data import batches, digits
 from netsplit.formats.read import read_workload
 from netsplit.models import vgg19
 from netsplit.runtime.workers.heartbeat import read_place
-from netsplit.training.history import Throughputs
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH, HIDDEN, BATCH, LIMIT, MICROBATCHES = 4, 16, 32, 160, 4
@@ -200,10 +199,6 @@ def test_metrics_per_iteration_epoch_and_run_are_recorded(compared: Outcome) -> 
         assert metrics["speed/seconds_per_iteration"] > 0
         assert metrics["seconds_per_iteration_predicted"] > 0
         tags = compared.runs[method].data.tags
-        least, mean, greatest = (float(tags[f"samples_per_s.{name}"]) for name in Throughputs._fields)
-        assert least <= metrics["speed/samples_per_s"] <= greatest
-        assert least <= mean <= greatest
-        assert BATCH / greatest >= min(compared.series(method, "train/iteration_s"))
         for kind in ("predicted_peak_bytes", "measured_peak_bytes"):
             assert sum(int(tags.get(f"{kind}.cpu:{rank}", 0)) for rank in range(2)) > MIB
         assert "prediction_error" in metrics
@@ -218,7 +213,7 @@ def test_metrics_per_iteration_epoch_and_run_are_recorded(compared: Outcome) -> 
 def test_artifacts_are_stored_and_can_be_read(compared: Outcome) -> None:
     shared = compared.artifacts("parent")
     names = {"graph.json", "comparison.md", "config.yaml"}
-    pictures = {"links.png", "comparison.png", "training.png"}
+    pictures = {"comparison.png", "training.png"}
     assert {path.name for path in shared.iterdir()} >= names | pictures
     graph = read_workload(shared / "graph.json").graph
     for method in METHODS:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from netsplit.config import validated
+from netsplit.config import settings_in, validated
 from netsplit.errors import NetSplitError
 from netsplit.session.request import GROUPS
 from runners._entry import entry
@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def job(cfg: DictConfig) -> None:
     """Fails as its seed says."""
-    validated(cfg, groups=GROUPS)
+    settings_in(cfg, GROUPS)
+    validated(cfg)
     if cfg.seed == 2:
         raise NetSplitError("the job found a mistake.")
     if cfg.seed == 3:

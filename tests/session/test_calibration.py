@@ -186,7 +186,7 @@ def test_an_unsure_fit_serves_once_and_the_next_study_runs_with_the_seconds_kept
 def test_kept_costs_that_a_trial_run_contradicts_are_measured_anew(
     stage: Stage, fit: Fit, took: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of an unsure profile one device is tried: nothing is known of how several slow one another."""
+    """Tries one device of an unsure profile: nothing is known of how several slow one another."""
     stage.fit = fit
     stage.costs()
     stage.hour_ago()

@@ -116,7 +116,7 @@ def batch_dice(o: Tensor, y: Tensor) -> Tensor:
 
 
 def ohem(o: Tensor, y: Tensor) -> Tensor:
-    """Of the three samples with the largest losses."""
+    """The mean of the three samples with the largest losses."""
     return F.cross_entropy(o, y, reduction="none").topk(min(3, len(o))).values.mean()
 
 
@@ -236,11 +236,11 @@ def test_what_is_no_mean_over_micro_batches_is_kept_whole(name: str) -> None:
     model, loss, inputs, targets = KEPT[name]
     own, left = cutting(model, loss, inputs, targets)
     assert left == [1]
-    assert ["kept whole" in remark for remark in own.told(1)] == [True]
+    assert ["kept whole" in remark for remark in own.notes_for(1)] == [True]
     own, left = cutting(model, loss, inputs, targets, named=True)
     assert left == [1, 4]
-    assert ["as in gradient accumulation" in remark for remark in own.told(4)] == [True]
-    assert own.told(1) == ()
+    assert ["as in gradient accumulation" in remark for remark in own.notes_for(4)] == [True]
+    assert own.notes_for(1) == ()
 
 
 @pytest.mark.parametrize("name", CUT)
@@ -249,7 +249,7 @@ def test_a_mean_over_micro_batches_is_cut_without_a_word(name: str) -> None:
     before = {k: t.clone() for k, t in model.state_dict().items()}
     drawn = torch.get_rng_state()
     own, left = cutting(model, loss, inputs, targets)
-    assert (left, own.told(4)) == ([1, 4], ())
+    assert (left, own.notes_for(4)) == ([1, 4], ())
     assert all(
         torch.equal(t, before[k]) and t.dtype == before[k].dtype for k, t in model.state_dict().items()
     )
@@ -261,7 +261,8 @@ def test_a_mean_over_micro_batches_is_cut_without_a_word(name: str) -> None:
 def test_rows_that_are_not_cut_are_named() -> None:
     own, _ = cutting(*KEPT["samples along another dimension"])
     assert (
-        "its tensor of shape (16,) goes whole to every micro-batch; see netsplit.per_sample" in own.told(1)[0]
+        "its tensor of shape (16,) goes whole to every micro-batch; see netsplit.per_sample"
+        in own.notes_for(1)[0]
     )
     inputs, targets = KEPT["samples along another dimension"][2:]
     marked = netsplit.per_sample(inputs, dim=1), targets
@@ -291,7 +292,7 @@ def test_a_batch_that_cannot_be_computed_at_once_is_kept_whole() -> None:
 
     own, left = cutting(net(), loss, X, Y)
     assert left == [1]
-    assert "cannot be compared on its batch at once" in own.told(1)[0]
+    assert "cannot be compared on its batch at once" in own.notes_for(1)[0]
 
 
 def test_of_large_models_gradients_with_hooks_are_compared_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +301,7 @@ def test_of_large_models_gradients_with_hooks_are_compared_first(monkeypatch: py
     monkeypatch.setattr("netsplit.graph.checks.cutting._GRADIENT_BYTES", 130)
     own = BatchCuts(ModelStep(Clipped(), loss, (X, Y)), named=False)
     assert own.allowed(graph, [1, 4]) == [1]
-    assert "the gradient of 'fc.weight' in Clipped on 2 samples at once differs" in own.told(1)[0]
+    assert "the gradient of 'fc.weight' in Clipped on 2 samples at once differs" in own.notes_for(1)[0]
 
 
 def test_a_forward_that_writes_into_what_is_not_cut_is_refused() -> None:

@@ -1,26 +1,22 @@
 """What of a plan and a training reaches the table: replicas, peaks above capacities, whose seconds."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import onnx
 import pytest
 
-from netsplit.errors import NetSplitError
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, MTopo, Partitioner, Problem, Single
-from netsplit.report import markdown_page, read_report
+from netsplit.report import read_report
 from netsplit.rewrite import Rewrite, Split, applied
 from netsplit.session.comparison import Experiment
 from netsplit.session.forecast import described, forecast
-from netsplit.tracking import ComparisonRow, MethodRun, Tracker
-from netsplit.tracking.records import Comparison, ProgressRecorder, row_of
+from netsplit.tracking import MethodRun, Tracker
+from netsplit.tracking.records import ProgressRecorder, row_of
 from netsplit.training.history import Epoch, History, Iteration
-from runners._carry_out import comparisons_of
 from tests.session.subjects import experiment_of, two
 from tests.tracking.reports import parsed
 
@@ -34,14 +30,12 @@ def test_a_plan_is_written_as_onnx_with_the_seconds_of_each_nodes_device(
     experiment: Experiment, tmp_path: Path
 ) -> None:
     plan = described(experiment, two()).plan(MTopo())
-    plan.write_onnx(tmp_path / "placed.onnx", tmp_path / "devices.json")
+    plan.write_onnx(tmp_path / "placed.onnx")
     (costs,) = plan.asked.costs.devices.values()
     for node in onnx.load(str(tmp_path / "placed.onnx")).graph.node:
         said = {each.key: each.value for each in node.metadata_props}
         assert said["device"] == plan.placement.device_of[node.name]
         assert float(said["backward_s"]) == pytest.approx(costs.nodes[node.name].backward_s)
-    data = json.loads((tmp_path / "devices.json").read_text())["netsplit"]["results"]
-    assert {each["value"] for each in data.values()} == set(plan.placement.device_of.values())
 
 
 def test_a_planned_peak_above_the_capacity_is_recorded_and_in_the_table(
@@ -52,7 +46,7 @@ def test_a_planned_peak_above_the_capacity_is_recorded_and_in_the_table(
     unrecorded = Tracker("sqlite:///nowhere.db", enabled=False)
     (row,) = forecast(experiment, two(capacity="20KB"), unrecorded, tmp_path).rows
     assert row.overfull == ["a"]
-    assert recorded["overflow_bytes"] == row.predicted_peak["a"] - 20_000 > 0
+    assert row.predicted_peak["a"] > 20_000
     assert recorded["over_capacity"] == "a"
     assert "more than the device's limit" in (tmp_path / "comparison.md").read_text()
 
@@ -115,30 +109,5 @@ def test_a_reader_of_the_report_knows_what_was_cut_along_what_and_where_it_runs(
     )
     assert [row.parts for row in planned.rows] == [told, ""]
     assert f"cut: {told}" in (tmp_path / "comparison.md").read_text()
-    told_of = read_report(database, ["cut"])
-    words, page = parsed(told_of).words, markdown_page(told_of, tmp_path)
+    words = parsed(read_report(database, ["cut"])).words
     assert "linear_1 (3) along dimension 1 of input: 75 % on a, 25 % on b" in words
-    assert "linear\\_1 (3) along dimension 1 of input: 75 % on a, 25 % on b" in page
-
-
-def test_a_case_that_fails_stops_no_other() -> None:
-    requests: Any = {name: SimpleNamespace(published={"auto": 2.0}) for name in ("one", "two", "three")}
-    failed = ComparisonRow("m_topo", "failed", error="no room")
-    told: list[Mapping[str, str]] = []
-
-    def compare_case(case: str, request: object, published: Mapping[str, str]) -> Comparison:
-        told.append(published)
-        if case == "one":
-            raise NetSplitError("too\n large")
-        return Comparison(
-            Path(case), [ComparisonRow("auto", "optimal"), *([failed] if case == "two" else [])]
-        )
-
-    cases = comparisons_of(requests, compare_case)
-    assert list(cases.comparisons) == ["two", "three"]
-    assert list(cases.reasons) == ["one", "two"]
-    assert cases.reasons["one"] == "too large"
-    assert all(word in cases.reasons["two"] for word in ("1 of 2", "m_topo", "no room"))
-    assert cases.published == {name: {"auto": 2.0} for name in requests}
-    assert all("2.0" in tags.values() for tags in told)
-    assert len(told) == 3

@@ -20,7 +20,7 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, T
 from netsplit.profile.sized import beside, between
 from netsplit.program.schedules import GPipe
 from netsplit.session import step as steps
-from netsplit.session.decision import decided, problem_of
+from netsplit.session.decision import decide_training, problem_of
 from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
@@ -95,8 +95,8 @@ def test_few_sizes_are_captured_and_all_are_as_captured(monkeypatch: pytest.Monk
     cluster = described_cluster("two", described, LinkCost(8e9, 2e-5))
     batch = torch.randn(32, 6), torch.randint(3, (32,))
     step, source = ModelStep(Net(), nn.CrossEntropyLoss(), batch), PredictedCosts.for_cluster(cluster)
-    open_ = AutoSchedule(microbatches=[1, 2, 4, 8, 16], time_limit_s=0.5)
-    whole, problem = decided(step, source, open_)
+    auto = AutoSchedule(microbatches=[1, 2, 4, 8, 16], time_limit_s=0.5)
+    whole, problem = decide_training(step, source, auto)
     assert sorted(taken) == [2, 8, 32]
     alone = problem_of(step, source, GPipe(whole.schedule.microbatches))
     assert replace(alone.graph) == problem.graph
@@ -120,9 +120,9 @@ def test_few_sizes_are_captured_and_all_are_as_captured(monkeypatch: pytest.Monk
 def test_numbers_that_are_asked_for_and_not_looked_at_are_told(
     asked: dict[str, Any], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    open_, batch = AutoSchedule(time_limit_s=0.3, **asked), (torch.randn(16, 6), torch.randint(3, (16,)))
+    auto, batch = AutoSchedule(time_limit_s=0.3, **asked), (torch.randn(16, 6), torch.randint(3, (16,)))
     with caplog.at_level(logging.INFO, "netsplit.session.sizes"):
-        whole = netsplit.plan(nn.Linear(6, 3), nn.CrossEntropyLoss(), batch, 2, schedule=open_)
+        whole = netsplit.plan(nn.Linear(6, 3), nn.CrossEntropyLoss(), batch, 2, schedule=auto)
     assert len(whole.notes) == len(said)
     assert all(note.startswith(words) for note, words in zip(whole.notes, said, strict=True))
     assert all(note in caplog.messages for note in whole.notes)

@@ -12,7 +12,6 @@ from netsplit.partition.base import Problem
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import compile_program
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import (
     ZBH1,
@@ -30,10 +29,9 @@ from netsplit.program.schedules import (
     VMin,
 )  # fmt: skip
 from netsplit.simulate import Timeline, simulate
-from netsplit.simulate.contention import Contended
 from netsplit.simulate.run import Run
 from netsplit.simulate.timeline import Event
-from tests.builders import graph_fed
+from tests.builders import compile_placed, graph_fed
 from tests.nets import placements
 
 SCHEDULES: tuple[Schedule, ...] = (
@@ -136,7 +134,7 @@ def programs(
     cluster = Cluster("drawn", devices, links)
     problem = Problem(graph, costs, cluster, objective=SimulatedIteration())
     placement = Placement("drawn", device_of, priority, SolverReport("heuristic", 0.0))
-    program = compile_program(
+    program = compile_placed(
         graph, device_of, priority, cluster, schedule, replicas=replicas, turns=turns if uneven else {},
         shared_norm=schedule.update_every is None and rng.random() < 0.3,
         costs=costs if schedule.timed else None,
@@ -157,12 +155,10 @@ def drawn_costs(graph: Graph, rng: random.Random) -> Costs:
 
 def assert_engines_agree(drawn: Drawn) -> None:
     """The engine for undisturbed devices and the one for all: the same events and clocks, bit for bit."""
-    runs = [kind(drawn.program, drawn.cluster, drawn.costs) for kind in (Run, Contended)]
-    for run in runs:
-        run.run()
+    runs = [Run(drawn.program, drawn.cluster, drawn.costs, slowed) for slowed in (False, True)]
     first, second = (sorted(run.events, key=_order) for run in runs)
     assert first == second
-    assert [d.clock for d in runs[0].devices.values()] == [d.clock for d in runs[1].devices.values()]
+    assert runs[0].iteration_s == runs[1].iteration_s
 
 
 def _order(event: Event) -> tuple[object, ...]:

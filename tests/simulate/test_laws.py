@@ -34,9 +34,9 @@ def test_an_event_that_is_missing_doubled_too_early_or_too_short_is_noticed(
     late_s = drawn.timeline.iteration_s + 1
     changed = {
         "missing": (),
-        "doubled": (e, replace(e, start_s=e.start_s + late_s, end_s=e.end_s + late_s)),
-        "too late": (replace(e, start_s=e.start_s + late_s, end_s=e.end_s + late_s),),
-        "too short": (replace(e, end_s=e.start_s - 1),),
+        "doubled": (e, e._replace(start_s=e.start_s + late_s, end_s=e.end_s + late_s)),
+        "too late": (e._replace(start_s=e.start_s + late_s, end_s=e.end_s + late_s),),
+        "too short": (e._replace(end_s=e.start_s - 1),),
     }
     for instead in changed.values():
         others = tuple(other for other in drawn.timeline.events if other is not e)

@@ -12,11 +12,11 @@ from netsplit.graph import Graph, initial_values
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.profile.costs import NodeBytes
 from netsplit.profile.measure.predicted_bytes import transient_bytes
-from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
+from netsplit.program import GPipe, Program, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate import memory_profile, predicted_peak_bytes
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.cover import covering
 from tests.nets import CASES, SGD, placements
 from tests.profile.measure.test_memory_meter import metered_iteration
@@ -58,7 +58,7 @@ def compiled(graph: Graph, where: str, schedule: Schedule, training: bool = True
     """`where`: the rank of every node's device, a digit each."""
     device_of = {name: f"cpu:{rank}" for name, rank in zip(graph.nodes, where, strict=True)}
     cluster = cpus(max(map(int, where)) + 1)
-    return compile_program(graph, device_of, graph.position, cluster, schedule, training)
+    return compile_placed(graph, device_of, graph.position, cluster, schedule, training)
 
 
 def peaks(program: Program, alpha: int = 2) -> list[int]:
@@ -135,7 +135,7 @@ COUNTED = [name for name in CASES if name not in UNCOUNTED]
 
 @cache
 def transients_of(name: str, schedule: str) -> Mapping[str, Mapping[str, NodeBytes]]:
-    """Of every device, as measured alone."""
+    """What the nodes of every device allocate, as measured alone."""
     case, graph = CASES[name], case_graph(name, schedule)
     inputs, targets = case.batch(graph.batch_size)
     measured = transient_bytes(graph, (*inputs, targets), initial_values(case.fresh(), graph), "cpu")
@@ -146,7 +146,7 @@ def transients_of(name: str, schedule: str) -> Mapping[str, Mapping[str, NodeByt
 def test_a_small_nets_bytes_on_one_device_are_predicted_closely(name: str, schedule: str) -> None:
     case, graph = CASES[name], case_graph(name, schedule)
     device_of = dict.fromkeys(graph.nodes, "cpu:0")
-    program = compile_program(graph, device_of, graph.position, cpus(1), SCHEDULES[schedule])
+    program = compile_placed(graph, device_of, graph.position, cpus(1), SCHEDULES[schedule])
     measured = measured_peak_bytes(program, initial_values(case.fresh(), graph), case.inputs, case.targets)
     predicted = predicted_peak_bytes(program, MOMENTUM, transients_of(name, schedule))
     assert all(within_margin(predicted[device], nbytes) for device, nbytes in measured.items())
@@ -196,7 +196,7 @@ def test_all_instructions_bytes_are_predicted(name: str, schedule: str) -> None:
     sizes = [v.nbytes for v in graph.variables.values()] + [k.nbytes for k in graph.initializers.values()]
     largest = max(sizes)
     for pieces in (1, 2, 5):
-        program = compile_program(graph, alternating(graph, pieces), graph.position, cpus(2), SPLIT[schedule])
+        program = compile_placed(graph, alternating(graph, pieces), graph.position, cpus(2), SPLIT[schedule])
         measured = measured_peak_bytes(program, values, case.inputs, case.targets)
         predicted = predicted_peak_bytes(program, MOMENTUM, transients_of(name, "gpipe"))
         for device, nbytes in measured.items():
@@ -209,7 +209,7 @@ def test_all_instructions_bytes_are_predicted(name: str, schedule: str) -> None:
 
 
 def test_a_recomputed_forward_keeps_its_inputs_alone() -> None:
-    """Of the first of two segments: 1000 bytes are saved in one backward at a time, not before. Its results
+    """The first of two segments saves 1000 bytes in one backward at a time, not before. Its results
     are small, and held until their gradients arrive."""
     graph = chain_of(node_of("a", "x", saved_bytes=1000), node_of("b", "k_a"))
     kept, again = (
@@ -227,7 +227,7 @@ def test_a_recomputed_forward_keeps_its_inputs_alone() -> None:
 def test_what_fills_a_device_adds_up_to_its_peak(name: str, data: st.DataObject) -> None:
     graph = case_graph(name, "gpipe")
     device_of, priority = data.draw(placements(graph, 3))
-    program = compile_program(graph, device_of, priority, cpus(3), GPipe(4))
+    program = compile_placed(graph, device_of, priority, cpus(3), GPipe(4))
     peak = predicted_peak_bytes(program, MOMENTUM)
     for device, profile in memory_profile(program, MOMENTUM).items():
         parts = (

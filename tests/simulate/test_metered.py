@@ -12,11 +12,11 @@ from netsplit.optim.optimizers import OptimizerFactory
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.profile.measure.step_scratch import optimizer_scratch
-from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
+from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1
 from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate import predicted_peak_bytes
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.cover import covering
 from tests.profile.measure.test_memory_meter import metered_iteration
 from tests.simulate.test_memory import MARGIN, MOMENTUM, alternating, measured_peak_bytes
@@ -77,7 +77,7 @@ def captured(name: str, size: int) -> tuple[nn.Module, Graph]:
 def test_no_device_takes_more_than_predicted(name: str, schedule: str, pieces: int) -> None:
     """But for the margin, nor much less; cut in two, but for one tensor."""
     model, graph = captured(name, SCHEDULES[schedule].microbatch_size(16))
-    program = compile_program(graph, alternating(graph, pieces), graph.position, cpus(2), SCHEDULES[schedule])
+    program = compile_placed(graph, alternating(graph, pieces), graph.position, cpus(2), SCHEDULES[schedule])
     measured = measured_peak_bytes(program, initial_values(model, graph), (INPUTS,), TARGETS)
     transients = predicted_transients(graph)
     predicted = predicted_peak_bytes(program, MOMENTUM, dict.fromkeys(program.devices, transients))
@@ -93,13 +93,13 @@ def test_no_device_takes_more_than_predicted(name: str, schedule: str, pieces: i
 @pytest.mark.parametrize("wide", [(200,), (200, 200), (40, 300, 20)])
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])
 def test_a_step_that_allocates_most_of_all_is_counted(make: OptimizerFactory, wide: tuple[int, ...]) -> None:
-    """Of a few samples, on layers that are nearly all of the bytes."""
+    """A step on few samples, on layers that are nearly all of the bytes."""
     sizes = (10, *wide, 5)
     layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
     model, x, y = nn.Sequential(*layers), torch.randn(2, 10), torch.arange(2)
     graph = capture(model, nn.CrossEntropyLoss(), (x, y))
     where = dict.fromkeys(graph.nodes, "cpu:0")
-    program = compile_program(graph, where, graph.position, cpus(1), SingleBatch())
+    program = compile_placed(graph, where, graph.position, cpus(1), SingleBatch())
     runtime = LocalRuntime(program, cpus(1), initial_values(model, graph), partial(make, lr=0.01))
     for _ in range(2):
         runtime.train_batch((x,), y)

@@ -13,11 +13,11 @@ from torch.utils.checkpoint import checkpoint
 from netsplit.graph import Graph, initial_values
 from netsplit.graph.recording.step import capture
 from netsplit.profile.measure.predicted_bytes import predicted_transients
-from netsplit.program import GPipe, Schedule, SingleBatch, compile_program
+from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.resize import with_tail
 from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.simulate import predicted_peak_bytes
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.examples import tried
 from tests.nets import CASES
 from tests.simulate.test_memory import MOMENTUM, measured_peak_bytes, within_margin
@@ -75,7 +75,7 @@ def test_gradients_take_what_is_predicted(name: str) -> None:
     loss, schedule = nn.CrossEntropyLoss(), OneFOneB(2)
     graph = capture(model, loss, ((x[:8],), targets[:8]))
     where = dict.fromkeys(graph.nodes, "cpu:0")
-    program = compile_program(graph, where, graph.position, cpus(1), schedule)
+    program = compile_placed(graph, where, graph.position, cpus(1), schedule)
     transients = dict.fromkeys(program.devices, predicted_transients(graph))
     predicted = predicted_peak_bytes(program, MOMENTUM, transients)
     measured = measured_peak_bytes(program, initial_values(model, graph), (x,), targets)
@@ -102,11 +102,11 @@ def cut(graph: Graph, at: int) -> dict[str, str]:
 
 
 def check(name: str, at: int, schedule: Schedule, samples: int) -> None:
-    """Of a batch of so many samples, the last micro-batch smaller where they do not divide."""
+    """The step of a batch of so many samples, the last micro-batch smaller where they do not divide."""
     case, size = CASES[name], schedule.microbatch_size(samples)
     graph, schedule = graph_of(name, size), schedule.for_batch(samples)
     device_of = cut(graph, at % (len(graph) + 1))
-    program = compile_program(graph, device_of, graph.position, cpus(2), schedule)
+    program = compile_placed(graph, device_of, graph.position, cpus(2), schedule)
     if samples % size:
         program = with_tail(program, graph, graph_of(name, samples % size))
     inputs, targets = case.another(7, samples)

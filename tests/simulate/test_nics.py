@@ -8,16 +8,16 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Link, Nic
-from netsplit.program import SingleBatch, compile_program
+from netsplit.program import SingleBatch
 from netsplit.simulate import simulate
-from tests.builders import behind_nics, costs_of, graph_of, linked
+from tests.builders import behind_nics, compile_placed, costs_of, graph_of, linked
 from tests.examples import tried
 from tests.simulate.drawn import Drawn, assert_engines_agree, programs
 from tests.simulate.timeline_check import wrong_in
 
 NAMES = ("p", "q", "r", "s")
 SELDOM = settings(max_examples=tried(40), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
-"""Of timelines drawn at random few have what is looked for."""
+"""Few timelines drawn at random have what is looked for."""
 
 
 def two_hosts(nic: float = 0.5) -> Cluster:
@@ -49,7 +49,7 @@ def sends_of(cluster: Cluster, moves: list[tuple[str, str, int]]) -> dict[str, t
     graph = graph_of(names, tensors)
     graph = replace(graph, variables={k: replace(v, requires_grad=False) for k, v in graph.variables.items()})
     costs = costs_of(graph)
-    program = compile_program(graph, device_of, {n: i for i, n in enumerate(names)}, cluster, SingleBatch())
+    program = compile_placed(graph, device_of, {n: i for i, n in enumerate(names)}, cluster, SingleBatch())
     events = simulate(program, cluster, costs).events
     return {e.name: e.span for e in events if e.kind == "send"}
 
@@ -100,7 +100,7 @@ def test_the_check_names_what_is_at_a_nic_at_once(drawn: Drawn, data: st.DataObj
     assume(at)
     late, other = data.draw(st.sampled_from(at))
     start = (late.start_s + other.start_s) / 2
-    moved = replace(late, start_s=start, end_s=start + late.seconds)
+    moved = late._replace(start_s=start, end_s=start + late.seconds)
     events = tuple(moved if e is late else e for e in drawn.timeline.events)
     moved_so = replace(drawn.timeline, events=events)
     assert any(

@@ -16,10 +16,10 @@ from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
 from netsplit.partition.bounds.least_bytes import bytes_saved_by
 from netsplit.profile.measure.predicted_bytes import predicted_transients
-from netsplit.program import GPipe, Program, Schedule, SingleBatch, compile_program
+from netsplit.program import GPipe, Program, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.simulate import predicted_peak_bytes
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.cover import covering
 from tests.examples import tried
 from tests.simulate.test_memory import MARGIN, MOMENTUM, measured_peak_bytes
@@ -143,7 +143,7 @@ def compiled(graph: Graph, schedule: Schedule, at: int) -> Program:
     device_of = {name: f"cpu:{int(i >= at)}" for i, name in enumerate(graph.nodes)}
     for group in graph.colocated:
         device_of.update(dict.fromkeys(group, device_of[group[0]]))
-    return compile_program(graph, device_of, graph.position, cpus(2), schedule)
+    return compile_placed(graph, device_of, graph.position, cpus(2), schedule)
 
 
 def predicted(program: Program) -> dict[str, int]:

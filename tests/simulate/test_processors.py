@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import GPipe, compile_program
+from netsplit.program import GPipe
 from netsplit.simulate import simulate
-from netsplit.simulate.contention import contends
+from netsplit.simulate.engine.arrays import DeviceSeconds
 from netsplit.simulate.timeline import Timeline
-from tests.builders import linked
+from tests.builders import compile_placed, linked
 from tests.simulate.drawn import chain
 
 
@@ -30,7 +30,7 @@ def at_once(cluster: Cluster, seconds: dict[str, float], contention: float = 1.0
     """Every device computes one forward, of the seconds of its kind."""
     graph, names = chain(1), tuple(device.name for device in cluster.devices)
     replicas = {names[0]: names} if len(names) > 1 else {}
-    program = compile_program(
+    program = compile_placed(
         graph, {"n0": names[0]}, graph.position, cluster, GPipe(len(names)), False, replicas
     )
     costs = {
@@ -58,13 +58,15 @@ def test_equal_devices_at_once_take_as_many_times_as_long_as_there_are_too_many(
 
 
 def test_who_has_a_processor_of_its_own_disturbs_nobody() -> None:
-    costs = Costs({"a": DeviceCosts({})}, 2)
-    assert not contends(here(4, 4), costs)
-    assert not contends(here(4, None), costs)
-    assert contends(here(4, 3.5), costs)
-    assert contends(here(2, 0.5), costs)
-    assert not contends(here(1, 0.5), costs)
+    def slowed(cluster: Cluster) -> bool:
+        return DeviceSeconds.of(cluster.devices, Costs({"a": DeviceCosts({})}, 2)).slowed
+
+    assert not slowed(here(4, 4))
+    assert not slowed(here(4, None))
+    assert slowed(here(4, 3.5))
+    assert slowed(here(2, 0.5))
+    assert not slowed(here(1, 0.5))
     apart = tuple(replace(d, host=d.name) for d in here(4, 1).devices)
-    assert not contends(replace(here(4, 1), devices=apart), costs)
+    assert not slowed(replace(here(4, 1), devices=apart))
     gpus = tuple(replace(d, torch_device=f"cuda:{p}") for p, d in enumerate(here(4, 1).devices))
-    assert not contends(replace(here(4, 1), devices=gpus), costs)
+    assert not slowed(replace(here(4, 1), devices=gpus))

@@ -12,11 +12,11 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import Forward, GPipe, Recv, Schedule, Send, SingleBatch, compile_program
+from netsplit.program import Forward, GPipe, Recv, Schedule, Send, SingleBatch
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import OneFOneB
 from netsplit.simulate import Timeline, simulate
-from tests.builders import graph_fed, linked
+from tests.builders import compile_placed, graph_fed, linked
 from tests.nets import CASES
 from tests.simulate.drawn import chain
 
@@ -35,7 +35,7 @@ def timed(cluster: Cluster, seconds: Mapping[str, tuple[float, float]], alpha: i
 
 
 def compiled(graph: Graph, where: Mapping[str, str], cluster: Cluster, schedule: Schedule) -> Program:
-    return compile_program(graph, where, graph.position, cluster, schedule)
+    return compile_placed(graph, where, graph.position, cluster, schedule)
 
 
 def spans(timeline: Timeline, kind: str, device: str = "") -> list[tuple[float, float]]:
@@ -64,7 +64,7 @@ def fork(link: Link, lists: Mapping[str, Sequence[object]]) -> Timeline:
     cluster = distinct("pq", link)
     graph = graph_fed({"a": [], "b": [], "d": [], "c": ["a", "b", "d"]})
     where = {"a": "p", "b": "p", "c": "q", "d": "q"}
-    program = compile_program(graph, where, graph.position, cluster, GPipe(1), training=False)
+    program = compile_placed(graph, where, graph.position, cluster, GPipe(1), training=False)
     assert [s.nodes for s in program.segments] == [("a", "b"), ("d",), ("c",)]
     program = replace(program, instructions={name: tuple(each) for name, each in lists.items()})  # type: ignore[arg-type]
     seconds = {"a": (1.0, 0.0), "b": (1.0, 0.0), "d": (10.0, 0.0), "c": (1.0, 0.0)}
@@ -143,7 +143,7 @@ def made(
     """A chain with one node a device of `where`: 1 s forward, 2 s backward, of which 0.5 s can wait."""
     graph = chain(len(where), {f"n{i}": weight for i in range(len(where))} if weight else None)
     device_of = dict(zip(graph.nodes, where, strict=True))
-    program = compile_program(graph, device_of, graph.position, cluster, schedule, **more)  # type: ignore[arg-type]
+    program = compile_placed(graph, device_of, graph.position, cluster, schedule, **more)  # type: ignore[arg-type]
     return program, Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 2.0, 0.5)))}, 2)
 
 
@@ -198,7 +198,7 @@ def test_a_sum_without_a_link_is_refused() -> None:
 
 
 def test_two_hosts_are_busy_each_for_itself() -> None:
-    """Of three devices the third is alone on its host, and keeps its speed while the others slow down."""
+    """The third of three devices is alone on its host, and keeps its speed while the others slow down."""
     cluster = linked(["p", "q", "r"], Link(0.0, 0.0))
     hosts = ("here", "here", "there")
     devices = tuple(replace(d, host=h) for d, h in zip(cluster.devices, hosts, strict=True))
@@ -222,7 +222,7 @@ def test_every_backward_but_the_first_adds_its_gradients_to_those_before() -> No
     """Three micro-batches of one segment: twice the weights' bytes are added."""
     case = CASES["chain"]
     graph = capture(case.fresh(), case.loss, case.batch(2))
-    program = compile_program(
+    program = compile_placed(
         graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, linked(["cpu:0"], SLOW), OneFOneB(3)
     )
     costs = Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 2.0, 0.5)))}, 2)

@@ -128,7 +128,7 @@ def test_both_timelines_say_which_parts_of_operators_an_event_is_about() -> None
         assert "parts" not in by_name["step optimiser step"]["args"]
         for segment in program.segments:
             span = by_name[f"forward segment {segment.index}"]
-            own = [node_parts(graph).of[v].told for v in segment.nodes if v in node_parts(graph).of]
+            own = [node_parts(graph).of[v].description for v in segment.nodes if v in node_parts(graph).of]
             assert ("part" in span["name"]) == any("part " in each for each in own)
             assert span["args"].get("parts", []) == own
         for name in ("send linear:1", "send gradient of linear:1"):
@@ -136,4 +136,6 @@ def test_both_timelines_say_which_parts_of_operators_an_event_is_about() -> None
             assert "part 2/2 of dimension 2, in 3 blocks (50 %)" in made
     part = node_parts(graph).of["linear:1"]
     crowded = spans(chrome_trace(told, parts={"linear:1": 11 * [part]}), 1)
-    assert [s["args"]["parts"] for s in crowded if "parts" in s["args"]] == [[part.told] * 8 + ["and 3 more"]]
+    assert [s["args"]["parts"] for s in crowded if "parts" in s["args"]] == [
+        [part.description] * 8 + ["and 3 more"]
+    ]

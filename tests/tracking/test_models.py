@@ -26,7 +26,7 @@ INPUTS = torch.linspace(-1, 1, 10).reshape(2, 5)
 def logged(database: str, name: str, model: nn.Module, **options: Any) -> tuple[Tracker, Any]:
     tracker = Tracker(database, name, **options)
     with tracker.comparison("all") as comparison, comparison.method("one") as run:
-        assert run.models.log
+        assert run.logs_model
         run.model(model.eval(), INPUTS)
     assert tracker.client is not None
     return tracker, tracker.client.get_run(run.run_id)

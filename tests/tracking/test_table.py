@@ -44,7 +44,7 @@ MIB = 2**20
 
 
 def row(method: str, rate: float, vary: float = 0.01, peak: int = 1, **more: object) -> ComparisonRow:
-    """Of a measured method whose iterations vary by so much, of a limit of 2 MiB."""
+    """The row of a measured method whose iterations vary by so much, with a limit of 2 MiB."""
     made = ComparisonRow(
         method, "feasible", predicted_s=0.5, measured_s=64 / rate, throughput=rate,
         spread=((1 - vary) * rate, (1 + vary) * rate), measured_peak={"cpu:0": peak * MIB},

@@ -25,7 +25,7 @@ def plan_of(name: str = "chain") -> Plan:
 
 def costs_of_plan(plan: Plan) -> WorkerCosts:
     problem = plan.problem
-    return WorkerCosts.of(problem.graph, problem.cluster, problem.costs)
+    return WorkerCosts.from_kinds(problem.graph, problem.cluster, problem.costs)
 
 
 def slowed(costs: WorkerCosts, name: str, factor: float) -> Costs:
@@ -88,7 +88,7 @@ SHORT = Adapt(every=5, window=3)
 
 def adapting(real_factor: float = 1.0, horizon: int = 100_000) -> Workers:
     plan = plan_of()
-    adaptation = replace(Adaptation.of(replace(SHORT, horizon=horizon), plan, 0.01), methods=(Dpos(),))
+    adaptation = replace(Adaptation.begin(replace(SHORT, horizon=horizon), plan, 0.01), methods=(Dpos(),))
     return Workers(adaptation, slowed(adaptation.costs, "cpu:1", real_factor))
 
 
@@ -123,8 +123,8 @@ def test_a_change_that_a_false_cost_asked_for_is_taken_back_and_not_asked_for_ag
     workers.train(40)
     there, costs = workers.plan, workers.adaptation.costs
     looks = len(workers.adaptation.decisions)
-    for name in costs.seen:  # as if cpu:1 were the faster by far
-        costs.seen[name].clear()
+    for name in costs.measured:  # as if cpu:1 were the faster by far
+        costs.measured[name].clear()
     falsified = slowed(costs, "cpu:1", 0.01)
     costs.costs = falsified.with_device("cpu:0", nodes=costs.costs.devices["cpu:0"].nodes)
     workers.adaptation._looked_s = None  # a look is due

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import netsplit
 from netsplit.partition import Dpos
 from netsplit.program import GPipe
-from netsplit.program.newly_held import newly_held_bytes
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
@@ -99,19 +98,16 @@ def test_a_worker_that_becomes_slow_in_training_loses_work_and_nothing_else_chan
         adaptation.methods = (Dpos(),)  # which takes no time that others could take from it
         losses = [placed.train_batch(*batch(n)) for n in range(20)]
         busiest = max(placed.plan.loads, key=lambda name: operators_on(placed, name))
-        had, looks, plans = operators_on(placed, busiest), len(adaptation.decisions), [placed.plan]
+        had, looks = operators_on(placed, busiest), len(adaptation.decisions)
         with slowed(pools(2), int(busiest[-1]), 25.0):
             while len(losses) < LONG and not any(
                 each.outcome == "kept" for each in adaptation.decisions[looks:]
             ):
                 losses.append(placed.train_batch(*batch(len(losses))))
-                plans += [placed.plan] if placed.plan is not plans[-1] else []
             kept = [each for each in adaptation.decisions[looks:] if each.outcome == "kept"]
             assert kept, "\n".join(map(str, adaptation.decisions))
             assert operators_on(placed, busiest) < had
             assert kept[0].measured_after_s is not None
             assert kept[0].measured_after_s < kept[0].measured_before_s
-            arriving = newly_held_bytes(*(each.simulated[0] for each in plans[-2:]))
-            assert (kept[0].nbytes > 0) == any(arriving.values()), "none of what was replicated there"
             assert str(kept[0]) in str(placed.summary())
         assert_as_plain(placed, losses)

@@ -12,21 +12,11 @@ import netsplit
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.checkpoint.cut import Cut, saved_cut
-from netsplit.training.decided_cut import as_decided, as_saved, keep
+from netsplit.session.comparison import as_saved
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
 from tests.nets import SGD
 from tests.workers import Pools, lent_to_sessions, set_costs
-
-
-def test_what_was_decided_is_kept_and_all_else_left_open(tmp_path: Path) -> None:
-    open_ = AutoSchedule(schedules=["1f1b"], time_limit_s=3.0)
-    assert as_decided(open_, tmp_path / "none") is open_
-    keep(tmp_path / "auto", 8)
-    kept = as_decided(open_, tmp_path / "auto")
-    assert kept.counts(64, 2) == (8,)
-    assert (kept.schedules, kept.time_limit_s) == (["1f1b"], 3.0)
-
 
 X, Y = torch.randn(16, 6, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
 
@@ -72,7 +62,6 @@ def test_a_decision_takes_the_micro_batches_of_a_checkpoint_s_training(split: An
     place = tmp_path / "auto" / "000001-step-1"
     assert as_saved(AutoSchedule(), place).microbatches == 4
     assert as_saved(AutoSchedule(microbatches=[1, 4]), place).microbatches == 4
-    assert as_decided(AutoSchedule(), tmp_path / "auto").microbatches == 4
     for others in (2, [1, 2]):
         open_ = AutoSchedule(microbatches=others)
         assert as_saved(open_, place) is open_

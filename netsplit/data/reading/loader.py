@@ -195,7 +195,7 @@ class _EpochBatches:
         self.turn(epoch, torch.empty(0, dtype=torch.int64) if indices is None else indices, rows)
 
     def turn(self, epoch: int, indices: Tensor, rows: Sequence[int] | None) -> None:
-        """To another epoch."""
+        """Turn to another epoch."""
         self.epoch, self.indices, self.rows = epoch, indices, rows
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ _HALVES = (("train", "training"), ("test", "validation", "val"))
 _HOW = "give a torch.utils.data.Dataset, a pair of them (train, test), or a netsplit.data.Data"
 
 
-def as_data(made: Any, name: str, keys: ReadingKeys) -> Data:
+def as_data(source: Any, name: str, keys: ReadingKeys) -> Data:
     """What a dataset's target made, as the two halves of a dataset; one dataset alone is all training.
 
     Args:
@@ -29,13 +29,13 @@ def as_data(made: Any, name: str, keys: ReadingKeys) -> Data:
     Raises:
         ConfigError: it is no dataset, a stream of unknown length, or its samples are no pairs.
     """
-    if isinstance(made, Data):
+    if isinstance(source, Data):
         if keys.samples is not None:
             raise ConfigError(
                 "dataset.samples is the length of a stream's epoch, and this is none: leave it out."
             )
-        return made.read(keys.read_by, keys.workers, keys.prefetch)
-    train, test = _halves(made)
+        return source.read(keys.read_by, keys.workers, keys.prefetch)
+    train, test = _halves(source)
     halves = [_samples(half, keys) for half in (train, test) if half is not None]
     _check_sample(halves[0], keys.seed)
     count, classes = _classes(train)
@@ -45,26 +45,30 @@ def as_data(made: Any, name: str, keys: ReadingKeys) -> Data:
 
 def _classes(train: Any) -> tuple[int, list[str]]:
     """How many a dataset says it has, and their names: `classes` is often a list of these, or a number."""
-    told = getattr(train, "classes", ())
-    if isinstance(told, int) and not isinstance(told, bool):
-        return max(told, 0), []
-    names = [str(each) for each in told] if isinstance(told, Collection) and not isinstance(told, str) else []
+    classes = getattr(train, "classes", ())
+    if isinstance(classes, int) and not isinstance(classes, bool):
+        return max(classes, 0), []
+    names = (
+        [str(each) for each in classes]
+        if isinstance(classes, Collection) and not isinstance(classes, str)
+        else []
+    )
     return len(names), names
 
 
-def _halves(made: Any) -> tuple[Any, Any]:
-    if isinstance(made, Mapping):
-        train, test = (next((made[key] for key in names if key in made), None) for names in _HALVES)
+def _halves(source: Any) -> tuple[Any, Any]:
+    if isinstance(source, Mapping):
+        train, test = (next((source[key] for key in names if key in source), None) for names in _HALVES)
         if train is None:
             raise ConfigError(
-                f"dataset._target_ makes a mapping of {', '.join(map(str, made))}: name one 'train'."
+                f"dataset._target_ makes a mapping of {', '.join(map(str, source))}: name one 'train'."
             )
         return train, test
-    if isinstance(made, tuple) and len(made) == 2 and all(_is_dataset(each) for each in made):
-        return made
-    if _is_dataset(made):
-        return made, None
-    raise ConfigError(f"dataset._target_ makes {_shown(made)}: {_HOW}.")
+    if isinstance(source, tuple) and len(source) == 2 and all(_is_dataset(each) for each in source):
+        return source
+    if _is_dataset(source):
+        return source, None
+    raise ConfigError(f"dataset._target_ makes {_shown(source)}: {_HOW}.")
 
 
 def _is_dataset(value: Any) -> bool:

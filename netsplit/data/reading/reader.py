@@ -66,7 +66,7 @@ def probed(place: BatchPlace) -> list[int]:
 
 
 def digest_of(pair: Any) -> str:
-    """Of all values of a batch: equal for equal ones, in every process."""
+    """A digest of all values of a batch, the same in every process."""
     digest = hashlib.blake2b(digest_size=16)
     for leaf in tree_leaves(pair):
         if isinstance(leaf, Tensor):

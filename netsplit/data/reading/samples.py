@@ -66,7 +66,7 @@ class KeyedSamples:
         return self.__getitems__([key])[0]
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Any]:
-        """As a DataLoader asks for a batch's."""
+        """The samples of a batch, as a DataLoader asks for them."""
         with global_generators_kept() if self.draws else nullcontext():
             return [self._sample(*key) for key in keys]
 
@@ -135,7 +135,7 @@ def seed_of_sample(*key: int) -> None:
 
 
 def generators() -> Generators:
-    """Where the three stand."""
+    """The states of the three generators."""
     return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
 
 

@@ -54,11 +54,11 @@ def digits_segmentation(
             f"dataset.image_size is {image_size}: give at least dataset.digit_size, {digit_size}."
         )
     images, targets, *halves = digits_split(digit_size, seed)
-    made = []
+    sets = []
     for half, (own, count) in enumerate(zip(halves, (train, test), strict=True)):
         make = _Pictures(images[own, 0], targets[own], image_size, digits_per_image, channels)
-        made.append(Generated(make, min(count, limit or count), seed, half))
-    return Data("digits_segmentation", made[0], made[1], len(CLASSES), CLASSES, metric="mean_iou")
+        sets.append(Generated(make, min(count, limit or count), seed, half))
+    return Data("digits_segmentation", sets[0], sets[1], len(CLASSES), CLASSES, metric="mean_iou")
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,10 +62,10 @@ class _Records:
     def __call__(self, rng: np.random.Generator) -> tuple[Tensor | tuple[Tensor, ...], Tensor]:
         target = int(rng.integers(max(self.num_classes, 1)))
         drawn = (rng.standard_normal(size, dtype="float32") for size in self.numbers)
-        made = [torch.from_numpy(each + target) for each in drawn]
-        wanted = torch.tensor(target) if self.num_classes else made[0].mean(0, keepdim=True)
+        inputs = [torch.from_numpy(each + target) for each in drawn]
+        wanted = torch.tensor(target) if self.num_classes else inputs[0].mean(0, keepdim=True)
         if self.categories:
             step, sizes = max(self.num_classes, 1), torch.tensor(self.categories)[:, None]
             rows = torch.from_numpy(rng.integers(2**40, size=(len(self.categories), self.bag))) % sizes
-            made.append((rows - rows % step + target) % sizes)
-        return (made[0] if len(made) == 1 else tuple(made)), wanted
+            inputs.append((rows - rows % step + target) % sizes)
+        return (inputs[0] if len(inputs) == 1 else tuple(inputs)), wanted

@@ -15,7 +15,7 @@ from netsplit.data.draw import Drawn, limited
 from netsplit.data.keys import at_least, root_folder
 from netsplit.errors import ConfigError
 
-__all__ = ["MASK", "UNKNOWN", "VOCABULARY", "encoded", "text", "text_of"]
+__all__ = ["MASK", "UNKNOWN", "VOCABULARY", "encoded", "text"]
 
 VOCABULARY = ("<unknown>", "<mask>", "\t", "\n", *map(chr, range(ord(" "), ord("~") + 1)))
 """The same for every text: a model trained on one fits another."""
@@ -76,11 +76,6 @@ def encoded(characters: str) -> np.ndarray:
     return _IDS[np.minimum(points, _LAST)]
 
 
-def text_of(tokens: Tensor) -> str:
-    """The characters again; unknown and masked ones by their names."""
-    return "".join(VOCABULARY[token] for token in tokens.tolist())
-
-
 def _files(folder: Path, pattern: str) -> list[Path]:
     try:
         files = sorted(path for path in folder.glob(pattern) if path.is_file())
@@ -128,7 +123,7 @@ def _next(window: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
 
 
 def _masked(window: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """As many characters in every window: the mean over a batch is then that over its micro-batches."""
+    """Masks as many characters in every window, so that a batch's mean is that over its micro-batches."""
     tokens, targets = window[:-1].clone(), torch.full((len(window) - 1,), IGNORED)
     count = max(1, round(MASKED_FRACTION * len(tokens)))
     chosen = torch.from_numpy(rng.permutation(len(tokens))[:count])

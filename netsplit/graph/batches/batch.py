@@ -74,7 +74,7 @@ class Batch:
         dims: Sequence[int | None] | None = None,
         known: dict[Hashable, tuple[int | None, ...]] | None = None,
     ) -> Batch:
-        """From what a training loop has.
+        """A batch from what a training loop has.
 
         Without marks the number of samples is the first dimension of the first tensor of the inputs, and
         tensors whose first dimension is as long are cut into micro-batches.
@@ -162,7 +162,7 @@ class Batch:
         )
 
     def filled(self, size: int) -> Batch:
-        """With copies of the last sample up to `size` samples."""
+        """The batch filled up to `size` samples with copies of the last."""
         more = size - self.samples
         if more <= 0:
             return self
@@ -176,7 +176,7 @@ class Batch:
         return replace(self, tensors=tuple(tensors), samples=size)
 
     def own(self) -> Batch:
-        """With copies of the tensors, so that a graph's example keeps no larger batch alive."""
+        """The batch with its own tensors, so that a graph's example keeps no larger batch alive."""
         return replace(self, tensors=tuple(map(copy_as_it_lies, self.tensors)))
 
     @property
@@ -209,7 +209,7 @@ def _remembered(
 def _dims(
     tensors: Sequence[Tensor], marks: Sequence[Marked | None], n: int, known: Sequence[int | None] | None
 ) -> tuple[int | None, ...]:
-    """Of every tensor the dimension of the samples; the first `n` are of the inputs."""
+    """The dimension of the samples in every tensor; the first `n` are of the inputs."""
     marked = [(mark.dim,) if mark is not None else None for mark in marks]
     if known is not None and len(known) == len(tensors):
         return tuple(mark[0] if mark else dim for mark, dim in zip(marked, known, strict=True))

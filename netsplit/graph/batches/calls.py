@@ -37,7 +37,7 @@ def call_model(model: nn.Module, inputs: Any, targets: Any = None) -> Any:
 
 
 def lacking(model: nn.Module, inputs: Any) -> str:
-    """Of a model that has the loss inside: the argument that inputs alone do not give; "" where they do."""
+    """The argument that a model with the loss inside needs beside its inputs; "" where it needs none."""
     args, kwargs = _call(inputs, model.forward, ())
     try:
         parameters = inspect.signature(model.forward).parameters.values()

@@ -17,10 +17,10 @@ from netsplit.graph.ir import Graph
 __all__ = ["graph_at"]
 
 NO_NUMBERS = ("constants", "calls", "output_spec", "input_dims", "rewrites")
-"""Of a graph, what is for those who run it."""
+"""Fields of a graph that do not depend on the batch size."""
 
 _LYING = ("order", "repeated")
-"""Of a variable, likewise: of a single sample it may be another."""
+"""Fields of a variable that say how it lies in memory: with a single sample that may differ."""
 
 
 class _NotAffineError(Exception):

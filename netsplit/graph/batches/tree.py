@@ -88,17 +88,17 @@ class _Object:
         values = [child.build(tensors) for child in self.children]
         held = values[len(self.attributes) :]
         if issubclass(self.kind, tuple):
-            made: Any = tuple.__new__(self.kind, held)
+            instance: Any = tuple.__new__(self.kind, held)
         else:
             base: Any = next((b for b in (OrderedDict, dict, list) if issubclass(self.kind, b)), object)
-            made = base.__new__(self.kind)
+            instance = base.__new__(self.kind)
             for key, value in zip(self.keys or (), held, strict=False):
-                base.__setitem__(made, key, value)
+                base.__setitem__(instance, key, value)
             if base is list:
-                list.extend(made, held)
+                list.extend(instance, held)
         for name, value in zip(self.attributes, values, strict=False):
-            object.__setattr__(made, name, value)
-        return made
+            object.__setattr__(instance, name, value)
+        return instance
 
     def key(self) -> Hashable:
         return self.kind, self.attributes, _frozen(self.keys), tuple(child.key() for child in self.children)
@@ -216,7 +216,7 @@ def _leaves(item: _Item) -> Iterator[_TensorLeaf | _Static]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Of the instance, its slots among them."""
+    """The instance's attributes, its slots among them."""
     slots = [name for cls in type(value).__mro__ for name in _names(cls.__dict__.get("__slots__", ()))]
     slotted = {name: getattr(value, name) for name in slots if _is_set(value, name)}
     return slotted | dict(getattr(value, "__dict__", {}))
@@ -249,8 +249,8 @@ def _frozen(value: Any, above: frozenset[int] = frozenset()) -> Hashable:
     held = {} if isinstance(value, (*_PLAIN, *_WHOLE)) else _attributes(value)
     if held:
         content = tuple((name, _frozen(each, above)) for name, each in held.items())
-        return type(value), content, _told_apart(value) if _is_value(value) else None
-    return type(value), _told_apart(value)
+        return type(value), content, _comparable(value) if _is_value(value) else None
+    return type(value), _comparable(value)
 
 
 def _is_value(value: Any) -> bool:
@@ -259,7 +259,7 @@ def _is_value(value: Any) -> bool:
     return kind.__eq__ is not object.__eq__ and kind.__hash__ is not None
 
 
-def _told_apart(value: Any) -> Hashable:
+def _comparable(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError as error:

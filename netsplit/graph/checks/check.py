@@ -2,8 +2,8 @@
 
     steps 1, 2   plain model ── loss, gradients, buffers ─┐  on other weights than at first;
                  captured graph ── the same ──────────────┴─ equal? else refused, with what differs first
-    steps 3 to 5 plain model on a few samples: one loss?   weights, buffers, draws are put back, so what
-    step 6       the same as in step 2: the same loss?     differs is kept where no tensor of the model is
+    steps 3 to 6 plain model as in step 2: the same loss?  weights, buffers, draws are put back, so what
+                                                           differs is kept where no tensor of the model is
 
 What the model keeps in Python shows between steps: counters, caches, values baked in.
 """
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 _MOST_OF_MEMORY = 0.8
 _PLACES = " (an attribute, a global, a variable around a function)"
-_STEPS, _FEW = 6, 2  # compared; samples of the last of them
+_STEPS = 6  # compared
 _COPIES = 5  # of parameters: the captured step's, their gradients, the model's gradients, what is put back
 
 
@@ -160,36 +160,20 @@ class _CaptureCheck:
     def _repeat(self, tensors: tuple[Tensor, ...], plain: list[Tensor], before: TensorsAtOnce) -> None:
         """Steps 3 to 6, of the plain model alone, each from the same values of all its tensors."""
         attributes = attribute_values(self.model, self.loss)
-        few, third, by_few = self.batch.rows(0, _FEW).own(), None, attributes
-        for _ in range(_STEPS - 3 if self.batch.samples > _FEW else 0):
-            try:
-                now = self._again(TrainingStep(self.model, self.loss, few), few.tensors, before)
-            except _DoesNotRun:  # on so few
-                break
-            self._expect(now, third or now)
-            values = attribute_values(self.model, self.loss)
-            self._refuse_changes(by_few if third else values, values)
-            third, by_few = now, values
-        for _ in range(1 if third else _STEPS - 2):
-            self._expect(self._again(self.step, tensors, before), plain)
-        # What a cache has for so few samples, too, is none that changes from step to step.
-        lasting = {k for k in by_few if k in attributes and repr(by_few[k]) == repr(attributes[k])}
-        values = attribute_values(self.model, self.loss)
-        self._refuse_changes(
-            *({k: v for k, v in each.items() if k in lasting} for each in (attributes, values))
-        )
+        for _ in range(_STEPS - 2):
+            self._expect(self._again(tensors, before), plain)
+        self._refuse_changes(attributes, attribute_values(self.model, self.loss))
 
     def _refuse_changes(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         changed = changed_attribute(before, after)
         if changed is not None:
             raise CaptureError(f"{self.name} keeps state in Python: {_state_in_python(changed)}.")
 
-    def _again(self, step: TrainingStep, tensors: tuple[Tensor, ...], before: TensorsAtOnce) -> list[Tensor]:
+    def _again(self, tensors: tuple[Tensor, ...], before: TensorsAtOnce) -> list[Tensor]:
         before.back()
         try:
             with no_other_draws(self.name):
-                drawn = step is self.step and any(node_draws(node) for node in self.graph)
-                given = step, self.graph, tensors
+                drawn, given = any(map(node_draws, self.graph)), (self.step, self.graph, tensors)
                 return [t.detach() for t in (forward(*given, 1) if drawn else forward_again(*given))]
         except CaptureError:
             raise
@@ -255,10 +239,10 @@ class _CaptureCheck:
     def _write_back(self, before: Mapping[str, tuple[nn.Module, str, Tensor]]) -> None:
         """Tensors that the model gave its buffers' names to, into the buffers: those are compared."""
         after = self._buffers()
-        made = [name for name in after if name not in before]
-        if made:
+        added = [name for name in after if name not in before]
+        if added:
             raise CaptureError(
-                f"{self.name} makes the buffer '{made[0]}' in its forward: call the model once on a batch "
+                f"{self.name} makes the buffer '{added[0]}' in its forward: call the model once on a batch "
                 "before, so that it has it."
             )
         given = {
@@ -340,7 +324,7 @@ class _CaptureCheck:
                 yield f"the gradient of '{k}', which the captured step does not use", p.grad, None
 
     def _move_weights(self, call: int) -> None:
-        """As an optimiser would, alike in both; at first too, where copies may still equal the weights."""
+        """Move weights as an optimiser would, alike in both; at first copies may still equal the weights."""
         for k, tensor in self.real.items():
             if self.graph.initializers[k].requires_grad and tensor.is_floating_point():
                 flat = self.ours[k].detach().reshape(-1)
@@ -370,7 +354,7 @@ def _state_in_python(changed: str) -> str:
 
 
 def _refuse_hashes(name: str, graph: Graph) -> None:
-    """Of texts: every Python process has others, so code on workers must not go by them."""
+    """Refuses code that stays whole and hashes: every Python process has other hashes of texts."""
     for call in graph.calls.values():
         for module in call.module.modules() if isinstance(call, ModuleCall) else ():
             code = getattr(type(module).forward, "__code__", None)

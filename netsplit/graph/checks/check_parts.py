@@ -23,7 +23,7 @@ from netsplit.graph.surroundings.keep import kept
 __all__ = ["check_parts"]
 
 Check = Callable[[nn.Module, Any, Any, Batch], object]
-"""Of a model, its loss, their graph and a batch."""
+"""A check of a model, its loss, their graph and a batch."""
 
 
 class _Fed(nn.Module):

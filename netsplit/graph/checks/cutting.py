@@ -56,8 +56,7 @@ class NotCompared(Exception):
 def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int) -> str | None:
     """How a few samples at once differ from the mean over micro-batches of one of them, or of two.
 
-    Of two where a single one cannot be computed. In double precision, or in that of the training where the
-    model does not run in double. The first and the last samples, by loss and gradients.
+    Of two where a single one cannot be computed. In double precision, where the model runs in it.
 
     Args:
         model, loss: with values; left as they are.
@@ -91,8 +90,8 @@ def batch_differs(
 ) -> str | None:
     """How the batch at once differs from the mean over its micro-batches, or why that cannot be computed.
 
-    In the precision of the training. Where memory is short its first and last samples stand for the batch,
-    and losses for gradients. Arguments and answer as of `few_differ`.
+    In the precision of the training; where memory is short, of the first and last samples, and of losses
+    alone.
 
     Args:
         gradients: compare these, too: no few samples were.
@@ -154,7 +153,7 @@ class _AtOnce:
         self.allowed_loss, self.allowed_gradient = _EXACT if double else own
 
     def differ(self, batch: Batch, size: int, finite: bool = False) -> str | None:
-        """In words; None: it does not.
+        """Says how they differ; None: they do not.
 
         Args:
             finite: raise where a micro-batch has no loss.

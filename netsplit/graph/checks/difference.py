@@ -15,7 +15,7 @@ _COARSE = 0.05  # at most, relative: for dtypes of few digits
 
 
 def difference(plain: Tensor | None, ours: Tensor | None, beside: float = 0.0) -> str | None:
-    """In words; None where they agree.
+    """Says how they differ; None where they agree.
 
     Args:
         beside: the largest element of what was computed together. A sum that cancels (the gradient of an

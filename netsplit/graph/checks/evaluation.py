@@ -57,15 +57,12 @@ _COPIES = 4  # of parameters: the graph's, what is put back, and what is compare
 _CURE = "give state_dict() to a plain model and predict with that"
 
 
-def check_inference(
-    model: nn.Module, graph: Graph, batch: Batch, values: Values, earlier: Batch | None = None
-) -> float | None:
+def check_inference(model: nn.Module, graph: Graph, batch: Batch, values: Values) -> float | None:
     """Compare; the seconds it took. None: the model has no values here, or there is no memory for it.
 
     Args:
         model: as `graph` was captured from; left as it is.
         batch: as the graph was captured at.
-        earlier: of another kind, for which another graph was checked before: one does not lean on the other.
 
     Raises:
         CaptureError: predictions would be others than the model's, or training would; names the cause.
@@ -82,11 +79,7 @@ def check_inference(
         )  # fmt: skip
         return None
     start = time.perf_counter()
-    check = _EvaluationCheck(model, graph, batch, values)
-    if earlier is None:
-        check.run()
-    else:
-        check.run_after(earlier)
+    _EvaluationCheck(model, graph, batch, values).run()
     return time.perf_counter() - start
 
 
@@ -97,7 +90,6 @@ class _EvaluationCheck:
         self.step = Inference(model, batch.without_targets)
         self.written = set(written_initializers(graph))
         self.draws = any(node_draws(node) for node in graph)
-        self.grad = False  # on, where the model runs only so
         self.modes = [(module, module.training) for module in model.modules()]
         constants = graph.constants.items()
         self.ours = {k: own(values.get(k, tensor), False) for k, tensor in constants}
@@ -116,23 +108,6 @@ class _EvaluationCheck:
             move_weights(self.model, 0.01)  # what eval() has made of the weights must follow them
             self._begin()
             self._one(2, self.step.batch.tensors)
-
-    def run_after(self, earlier: Batch) -> None:
-        """Of a further kind of batch: what came before it, and it before what comes again."""
-        step = Inference(self.model, earlier.without_targets)
-        alone = not self.written and not self.draws and step.batch.key != self.step.batch.key
-        with holding(self.model, self.values):
-            self._begin()
-            before = self._plain(0, step.batch.tensors, step) if alone else []
-            self._same_in_both()
-            after = self._plain(0, step.batch.tensors, step) if alone else []
-        for a, b in zip(before, after, strict=False):
-            apart = difference(a, b)
-            if apart is not None:
-                raise CaptureError(
-                    f"{self.name} gives another output for a batch after one of other shapes ({apart}): "
-                    f"its forward keeps something of the shapes it has seen; {_CURE}."
-                )
 
     def _begin(self) -> None:
         now, initializers = named_tensors(self.model), self.graph.initializers
@@ -160,7 +135,7 @@ class _EvaluationCheck:
 
     def _one(self, call: int, tensors: tuple[Tensor, ...]) -> None:
         with no_other_draws(self.name):
-            plain = self._plain(call, tensors, self.step)
+            plain = self._plain(call, tensors)
         ours = self._captured(call, tensors)
         now = named_tensors(self.model)
         names = [f"output {i}" for i in range(len(plain))] if len(plain) > 1 else ["the output"]
@@ -175,31 +150,23 @@ class _EvaluationCheck:
                 )
 
     def _cause(self) -> str:
-        if self.grad:
-            return (
-                "its forward needs gradients, and predictions are made under torch.no_grad: put "
-                "torch.enable_grad() around what does; "
-            )
         own = next((m for m in self.model.modules() for name in ("train", "eval") if _is_own(m, name)), None)
         if own is not None:
             return f"{type(own).__name__} has a train() or eval() of its own, which no captured graph has; "
         return "usually by what it keeps in Python from one forward to the next; "
 
-    def _plain(self, call: int, tensors: tuple[Tensor, ...], step: Inference) -> list[Tensor]:
+    def _plain(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
         cast = autocast_of(self.graph, "cpu")
         drawing = draws(self.graph, iteration=call, phase="predict") if self.draws else nullcontext()
         try:
-            with torch.set_grad_enabled(self.grad), stance(self.graph), drawing, cast:
-                return [t.detach().clone() for t in step(*copies(tensors))]
+            with torch.no_grad(), stance(self.graph), drawing, cast:
+                return [t.detach().clone() for t in self.step(*copies(tensors))]
         except NetSplitError as error:
             raise CaptureError(f"{self.name} draws otherwise than what was captured: {error}") from error
         except Exception as error:
-            if not self.grad:
-                self.grad = True
-                return self._plain(call, tensors, step)
             raise CaptureError(
-                f"{self.name} does not run on this batch in evaluation mode, in plain PyTorch"
-                f"{where_of(error)}: {line_of(error)}; check model and batch."
+                f"{self.name} does not run on this batch in evaluation mode under torch.no_grad, in plain "
+                f"PyTorch{where_of(error)}: {line_of(error)}; check model and batch."
             ) from error
 
     def _captured(self, call: int, tensors: tuple[Tensor, ...]) -> list[Tensor]:
@@ -245,7 +212,7 @@ def _is_own(module: nn.Module, name: str) -> bool:
 
 
 def move_weights(model: nn.Module, part: float) -> None:
-    """As training may: every trained parameter, zeros too, by noise of this part of its largest element."""
+    """Move every trained parameter, zeros too, by noise of this part of its largest element."""
     generator = torch.Generator().manual_seed(5)
     trained = {t._cdata: t for t in named_tensors(model).values() if t.requires_grad}
     for tensor in trained.values():

@@ -67,13 +67,13 @@ def check_replicas(graph: Graph, nodes: Collection[str], statistics: bool = True
         NetSplitError: as `require_replicable`.
     """
     require_replicable(graph, nodes)
-    told = replicated_statistics(graph, nodes) if statistics else []
-    if told:
+    running = replicated_statistics(graph, nodes) if statistics else []
+    if running:
         log.warning(
             "'%s'%s will come from the first replica's micro-batches alone, as in DistributedDataParallel: "
             "training losses equal those of one device, evaluation may differ.",
-            told[0],
-            f" and {len(told) - 1} more running statistics" if len(told) > 1 else "",
+            running[0],
+            f" and {len(running) - 1} more running statistics" if len(running) > 1 else "",
         )
     whole = [name for name in nodes if isinstance(graph.calls.get(graph.nodes[name].op), ModuleCall)]
     if whole:

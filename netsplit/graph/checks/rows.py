@@ -31,7 +31,7 @@ __all__ = ["OutputDims", "output_dims"]
 log = logging.getLogger(__name__)
 
 OutputDims = tuple[int, ...] | None
-"""Of every output the dimension along which each sample has rows of its own; None: not all have one."""
+"""The dimension of every output along which each sample has its own rows; None: not all have one."""
 
 _COPIES = 3  # of parameters: a model that had no values, those that are put back, and the present ones
 _FEW = 2  # samples of a micro-batch of other values

@@ -10,16 +10,9 @@ from netsplit.graph.ir import Graph, Node
 
 __all__ = ["deferrable_nodes", "weight_operand"]
 
-_CONVOLUTIONS = frozenset(
-    {
-        "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default",
-        "aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding",
-        "aten.convolution.default",
-        "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input",
-    }
-)  # fmt: skip
-_PRODUCTS = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.matmul.default": 0, "aten.addmm.default": 1}
-"""Operator -> where its first factor stands among the arguments."""
+_CONVOLUTIONS = frozenset(["aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"])
+_PRODUCTS = {"aten.mm.default": 1, "aten.matmul.default": 1, "aten.addmm.default": 2}
+"""Operator -> where its right factor stands among the arguments."""
 
 _VIEWS = frozenset(
     {
@@ -34,9 +27,10 @@ _REAL = ("float32", "float64", "float16", "bfloat16")
 def deferrable_nodes(graph: Graph, nodes: Iterable[str] | None = None) -> frozenset[str]:
     """Names of the nodes whose weight gradient can be computed after the gradients of their inputs.
 
-    They are convolutions, linear layers and matrix products, by a trainable initializer or by a view of
-    one that is made among `nodes` (the graph's by default): a segment whose view comes from another
-    segment has to hand it its gradient at once. So does one to which a convolution's bias comes from there.
+    They are convolutions, linear layers and products with a matrix from the right, by a trainable
+    initializer or by a view of one that is made among `nodes` (the graph's by default): a segment whose view
+    comes from another segment has to hand it its gradient at once. So does one to which a convolution's bias
+    comes from there.
     """
     chosen = set(graph.nodes if nodes is None else nodes)
     requires_backward = graph.requires_backward
@@ -56,27 +50,16 @@ def weight_operand(graph: Graph, node: Node, nodes: Container[str] | None = None
     `nodes`: those that a view of the weight may come from; all by default.
     """
     inside = graph.nodes if nodes is None else nodes
-    if node.op == "aten.convolution.default" and graph.autocast is not None:
-        return None  # some devices' autocast casts for it, some devices' does not
     if node.op in _CONVOLUTIONS and not _own(graph, argument(node, 2, "bias"), inside):
         return None  # its gradient is put off with the weight's
     if node.op in _CONVOLUTIONS or node.op == "aten.linear.default":
-        return 1 if _trainable(graph, argument(node, 1, "weight"), inside) else None
-    first = _PRODUCTS.get(node.op)
-    if first is None or len(node.args) < first + 2:
-        return None
-    for i, other in ((first + 1, first), (first, first + 1)):
-        fits = _fits(_shape(graph, node.args[i]), _shape(graph, node.args[other]), left=i == first)
-        if fits and _trainable(graph, node.args[i], inside):
-            return i
-    return None
-
-
-def _fits(weight: tuple[int, ...], other: tuple[int, ...], left: bool) -> bool:
-    """Matrix times matrix, batch times batch, and anything (but a vector) times a matrix from the right."""
-    if len(weight) == 3:
-        return len(other) == 3 and weight[0] == other[0]
-    return len(weight) == 2 and (len(other) == 2 or (not left and len(other) > 2))
+        place = 1
+    else:
+        place = _PRODUCTS.get(node.op, 0)
+        if not place or node.kwargs or len(_shape(graph, node.args[place])) != 2:
+            return None
+    x = _shape(graph, argument(node, max(place - 1, 0)))
+    return place if len(x) > 1 and _trainable(graph, argument(node, place, "weight"), inside) else None
 
 
 def _shape(graph: Graph, template: Any) -> tuple[int, ...]:

@@ -51,10 +51,9 @@ class _Deferred:
 
 
 class WeightGradients:
-    """Weight gradients put off by backwards, to be computed by `run`.
+    """Weight gradients put off by backwards, to be computed by `run` on the stream that these ran on.
 
-    Neither what a backward read (inputs of the calls) nor the gradients it passed on may be written
-    before `run`. `run` is to be called on the CUDA stream that the backward ran on. The gradient of a
+    What a backward read, and the gradients it passed on, may not be written before. The gradient of a
     parameter that has hooks is not put off.
     """
 
@@ -65,12 +64,6 @@ class WeightGradients:
     def __len__(self) -> int:
         """Calls whose weight gradient is still to be computed."""
         return len(self._entries)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are kept alive for them: the calls' inputs and output gradients, each storage once."""
-        storages = (tensor.untyped_storage() for entry in self._entries for tensor in entry.held)
-        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
     @contextmanager
     def collect(self) -> Iterator[WeightGradients]:
@@ -108,9 +101,8 @@ class WeightGradients:
     def run(self) -> None:
         """Compute what was put off and add it to the parameters' ``grad``; the queue is empty then.
 
-        In the order in which the backwards came to the calls: the last call of a forward first. The
-        gradients of a weight that one backward used several times are summed first, in that order, as
-        autograd does. Tensors are let go one by one.
+        In the order of the backwards. The gradients of a weight that one backward used several times are
+        summed first, as autograd does. Tensors are let go one by one.
         """
         entries, self._entries = self._entries[::-1], []
         to_come = Counter((entry.batch, *edge) for entry in entries for edge in entry.edges)

@@ -20,18 +20,16 @@ from torch.autograd import Function
 
 from netsplit.graph.deferral.deferred import queue_for
 
-__all__ = ["CALLS", "PRODUCTS", "as_autocast"]
+__all__ = ["CALLS", "as_autocast"]
 
 _below_autograd: Any = torch._C._AutoDispatchBelowADInplaceOrView
 _functions: Any = torch._C._nn
 _convolution_backward: Any = torch.ops.aten.convolution_backward.default
 _Layout: TypeAlias = tuple[Sequence[int], Sequence[int]]  # shape, strides
-_Scales: TypeAlias = tuple[float, float]  # addmm's beta, alpha
-_UNSCALED: _Scales = (1, 1)
 
 
 def as_autocast(tensor: Tensor) -> Tensor:
-    """As autocast hands it to a convolution or a matrix product; itself where autocast is off."""
+    """The tensor as autocast hands it to a convolution or a product; itself where autocast is off."""
     dtype = _autocast_dtype(tensor)
     return tensor if dtype is None else _cast(tensor, dtype)
 
@@ -97,61 +95,44 @@ def _weight_gradients(
 class _DeferralRule:
     """How a product is computed, and its two factors' gradients, as autograd has them."""
 
-    forward: Callable[[Tensor, Tensor, Tensor | None, _Scales], Tensor]
+    forward: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     left: Callable[..., Tensor]  # (gradient, right factor, layout=of left)
     right: Callable[..., Tensor]  # (gradient, left factor, layout=of right)
 
 
 class _Product(Function):
-    """A product of two factors, of which number `weight` is a weight; `bias` as addmm and linear add it."""
+    """A product of a tensor with a weight from the right; `bias` as addmm and linear add it."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        left: Tensor,
-        right: Tensor,
-        bias: Tensor | None,
-        rule: _DeferralRule,
-        weight: int,
-        scales: _Scales = _UNSCALED,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rule: _DeferralRule) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.call = rule, weight, scales
-        ctx.layouts = (left.shape, left.stride()), (right.shape, right.stride())
+        ctx.rule = rule
+        ctx.layouts = (x.shape, x.stride()), (weight.shape, weight.stride())
         ctx.bias_shape = None if bias is None else bias.shape
         needs = ctx.needs_input_grad
-        ctx.save_for_backward(left if needs[1] else None, right if needs[0] else None)
+        ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None)
         torch._C._set_grad_enabled(True)  # how a product is folded depends on whether a backward follows
         with _below_autograd():
-            return rule.forward(left, right, bias, scales)
+            return rule.forward(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         (grad,) = grads
-        made: list[Tensor | None] = [None] * 6
         if grad is None:
-            return tuple(made)
-        rule, weight, (beta, alpha) = ctx.call
-        needs = ctx.needs_input_grad
-        queue = queue_for(ctx.next_functions[weight]) if needs[weight] else None
-        left, right = ctx.saved_tensors
-        for i, factor, gradient in ((0, right, rule.left), (1, left, rule.right)):
-            if not needs[i]:
-                continue
-            formula = gradient if alpha == 1 else partial(_scaled, gradient, alpha)
-            if i == weight and queue is not None:
-                queue.put((ctx.next_functions[i],), partial(formula, layout=ctx.layouts[i]), (grad, factor))
+            return None, None, None, None
+        needs, (x, weight), (of_x, of_weight) = ctx.needs_input_grad, ctx.saved_tensors, ctx.layouts
+        made: list[Tensor | None] = [None] * 4
+        if needs[0]:
+            made[0] = ctx.rule.left(grad, weight, layout=of_x)
+        if needs[1]:
+            queue, gradient = queue_for(ctx.next_functions[1]), partial(ctx.rule.right, layout=of_weight)
+            if queue is None:
+                made[1] = gradient(grad, x)
             else:
-                made[i] = formula(grad, factor, layout=ctx.layouts[i])
+                queue.put((ctx.next_functions[1],), gradient, (grad, x))
         if needs[2]:
-            made[2] = (grad if beta == 1 else grad * beta).sum_to_size(ctx.bias_shape)
+            made[2] = grad.sum_to_size(ctx.bias_shape)
         return tuple(made)
-
-
-def _scaled(
-    gradient: Callable[..., Tensor], alpha: float, grad: Tensor, other: Tensor, layout: _Layout
-) -> Tensor:
-    return gradient(grad, other, layout=layout) * alpha
 
 
 def _columns_first(shape: Sequence[int], stride: Sequence[int]) -> bool:
@@ -163,7 +144,7 @@ def _rows(tensor: Tensor) -> Tensor:
 
 
 def _mm_left(grad: Tensor, right: Tensor, layout: _Layout) -> Tensor:
-    """Of anything times a matrix; a matrix kept column by column gets its gradient so."""
+    """The gradient of the left side of `x @ right`, column by column where `x` is kept so."""
     shape, stride = layout
     if len(shape) == 2 and _columns_first(shape, stride):
         return right.mm(grad.t()).t()
@@ -177,8 +158,6 @@ def _mm_right(grad: Tensor, left: Tensor, layout: _Layout) -> Tensor:
 
 def _linear_left(grad: Tensor, weight: Tensor, layout: _Layout) -> Tensor:
     shape, stride = layout
-    if len(shape) == 1:
-        return weight.t().mv(grad)
     if len(shape) == 2 and _columns_first(shape, stride):
         return weight.t().mm(grad.t()).t()
     return _rows(grad).mm(weight).view(shape)
@@ -186,7 +165,7 @@ def _linear_left(grad: Tensor, weight: Tensor, layout: _Layout) -> Tensor:
 
 def _linear_right(grad: Tensor, x: Tensor, layout: _Layout) -> Tensor:
     shape, stride = layout
-    return grad.ger(x) if x.dim() == 1 else _mm_right(grad, x, (shape[::-1], stride[::-1])).t()
+    return _mm_right(grad, x, (shape[::-1], stride[::-1])).t()
 
 
 # Function.apply, less its search for torch.func transforms and what a context of their form asks for.
@@ -194,69 +173,32 @@ _apply_convolution: Callable[..., Tensor] = super(Function, _Convolution).apply
 _apply_product: Callable[..., Tensor] = super(Function, _Product).apply
 
 _LINEAR = _DeferralRule(
-    lambda x, weight, bias, _: _functions.linear(x, weight, bias), _linear_left, _linear_right
+    lambda x, weight, bias: _functions.linear(x, weight, bias), _linear_left, _linear_right
 )
-_MATMUL = _DeferralRule(lambda left, right, *_: left.matmul(right), _mm_left, _mm_right)
+_MATMUL = _DeferralRule(lambda x, weight, _: x.matmul(weight), _mm_left, _mm_right)
 _ADDMM = _DeferralRule(
-    lambda left, right, bias, by: torch.ops.aten.addmm.default(bias, left, right, beta=by[0], alpha=by[1]),
-    _mm_left,
-    _mm_right,
-)
-_BMM = _DeferralRule(
-    lambda left, right, *_: left.bmm(right),
-    lambda grad, right, layout: grad.bmm(right.transpose(1, 2)),
-    lambda grad, left, layout: left.transpose(1, 2).bmm(grad),
+    lambda x, weight, bias: torch.ops.aten.addmm.default(bias, x, weight), _mm_left, _mm_right
 )
 
 
-def _product(left: Tensor, right: Tensor, *, weight: int) -> Tensor:
-    return _multiply(left, right, None, _BMM if right.dim() == 3 else _MATMUL, weight)
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    return _multiply(x, weight, None, _MATMUL)
 
 
-def _addmm(
-    bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1, weight: int
-) -> Tensor:
-    return _multiply(left, right, bias, _ADDMM, weight - 1, (beta, alpha))
+def _addmm(bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    return _multiply(x, weight, bias, _ADDMM)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return _multiply(x, weight, bias, _LINEAR, 1)
+    return _multiply(x, weight, bias, _LINEAR)
 
 
-def _multiply(
-    left: Tensor,
-    right: Tensor,
-    bias: Tensor | None,
-    rule: _DeferralRule,
-    weight: int,
-    scales: _Scales = _UNSCALED,
-) -> Tensor:
-    dtype = _autocast_dtype(left)
-    if dtype is not None:
-        left, right = _cast(left, dtype), _cast(right, dtype)
-        bias = None if bias is None else _cast(bias, dtype)
-    return _apply_product(left, right, bias, rule, weight, scales)
-
-
-def _convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Tensor:
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, rule: _DeferralRule) -> Tensor:
     dtype = _autocast_dtype(x)
     if dtype is not None:
         x, weight = _cast(x, dtype), _cast(weight, dtype)
         bias = None if bias is None else _cast(bias, dtype)
-    settings = stride, padding, dilation, transposed, output_padding, groups
-    if x.dim() == weight.dim():
-        return _apply_convolution(x, weight, bias, settings)
-    return _apply_convolution(x.unsqueeze(0), weight, bias, settings).squeeze(0)
+    return _apply_product(x, weight, bias, rule)
 
 
 def _conv(
@@ -264,59 +206,27 @@ def _conv(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: Sequence[int] = (1,),
-    padding: Sequence[int] | str = (0,),
-    dilation: Sequence[int] = (1,),
-    groups: int = 1,
-) -> Tensor:
-    zeros = (0,) * (weight.dim() - 2)
-    if padding == "valid":
-        padding = zeros
-    elif padding == "same":
-        x, padding = _same(x, weight, dilation)
-    return _convolution(x, weight, bias, stride, padding, dilation, False, zeros, groups)  # type: ignore[arg-type]
-
-
-def _same(x: Tensor, weight: Tensor, dilation: Sequence[int]) -> tuple[Tensor, Sequence[int]]:
-    """Input and padding for which the result is as large as the input: what is odd goes to the end."""
-    sizes = weight.shape[2:]
-    every = dilation if len(dilation) == len(sizes) else tuple(dilation) * len(sizes)
-    total = [d * (size - 1) for d, size in zip(every, sizes, strict=True)]
-    if any(t % 2 for t in total):
-        x = as_autocast(x)  # as where autocast meets the convolution: before the padding
-        x = torch.constant_pad_nd(x, [k for t in reversed(total) for k in (0, t % 2)], 0)
-    return x, [t // 2 for t in total]
-
-
-def _conv_transpose(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sequence[int] = (1,),
     padding: Sequence[int] = (0,),
-    output_padding: Sequence[int] = (0,),
-    groups: int = 1,
     dilation: Sequence[int] = (1,),
+    groups: int = 1,
 ) -> Tensor:
-    return _convolution(x, weight, bias, stride, padding, dilation, True, output_padding, groups)
+    dtype = _autocast_dtype(x)
+    if dtype is not None:
+        x, weight = _cast(x, dtype), _cast(weight, dtype)
+        bias = None if bias is None else _cast(bias, dtype)
+    settings = stride, padding, dilation, False, (0,) * (weight.dim() - 2), groups
+    if x.dim() == weight.dim():
+        return _apply_convolution(x, weight, bias, settings)
+    return _apply_convolution(x.unsqueeze(0), weight, bias, settings).squeeze(0)
 
-
-PRODUCTS: dict[str, Callable[..., Tensor]] = {
-    "mm": _product,
-    "bmm": _product,
-    "matmul": _product,
-    "addmm": _addmm,
-}
-"""Those that take `weight` too, the weight's position among the arguments."""
 
 CALLS: dict[str, Callable[..., Tensor]] = {
     "conv1d": _conv,
     "conv2d": _conv,
     "conv3d": _conv,
-    "convolution": _convolution,
-    "conv_transpose1d": _conv_transpose,
-    "conv_transpose2d": _conv_transpose,
-    "conv_transpose3d": _conv_transpose,
     "linear": _linear,
-    **PRODUCTS,
+    "mm": _product,
+    "matmul": _product,
+    "addmm": _addmm,
 }
 """Node kind -> what takes its operator's arguments."""

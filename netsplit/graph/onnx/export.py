@@ -9,21 +9,21 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.onnx import utils
 from torch.utils._pytree import tree_leaves, tree_map
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
 from netsplit.graph.onnx.files import METADATA, onnx_package
 from netsplit.graph.recording.step import as_tuple
+from netsplit.graph.surroundings.keep import kept
 
-__all__ = ["export_inference", "export_training", "inference_model"]
+__all__ = ["export_inference", "export_training", "exported_inference"]
 
 _LIMIT = 2**31 - 2**20
 """Bytes that one protobuf file may have; more weights go to a file beside it."""
@@ -57,11 +57,11 @@ def export_training(
 ) -> None:
     """Write the training step ``(inputs, targets) -> loss`` as an ONNX file in training mode.
 
-    Batch normalisation and dropout stay what they are in training, and weights keep the model's names. The
-    file's outputs are the loss and the model's outputs, so that `netsplit.from_onnx` finds both.
+    Weights keep the model's names. The file's outputs are the loss and the model's outputs, so that
+    `netsplit.from_onnx` finds both.
 
     Args:
-        model: left as it was: buffers, training mode and the random generator too.
+        model: left as it was.
         loss: called with the model's output and the targets.
         batch: example ``(inputs, targets)``, each a tensor or several, of at least two samples.
         path: of the file, written whole or not at all; weights of 2 GiB and more go to `path` + ".data".
@@ -92,36 +92,26 @@ def export_inference(
 
     Arguments and errors as of `export_training`.
     """
-    _write(inference_model(model, inputs, opset=opset, fixed_batch=fixed_batch), Path(path))
+    _write(exported_inference(model, inputs, opset=opset, fixed_batch=fixed_batch), Path(path))
 
 
-def inference_model(
-    model: nn.Module,
-    inputs: Tensor | Iterable[Tensor],
-    *,
-    opset: int = 17,
-    fixed_batch: bool = False,
-    merge: bool = True,
+def exported_inference(
+    model: nn.Module, inputs: Tensor | Iterable[Tensor], *, opset: int = 17, fixed_batch: bool = False
 ) -> Any:
-    """The ModelProto that `export_inference` writes; arguments and errors as it has them.
-
-    With `merge=False` operators that compute the same of the same values stay as many as there are, as in
-    PyTorch before autumn 2022, whose exporter did not merge them (pytorch pull request 85665).
-    """
-    with nullcontext() if merge else _unmerged():
-        return _exported(_StepModule(model, None, 10**6), as_tuple(inputs), (), opset, fixed_batch)
+    """The ModelProto that `export_inference` writes; arguments and errors as it has them."""
+    return _exported(_StepModule(model, None, 10**6), as_tuple(inputs), (), opset, fixed_batch)
 
 
 def _exported(
     step: _StepModule, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], opset: int, fixed_batch: bool
 ) -> Any:
-    """In training mode with a loss, else in evaluation mode."""
+    """Exports in training mode with a loss, else in evaluation mode."""
     onnx = onnx_package()
     training = step.loss is not None
     names = _names("input", len(inputs)), _names("target", len(targets))
     mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
     size = sum(each.nbytes for each in (*step.parameters(), *step.buffers()))
-    with tempfile.TemporaryDirectory() as folder, _unchanged(step.model), more_symbolics(opset):
+    with tempfile.TemporaryDirectory() as folder, kept(step.model):
         file = Path(folder, "model.onnx")
         memory = io.BytesIO()
         target: Any = memory if size < _LIMIT else file
@@ -153,11 +143,11 @@ def _finish(exported: Any, step: _StepModule, names: tuple[list[str], list[str]]
     _rename(exported.graph, own)
     trained = [k for k, p in step.model.named_parameters() if p.requires_grad]
     held = {each.name for each in exported.graph.initializer}
-    made = [each.name for each in exported.graph.output]
+    outputs = [each.name for each in exported.graph.output]
     notes = {
         "inputs": [k for k in names[0] if k in {each.name for each in exported.graph.input}],
         "targets": names[1],
-        "outputs": made[1:] if training else made,
+        "outputs": outputs[1:] if training else outputs,
         "parameters": [k for k in trained if k in held] if training else None,
     }
     for key, value in notes.items():
@@ -176,9 +166,9 @@ def _put_back(graph: Any, step: _StepModule) -> None:
 
 
 def _rename(graph: Any, own: dict[str, str]) -> None:
-    taken = {name for node in graph.node for name in node.output} | {each.name for each in graph.input}
+    names = {name for node in graph.node for name in node.output} | {each.name for each in graph.input}
     held = {each.name for each in graph.initializer}
-    new = {old: name for old, name in own.items() if old in held and name not in taken}
+    new = {old: name for old, name in own.items() if old in held and name not in names}
     for each in graph.initializer:
         each.name = new.get(each.name, each.name)
     for node in graph.node:
@@ -208,35 +198,8 @@ def _names(what: str, count: int) -> list[str]:
 
 
 @contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Exporting runs the model: its buffers and the random generator are put back."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [(each, each.detach().clone()) for each in model.buffers()]
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        with torch.no_grad():
-            for each, before in buffers:
-                each.copy_(before)
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def _unmerged() -> Iterator[None]:
-    """Without the exporter's pass that merges equal operators, which no option of it leaves out."""
-    own = torch._C._jit_pass_cse
-    torch._C._jit_pass_cse = lambda *_: False
-    try:
-        yield
-    finally:
-        torch._C._jit_pass_cse = own
-
-
-@contextmanager
 def _silent() -> Iterator[None]:
-    """Without what the exporter prints of a failure (from C++ too), and of its own future."""
+    """Silences what the exporter prints of a failure (from C++ too), and of its own future."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]
@@ -259,34 +222,3 @@ def _why_not(model: nn.Module, error: Exception) -> str:
         f"{type(model).__name__} cannot be exported to ONNX: {reason}; rewrite what stops it with other "
         "operators, or give another opset."
     )
-
-
-def _feature_dropout(g: Any, x: Any, p: Any, train: Any) -> Any:
-    """Dropout of one number for each map, by which the map is multiplied."""
-    from torch.onnx import symbolic_helper as helper
-
-    if not helper._maybe_get_const(train, "b"):
-        return x
-    rank, dtype = helper._get_tensor_rank(x), x.type().scalarType()
-    if rank is None or rank < 3:
-        return helper._unimplemented("feature_dropout", "of an input without maps", x)
-    one = torch.ones(1, dtype=getattr(torch, dtype.lower(), torch.float32))
-    first = [g.op("Constant", value_t=torch.tensor([each])) for each in (0, 2)]
-    shape = g.op("Slice", g.op("Shape", x), *first)
-    rest = g.op("Constant", value_t=torch.ones(rank - 2, dtype=torch.long))
-    ones = g.op("ConstantOfShape", g.op("Concat", shape, rest, axis_i=0), value_t=one)
-    ratio = g.op("Constant", value_t=torch.tensor(helper._maybe_get_const(p, "f"), dtype=torch.float32))
-    draw = g.op("Constant", value_t=torch.tensor(True))
-    scaled = g.op("Mul", x, g.op("Dropout", ones, ratio, draw))
-    scaled.setType(x.type())  # operators after it ask for its channels
-    return scaled
-
-
-@contextmanager
-def more_symbolics(opset: int) -> Iterator[None]:
-    """Registered with torch's exporter for as long as this lasts."""
-    utils.register_custom_op_symbolic("aten::feature_dropout", _feature_dropout, opset)
-    try:
-        yield
-    finally:
-        utils.unregister_custom_op_symbolic("aten::feature_dropout", opset)

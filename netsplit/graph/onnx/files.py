@@ -50,12 +50,11 @@ def onnx_package() -> ModuleType:
     return import_module("onnx")
 
 
-def load_model(path: str | Path, data: bool = True) -> Any:
+def load_model(path: str | Path) -> Any:
     """The ModelProto of a file, its functions put in place of their calls.
 
     Args:
-        path: of the file.
-        data: with what is in files of external data beside it.
+        path: of the file; external data beside it.
 
     Raises:
         NetSplitError: there is no such file, it is no ONNX model, its data is missing, or a node of it has a
@@ -73,14 +72,13 @@ def load_model(path: str | Path, data: bool = True) -> Any:
         raise NetSplitError(f"'{file}' is not an ONNX file, or only a part of one.") from error
     if not model.graph.node and not model.graph.output:
         raise NetSplitError(f"'{file}' is not an ONNX file, or it holds no graph.")
-    if data:
-        try:
-            onnx.external_data_helper.load_external_data_for_model(model, str(file.parent))
-        except Exception as error:
-            raise NetSplitError(
-                f"'{file}' keeps its weights in another file, which is not beside it or cannot be read: "
-                "copy the files together."
-            ) from error
+    try:
+        onnx.external_data_helper.load_external_data_for_model(model, str(file.parent))
+    except Exception as error:
+        raise NetSplitError(
+            f"'{file}' keeps its weights in another file, which is not beside it or cannot be read: "
+            "copy the files together."
+        ) from error
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     if model.graph.sparse_initializer:
@@ -121,12 +119,12 @@ def nodes_of(model: Any, where: str | Path) -> tuple[OnnxNode, ...]:
         NetSplitError: a node has a graph of its own, or an attribute of a type that is not known; names it.
     """
     records: list[OnnxNode] = []
-    taken: set[str] = set()
+    names: set[str] = set()
     for index, proto in enumerate(model.graph.node):
         name = proto.name or f"{proto.op_type}_{index}"
-        while name in taken:
+        while name in names:
             name = f"{name}_{index}"
-        taken.add(name)
+        names.add(name)
         domain = "" if proto.domain in _STANDARD else proto.domain
         inputs, outputs = without_trailing_gaps(proto.input), without_trailing_gaps(proto.output)
         attributes = {each.name: _attribute(each, proto, name, str(where)) for each in proto.attribute}

@@ -18,7 +18,7 @@ from netsplit.graph.onnx.constants import evaluate_node, fold_constants, kinds_o
 from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, onnx_package, opsets_of
 from netsplit.graph.onnx.operators import DRAWING, HOST_ONLY, OPERATORS
 
-__all__ = ["OLDEST", "OnnxModule", "from_onnx", "value_types"]
+__all__ = ["OLDEST", "OnnxModule", "from_onnx"]
 
 OLDEST = 9
 """The oldest operator set whose operators mean here what they meant then."""
@@ -44,7 +44,7 @@ class OnnxFile:
     """A file's nodes and values, of which parts are made."""
 
     def __init__(self, model: Any, path: str, frozen: tuple[str, ...] = ()) -> None:
-        """Of a ModelProto; raises NetSplitError where it is too old, or `frozen` names what it has not."""
+        """Reads a ModelProto; raises NetSplitError where it is too old, or `frozen` names what it has not."""
         to_array = onnx_package().numpy_helper.to_array
         self.path, self.opset, self.notes = path, opsets_of(model).get("", 0), metadata_of(model)
         if self.opset < OLDEST:
@@ -58,12 +58,12 @@ class OnnxFile:
         self.outputs = tuple(each.name for each in model.graph.output)
         self.numbers = {name: self.arrays[name] for name, kind in self.kinds.items() if kind == "number"}
         self.nodes, self.large = fold_constants(nodes, self.numbers, self.opset)
-        self.made = {name for node in self.nodes for name in node.outputs}
+        self.computed = {name for node in self.nodes for name in node.outputs}
         self.frozen = _matching(frozen, [name for name, kind in self.kinds.items() if kind == "parameter"])
 
     def check_names(self, names: Iterable[str]) -> None:
         for name in names:
-            if not any(name in each for each in (self.made, self.numbers, self.large)):
+            if not any(name in each for each in (self.computed, self.numbers, self.large)):
                 raise NetSplitError(
                     f"'{self.path}' computes no value named '{name}': give names that it has."
                 )
@@ -79,10 +79,10 @@ class OnnxFile:
                 reads.update(node.inputs)
                 wanted.update(k for k in node.inputs if k not in stop)
         self._check_operators(chosen)
-        made = {name for node in chosen for name in node.outputs}
+        outputs = {name for node in chosen for name in node.outputs}
         unknown = [
             k
-            for k in reads - made - {""}
+            for k in reads - outputs - {""}
             if not any(k in each for each in (self.arrays, self.inputs, self.numbers, self.large, stop))
         ]
         if unknown:
@@ -126,7 +126,7 @@ def _dims(value: Any) -> tuple[int | None, ...] | None:
 
 
 def _without_unread(node: OnnxNode, read: set[str]) -> OnnxNode:
-    """With "" for outputs that no one reads: exporters name all that a batch normalisation could give."""
+    """The node with "" for unread outputs: exporters name all that a batch normalisation could give."""
     return replace(node, outputs=tuple(name if name in read else "" for name in node.outputs))
 
 
@@ -146,10 +146,8 @@ log = logging.getLogger(__name__)
 class OnnxModule(nn.Module):
     """What a file computes, node by node, by differentiable operators of torch.
 
-    Parameters and buffers keep the names of the file's initializers, so the `state_dict` of the model that
-    this package exported loads here, but for the batch counters of batch normalisation, which no file has.
-    Nodes of training (BatchNormalization, Dropout) follow the file in `train()`, and are as in inference in
-    `eval()`.
+    Parameters and buffers keep the names of the file's initializers. Nodes of training (BatchNormalization,
+    Dropout) follow the file in `train()`, and are as in inference in `eval()`.
     """
 
     def __init__(self, part: OnnxPart, loss: OnnxModule | NetSplitError | None = None) -> None:
@@ -162,7 +160,6 @@ class OnnxModule(nn.Module):
             self._keep(name, nn.Parameter(as_tensor(array), name not in part.frozen))
         for name, array in part.buffers.items():
             self._keep(name, as_tensor(array))
-        self._dies = _last_readers(part)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -188,10 +185,6 @@ class OnnxModule(nn.Module):
 
     def forward(self, *batch: Any) -> Any:
         """Tensors for `input_names`; a tuple or list stands for its items."""
-        return self._compute(batch, None)
-
-    def _compute(self, batch: tuple[Any, ...], seen: dict[str, tuple[str, tuple[int, ...]]] | None) -> Any:
-        """`seen` is filled with dtype and shape of every value, by name."""
         given = [t for each in batch for t in (each if isinstance(each, tuple | list) else (each,))]
         part = self._part
         if len(given) != len(part.inputs):
@@ -200,15 +193,10 @@ class OnnxModule(nn.Module):
             _check_shape(name, tensor, part.shapes.get(name))
         device = given[0].device if given else torch.device("cpu")
         known: dict[str, Value | None] = {**part.numbers, **dict(zip(part.inputs, given, strict=True))}
-        for node, dies in zip(part.nodes, self._dies, strict=True):
+        for node in part.nodes:
             values = [self._value(known, name) if name else None for name in node.inputs]
             results = self._run(node, values, device)
-            made = [(name, value) for name, value in zip(node.outputs, results, strict=False) if name]
-            known.update(made)
-            if seen is not None:
-                seen.update((name, _type_of(value)) for name, value in made)
-            for name in dies:
-                known.pop(name, None)
+            known.update((name, value) for name, value in zip(node.outputs, results, strict=False) if name)
         outputs = tuple(self._value(known, name) for name in part.outputs)
         outputs = tuple(v if isinstance(v, Tensor) else as_tensor(v, device) for v in outputs)
         return outputs[0] if len(outputs) == 1 else outputs
@@ -236,7 +224,7 @@ class OnnxModule(nn.Module):
         return getattr(self.get_submodule(path), leaf)
 
     def _keep(self, name: str, tensor: Tensor) -> None:
-        """Under the name that the file has, in a tree of modules where it has dots."""
+        """Keep a weight under the file's name, in a tree of modules where that has dots."""
         *path, leaf = [part or "_" for part in name.split(".")]
         module: nn.Module = self
         for i, part in enumerate(path):
@@ -307,33 +295,6 @@ def _loss(file: OnnxFile, ends: tuple[str, ...], model: OnnxPart) -> OnnxModule 
     return OnnxModule(part)
 
 
-def value_types(
-    model: Any, path: str, inputs: Mapping[str, tuple[str, tuple[int, ...]]]
-) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Dtype and shape of the values that lead to a ModelProto's outputs, by running it without data.
-
-    Args:
-        model: of which all operators are known; with the data of its initializers.
-        path: of the file, for errors.
-        inputs: dtype and shape of the file's inputs.
-
-    Raises:
-        NetSplitError: an operator is not known, or a size depends on the data.
-    """
-    file = OnnxFile(model, path)
-    seen = {name: _type_of(value) for name, value in (file.numbers | file.large).items()}
-    with torch.device("meta"):
-        module = OnnxModule(file.part(file.outputs)).eval()
-        given = [torch.empty(inputs[k][1], dtype=getattr(torch, inputs[k][0])) for k in module.input_names]
-        with torch.no_grad():
-            module._compute(tuple(given), seen)
-    return seen
-
-
-def _type_of(value: Value) -> tuple[str, tuple[int, ...]]:
-    return str(value.dtype).removeprefix("torch."), tuple(value.shape)
-
-
 def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | None) -> None:
     """Sizes that the file fixes may be in its constants too: another size could be computed wrongly."""
     if declared is None:
@@ -346,18 +307,6 @@ def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | N
         f"the input '{name}' has the shape {shape}, but the ONNX file takes ({wanted}): give that shape, or "
         "export the model with a free batch dimension."
     )
-
-
-def _last_readers(part: OnnxPart) -> tuple[tuple[str, ...], ...]:
-    """Of every node the values that no later one reads."""
-    last: dict[str, int] = {}
-    for i, node in enumerate(part.nodes):
-        last |= dict.fromkeys((*node.inputs, *node.outputs), i)
-    dying: list[list[str]] = [[] for _ in part.nodes]
-    for name, i in last.items():
-        if name not in part.outputs:
-            dying[i].append(name)
-    return tuple(map(tuple, dying))
 
 
 def _free(module: nn.Module, name: str) -> str:

@@ -53,7 +53,7 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
 def _used(
     recorder: Recorder, calls: Sequence[RecordedCall], outputs: Sequence[str]
 ) -> Iterator[RecordedCall]:
-    """Without calls that nothing depends on; those that write or draw stay.
+    """Drops calls that nothing depends on; those that write or draw stay.
 
     What draws stays for the sake of what draws after it; what writes, where its storage is one that
     somebody reads.
@@ -93,17 +93,17 @@ def _node(recorder: Recorder, call: RecordedCall, own: Set[int]) -> Node:
 
 
 def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
-    """Of a checkpoint the backward keeps alive what comes into it; the rest is computed again."""
+    """Nodes where a checkpoint keeps alive only what comes into it: the rest is computed again."""
     groups: dict[str, list[Node]] = {}
     for node in nodes.values():
         if node.checkpoint:
             groups.setdefault(node.checkpoint, []).append(node)
     kept = dict(nodes)
     for group in groups.values():
-        made = {k for node in group for k in node.outputs}
+        outputs = {k for node in group for k in node.outputs}
         for node in group:
             kept[node.name] = replace(
-                node, saved=tuple(k for k in node.inputs if k not in made), saved_bytes=0
+                node, saved=tuple(k for k in node.inputs if k not in outputs), saved_bytes=0
             )
     return kept
 
@@ -136,7 +136,7 @@ def _written_initializers(recorder: Recorder) -> set[str]:
 
 
 def _refuse_writes(recorder: Recorder) -> None:
-    """Of what the order of micro-batches, or a recomputation, would make something else."""
+    """Refuses writes whose result depends on the order of micro-batches, or on a recomputation."""
     trained = {storage_id(t): k for k, t in recorder.stand_ins.fake.items() if t.requires_grad}
     held = {storage_id(t): k for k, t in recorder.stand_ins.fake.items()}
     for call in recorder.calls:
@@ -201,8 +201,8 @@ def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> N
     start = producer + 1 if reference[0] == "var" else 0
     recorder.calls = []
     with recorder.mode:
-        made = tensor.view_as(tensor)
-    recorder.call(GradientHook(hooks), [tensor], [made], [])
+        view = tensor.view_as(tensor)
+    recorder.call(GradientHook(hooks), [tensor], [view], [])
     (hook,) = recorder.calls
     hook = replace(hook, no_grad=False, autocast=None)
     names = {reference: ("var", hook.outputs[0])}

@@ -28,7 +28,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.code_places import line_of, quoted, where_of
 from netsplit.graph.ir import Graph
@@ -97,12 +96,8 @@ def graph_of_step(
     """The graph of ``step(*batch) -> tensors``, a tuple; the modules are left as they were.
 
     Args:
-        step: calls the model and the loss.
         model, loss: whose names the initializers bear.
-        batch: examples; their shapes become the graph's.
-        autocast: the dtype of an autocast around all of it.
-        device_type: whose autocast; each kind of device has lists of its own of what to cast.
-        constants: precedes the names of literals.
+        autocast, device_type, constants: as of `capture`.
         grad: autograd is on around the step, as for training; else off, as for prediction.
 
     Raises:
@@ -147,7 +142,7 @@ def _fails_said_to_compile(job: _Job) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch logs about failures that the model's code, or we, deal with."""
+    """Silences what torch logs about failures that the model's code, or we, deal with."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -214,7 +209,7 @@ class _Kept:
                 "cannot be captured for another reason): give it as plain Python."
             )
         _refuse_given(module)
-        seen = self._observation(module)
+        observed = self._observation(module)
         tensors, structure, _ = flatten((args, kwargs))
         given = [recorder.ours(tensor) for tensor in tensors]
         names: dict[int, list[str]] = {}
@@ -225,25 +220,24 @@ class _Kept:
         writes = tuple(i for i, tensor in enumerate(own.values()) if not isinstance(tensor, nn.Parameter))
         with recorder.quiet():
             skeleton = _copied(module)
-            results = _like(recorder, seen.kinds)
-            strides = tuple(map(Strides.of, tensors))
+            results = _like(recorder, observed.kinds)
         held = [recorder.ours(tensor) for tensor in own.values()]
-        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes, strides)
+        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes)
         recorder.call(payload, [*held, *given], results, [])
-        return seen.tree.build(results)
+        return observed.tree.build(results)
 
     def _observation(self, module: nn.Module) -> Observation:
         first, second = (each.get(id(module), []) for each in self.job.observed)
         around = tuple(each for each, _ in self.recorder.modules[:-1])
         if self.calls >= len(first) or len(first) != len(second):
             raise Unrecordable("how often it runs a module depends on values", around, "")
-        seen, again = first[self.calls], second[self.calls]
+        observed, again = first[self.calls], second[self.calls]
         self.calls += 1
-        if not seen.like(again):
+        if not observed.like(again):
             raise Unrecordable("the sizes of its results depend on values", around, "")
-        if seen.writes_arguments:
+        if observed.writes_arguments:
             raise Unrecordable("it writes into its arguments", around, "")
-        return seen
+        return observed
 
 
 def _refuse_given(module: nn.Module) -> None:
@@ -282,20 +276,10 @@ def _uncopied(module: nn.Module) -> str:
 
 
 def _like(recorder: Recorder, kinds: Sequence[ResultKind]) -> list[Tensor]:
-    memory: dict[int, Tensor] = {}
-    results = []
     with recorder.mode:
-        for kind in kinds:
-            if kind.memory not in memory:
-                together = [each for each in kinds if each.memory == kind.memory]
-                made = torch.empty(
-                    max(each.end for each in together), dtype=kind.dtype, device=recorder.device
-                )
-                carries = any(each.carries for each in together)
-                memory[kind.memory] = made.requires_grad_().clone() if carries else made
-            made = memory[kind.memory].as_strided(kind.shape, kind.strides, kind.offset)
-            results.append(made if kind.carries else made.detach())
-    return results
+        made = [torch.empty_strided(k.shape, k.strides, dtype=k.dtype, device=recorder.device) for k in kinds]
+        # Those that carry a gradient are no leaves, as an operator makes them.
+        return [t.requires_grad_().clone() if k.carries else t for t, k in zip(made, kinds, strict=True)]
 
 
 def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
@@ -334,9 +318,9 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
         f"{name or 'the model'} ({type(module).__name__})"
         for name, module in zip(names, job.whole.values(), strict=True)
     )
-    told = _TOLD.setdefault(job.model, set())
-    level = logging.DEBUG if first.frame in told else logging.WARNING
-    told.add(first.frame)
+    frames = _TOLD.setdefault(job.model, set())
+    level = logging.DEBUG if first.frame in frames else logging.WARNING
+    frames.add(first.frame)
     where = f"at {quoted(first.frame)} " if first.frame else ""
     log.log(level, "Kept whole, each on one device: %s; %s%s.", what, where, first.reason)
 

@@ -68,11 +68,11 @@ def constant_value(
         stand_ins: those of its initializers.
     """
     recording = _Replay(calls, tensors, stand_ins)
-    behind = recording.behind(tag, name)
-    if behind is None:
+    makers = recording.calls_before(tag, name)
+    if makers is None:
         return None
     with _disable_current_modes(), torch.no_grad():
-        for call in behind:
+        for call in makers:
             recording.run(call)
         return recording.value(tag, name)
 
@@ -88,29 +88,29 @@ class _Replay:
         self.stand_ins = stand_ins
         self.values: dict[str, Tensor] = {}
 
-    def behind(self, tag: str, name: str) -> list[RecordedCall] | None:
+    def calls_before(self, tag: str, name: str) -> list[RecordedCall] | None:
         """The calls that a value depends on, in order; None: on something that is not known, too.
 
         By memory: a view depends on what was written into its base, before it was taken or after.
         """
         memory = {self._memory(tag, name)}
         initial = {(tag, name)} if tag == "init" else set()
-        behind: list[RecordedCall] = []
+        calls: list[RecordedCall] = []
         for call in reversed(self.calls):
-            made = any(k and self._memory("var", k) in memory for k in call.outputs)
+            produced = any(k and self._memory("var", k) in memory for k in call.outputs)
             written = any(self._memory(*each) in memory for each in call.writes)
-            if not (made or written):
+            if not (produced or written):
                 continue
             if call.random or call.op.startswith(CALL) or call.autocast or call.default_dtype:
                 return None
-            behind.append(call)
+            calls.append(call)
             if call.op not in _OF_SHAPE:
                 given = read_by(call)
                 memory |= {self._memory(*each) for each in given}
                 initial |= {each for each in given if each[0] == "init"}
         inputs = self.tensors.keys() - {k for call in self.calls for k in call.outputs}
         of_inputs = memory & {self._memory("var", k) for k in inputs}
-        return None if of_inputs or not self._unchanging(initial, behind) else behind[::-1]
+        return None if of_inputs or not self._unchanging(initial, calls) else calls[::-1]
 
     def _unchanging(self, initial: set[tuple[str, str]], calls: Sequence[RecordedCall]) -> bool:
         """Whether all of these initializers are literals that none of the calls writes."""

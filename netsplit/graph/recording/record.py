@@ -4,9 +4,8 @@
                     └─ run on stand-ins under FakeTensorMode, with autograd on
 
 A dispatch mode on the PreDispatch key sees operators as the model's code calls them (``aten.linear``, not
-what it is made of), whatever is around them: each call is noted with the modes it was made in (autograd
-off, the model's own autocast, an activation checkpoint), the module, the line, and with what its backward
-keeps. Nothing of the model is traced as a program, and so nothing is decided by values that are not there.
+what it is made of). Each call is noted with the modes it was made in (autograd off, autocast, an activation
+checkpoint), the module, the line, and what its backward keeps.
 """
 
 from __future__ import annotations
@@ -220,8 +219,8 @@ class Recorder(SchemaCheckMode):
                 raise self.failure("it computes with a sparse tensor")
             return self._stand_in(value)
         if isinstance(value, list | tuple):
-            made = [self._ours(item) for item in value]
-            return made if isinstance(value, list) else tuple(made)
+            items = [self._ours(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
         if isinstance(value, torch.Generator):
             if self.generator.is_torchs(value):
                 return None
@@ -244,8 +243,8 @@ class Recorder(SchemaCheckMode):
     def _twin(self, tensor: Tensor) -> dict[str, str]:
         """torch's factories hand out another tensor than they made, on the same memory."""
         for name in reversed(self._in_storage.get(tensor.untyped_storage()._cdata, [])):
-            made = self.tensors[name]
-            if _laid_out(made) == _laid_out(tensor) and made.requires_grad == tensor.requires_grad:
+            earlier = self.tensors[name]
+            if _laid_out(earlier) == _laid_out(tensor) and earlier.requires_grad == tensor.requires_grad:
                 self._reference[tensor._cdata] = {"var": name}
                 self._keep.append(tensor)
                 return {"var": name}
@@ -327,14 +326,14 @@ class Recorder(SchemaCheckMode):
 
     def _literal(self, fake: Tensor) -> Tensor:
         """A literal is a fresh tensor at every call: what is written into it is forgotten."""
-        made: Tensor = _ATEN.lift_fresh_copy.default(fake)
-        self._note(_ATEN.lift_fresh_copy.default, (fake,), {}, made, [])
-        return made
+        copy: Tensor = _ATEN.lift_fresh_copy.default(fake)
+        self._note(_ATEN.lift_fresh_copy.default, (fake,), {}, copy, [])
+        return copy
 
     def _detached(self, fake: Tensor) -> Tensor:
-        made: Tensor = _ATEN.detach.default(fake)
-        self._note(_ATEN.detach.default, (fake,), {}, made, [])
-        return made
+        detached: Tensor = _ATEN.detach.default(fake)
+        self._note(_ATEN.detach.default, (fake,), {}, detached, [])
+        return detached
 
     def _watch_draws(self, func: Any, args: Any, results: list[Any]) -> None:
         """A draw from [0, 1) is below 1 and not below 0: that much is known without its value."""

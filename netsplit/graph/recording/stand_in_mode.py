@@ -22,11 +22,11 @@ __all__ = ["StandInMode"]
 _NORM = torch.ops.aten._native_batch_norm_legit.default
 _RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 _ENOUGH_BYTES = 2**20
-"""Of an LSTM layer's output; from there on what is kept grows by the same bytes a step, but for pages."""
+"""Bytes of an LSTM layer's output from which on what is kept grows by the same bytes a step."""
 
 
 class StandInMode(FakeTensorMode):
-    """Of every recording; tensors of the code around it that have data may be read."""
+    """The mode of every recording; tensors of the code around it that have data may be read."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -52,15 +52,15 @@ def _batch_norm(args: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _workspace_bytes(args: Sequence[Any]) -> int:
-    """Of an LSTM layer, which its library alone knows: by running it, on few of many steps."""
+    """Bytes of an LSTM layer's workspace, known by its library alone: from a run on few of many steps."""
     x, hx = args[0], args[5]
     steps, samples, features = x.shape
     shape = (samples, features, hx.shape[-1], x.dtype, *args[7:8], args[9], args[12])
-    some = 2 * -(-_ENOUGH_BYTES // (2 * samples * hx.shape[-1] * x.element_size()))
-    if steps <= some:
+    few = 2 * -(-_ENOUGH_BYTES // (2 * samples * hx.shape[-1] * x.element_size()))
+    if steps <= few:
         return _kept_bytes(steps, *shape)
-    at_some = _kept_bytes(some, *shape)
-    return at_some + (steps - some) * (at_some - _kept_bytes(some // 2, *shape)) // (some // 2)
+    few_bytes = _kept_bytes(few, *shape)
+    return few_bytes + (steps - few) * (few_bytes - _kept_bytes(few // 2, *shape)) // (few // 2)
 
 
 @cache

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.strides import is_spread, repeated_dims
+from netsplit.graph.batches.strides import repeated_dims
 from netsplit.graph.ir import Initializer
 
 __all__ = [
@@ -47,9 +47,9 @@ def persistent_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in named_tensors(model).items() if name not in left_out}
 
 
-def _free_prefix(taken: dict[str, Tensor]) -> str:
+def _free_prefix(tensors: dict[str, Tensor]) -> str:
     prefix = "loss."
-    while any(name.startswith(prefix) for name in taken):
+    while any(name.startswith(prefix) for name in tensors):
         prefix = f"_{prefix}"
     return prefix
 
@@ -99,12 +99,12 @@ class StandIns:
     def of(self, tensor: Tensor) -> Tensor:
         """The stand-in of a real tensor."""
         stand_in = self._by_real.get(tensor._cdata)
-        return self._made(tensor) if stand_in is None else stand_in
+        return self._make(tensor) if stand_in is None else stand_in
 
     def knows(self, tensor: Tensor) -> bool:
         return tensor._cdata in self._by_real
 
-    def _made(self, tensor: Tensor) -> Tensor:
+    def _make(self, tensor: Tensor) -> Tensor:
         name, count = self._name_of.get(tensor._cdata), 1
         if name is None:
             first = name = self._constant(tensor)
@@ -167,35 +167,13 @@ def refuse_tensors(model: nn.Module, loss: Any = None) -> None:
                 f"buffer '{name}' of {kind} requires a gradient, and no optimiser steps buffers: register it "
                 "as an nn.Parameter, or detach it."
             )
-        if tensor.requires_grad and _overlaps_itself(tensor):
+        if tensor.requires_grad and repeated_dims(tensor.shape, tensor.stride()):
             raise CaptureError(
                 f"elements of the parameter '{name}' of {kind} share memory, so that no optimiser can step "
                 "on them: give each its own (.clone() before nn.Parameter)."
             )
     refuse_other_parameters(model, loss)
     refuse_sharing(tensors)
-
-
-def _overlaps_itself(tensor: Tensor) -> bool:
-    if tensor.is_meta or tensor.numel() < 2 or not is_spread(tensor.shape, tensor.stride()):
-        return False
-    repeated = repeated_dims(tensor.shape, tensor.stride())
-    return bool(repeated) or len(_places(tensor).unique()) < tensor.numel()
-
-
-def _places(tensor: Tensor) -> Tensor:
-    """The address of every element."""
-    places = torch.tensor([tensor.data_ptr()])
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        places = (places[:, None] + stride * tensor.element_size() * torch.arange(size)).reshape(-1)
-    return places
-
-
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Of two tensors whose memory does from end to end."""
-    if not any(is_spread(each.shape, each.stride()) for each in (a, b)):
-        return True
-    return bool(torch.isin(_places(a), _places(b)).any())
 
 
 def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
@@ -251,7 +229,7 @@ def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) ->
         pair = [] if last is None or span[0] >= last[1] else [last, span]
         trained = any(each[3].requires_grad for each in pair)
         own = next((each[2] for each in pair if each[2] in written), "")
-        if last is not None and (trained or own) and _overlap(last[3], span[3]):
+        if last is not None and (trained or own):
             if not trained:
                 raise CaptureError(
                     f"the buffers '{last[2]}' and '{span[2]}' lie in the same memory, and the forward writes "
@@ -268,7 +246,7 @@ def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) ->
 
 
 def _digest(tensor: Tensor) -> str:
-    """By value, so that every capture gives a literal the same name."""
+    """A digest of the value, so that every capture gives a literal the same name."""
     text = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}"
     digest = hashlib.sha1(text.encode())
     if tensor.device.type == "meta":

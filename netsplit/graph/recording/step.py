@@ -161,7 +161,7 @@ def capture_inference(
 
 
 def _described(graph: Graph, step: TrainingStep | Inference, example: Batch) -> Graph:
-    """With what flat tensors do not say: the samples, and the structure that the outputs make up."""
+    """The graph with what flat tensors do not say: the samples, and the structure of the outputs."""
     tree = step.structure.tree
     _refuse_shared_writes(graph, example)
     return replace(graph, output_spec=tree, batch_size=example.samples, input_dims=example.dims)

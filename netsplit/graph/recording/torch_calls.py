@@ -11,7 +11,7 @@ import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch.autograd import Function
 
-__all__ = ["checkpoints_replaced", "function_calls_told", "script_unoptimised"]
+__all__ = ["checkpoints_replaced", "intercepted_functions", "script_unoptimised"]
 
 _CALLABLES: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
 
@@ -24,7 +24,7 @@ _GENERATOR = next(
 
 
 @contextmanager
-def function_calls_told(tell: Callable[..., Any]) -> Iterator[None]:
+def intercepted_functions(tell: Callable[..., Any]) -> Iterator[None]:
     """Calls of custom autograd functions are `tell(apply, function, *args, **kwargs)`; `apply` is torch's.
 
     Up to torch 2.13 `Function.apply` asks its base, so that one bound at import is told of, too.

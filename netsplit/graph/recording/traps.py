@@ -29,12 +29,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.seeds import no_seeds
 from netsplit.graph.recording.stand_ins import attribute_tensors
-from netsplit.graph.recording.torch_calls import checkpoints_replaced, function_calls_told, script_unoptimised
+from netsplit.graph.recording.torch_calls import (
+    checkpoints_replaced,
+    intercepted_functions,
+    script_unoptimised,
+)
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.reach import has_contents, reached
 
@@ -63,7 +66,7 @@ def trapped(
     names = itertools.count()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "__call__", _module_call(recorder, paths, whole)))
-        stack.enter_context(function_calls_told(_function_apply(recorder, names)))
+        stack.enter_context(intercepted_functions(_function_apply(recorder, names)))
         stack.enter_context(checkpoints_replaced(lambda _: _checkpoint(recorder, names)))
         fakes = mock.patch.object(torch._subclasses, "FakeTensor", _Unseen)
         stack.enter_context(said_to_compile() if compiling else fakes)
@@ -97,7 +100,7 @@ class _SeenByTorch(type):
 
 
 class _Unseen(metaclass=_SeenByTorch):
-    """In place of `FakeTensor`: libraries that ask whether they are traced go the way they train."""
+    """Replaces `FakeTensor`: libraries that ask whether they are traced go the way they train."""
 
 
 _TRANSFORMS = "it transforms functions (torch.func: grad, jacrev, jvp)"
@@ -213,17 +216,21 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
         results, tree, _ = flatten(result)
         with recorder.quiet(), torch._C.DisableTorchFunction():  # our own asking is no part of the step
             receiving = _reached(tensors, results)
-            strides = tuple(map(Strides.of, tensors))
         writes = tuple(i for i, tensor in enumerate(tensors) if tensor._version != versions[i])
-        call = FunctionCall(function, structure, writes, strides)
-        recorder.call(call, tensors, results, saved, lambda tensor: id(tensor) in receiving)
+        recorder.call(
+            FunctionCall(function, structure, writes),
+            tensors,
+            results,
+            saved,
+            lambda tensor: id(tensor) in receiving,
+        )
         return tree.build(results)
 
     return call
 
 
 def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:
-    """Of the tensors that a function's backward gives a gradient; all, where that cannot be found out."""
+    """Ids of the tensors that a function's backward gives a gradient; of all where that is unknown."""
     asked = [tensor for tensor in tensors if tensor.requires_grad]
     given = [tensor for tensor in results if tensor.requires_grad and tensor.grad_fn is not None]
     if not asked or not given:
@@ -375,7 +382,7 @@ def _around(hook: Any) -> Iterator[Any]:
 
 
 class _HookHandle:
-    """Of a hook: it stays for the step."""
+    """The handle of a hook, which stays for the step."""
 
     def remove(self) -> None:
         raise RuntimeError("a hook registered in the forward cannot be removed again in a captured step")

@@ -32,14 +32,14 @@ _INSTALLED = (*_PLACES, *(each for each in sys.path if Path(each).name in ("site
 
 def reached(roots: Iterable[Any]) -> list[Any]:
     """Objects within reach, each once, the nearest first; code of installed packages is not entered."""
-    seen: dict[int, Any] = {}
+    values: dict[int, Any] = {}
     queue = deque(roots)
-    while queue and len(seen) < _MOST:
+    while queue and len(values) < _MOST:
         value = queue.popleft()
-        if id(value) not in seen and not isinstance(value, PLAIN):
-            seen[id(value)] = value
+        if id(value) not in values and not isinstance(value, PLAIN):
+            values[id(value)] = value
             queue.extend(_parts(value))
-    return list(seen.values())
+    return list(values.values())
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -133,6 +133,6 @@ def is_own_module(name: str) -> bool:
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if file is None:
-        made = module is None or getattr(module, "__spec__", None) is None
-        return name == "__main__" or (made and name != "builtins")
+        written = module is None or getattr(module, "__spec__", None) is None
+        return name == "__main__" or (written and name != "builtins")
     return is_own_file(file)

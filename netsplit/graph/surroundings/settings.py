@@ -29,7 +29,7 @@ _KINDS = ("flash", "mem_efficient", "math", "cudnn")
 
 
 def settings() -> dict[str, Any]:
-    """As they are here, by names of this module; those that this torch has, and tells."""
+    """The settings of this process by their names here; those that this torch has, and tells."""
     values: dict[str, Any] = {}
     for name in (*_CALLS, *_FLAGS):
         with suppress(AttributeError, RuntimeError):
@@ -69,15 +69,11 @@ def _deterministic() -> tuple[bool, bool]:
     )
 
 
-def _flushes() -> bool:
-    return sys.float_info.min / 2 == 0
-
-
 _CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "deterministic": (_deterministic, lambda v: torch.use_deterministic_algorithms(v[0], warn_only=v[1])),
     "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    "flush": (_flushes, torch.set_flush_denormal),
+    "flush": (lambda: sys.float_info.min / 2 == 0, torch.set_flush_denormal),
     "autocast cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     **{
         kind: (getattr(_CUDA, f"{kind}_sdp_enabled"), getattr(_CUDA, f"enable_{kind}_sdp")) for kind in _KINDS

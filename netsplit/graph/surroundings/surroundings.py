@@ -63,7 +63,7 @@ def _refusal(roots: list[Any], modules: list[ModuleType]) -> Exception | None:
 
 @contextmanager
 def by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
-    """While something is pickled: functions and classes of these modules as they are, not by their names."""
+    """Pickles functions and classes of these modules as they are, not by their names."""
     known = cloudpickle.list_registry_pickle_by_value()
     new = [module for module in modules if module.__name__ not in known]
     for module in new:

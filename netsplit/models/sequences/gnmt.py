@@ -21,7 +21,7 @@ __all__ = ["GNMT", "gnmt"]
 
 
 class AdditiveAttention(nn.Module):
-    """Of queries (n, t, width) to memory (n, s, width): (n, t, width). Bahdanau et al., ICLR 2015."""
+    """Queries (n, t, width) read memory (n, s, width): (n, t, width). Bahdanau et al., ICLR 2015."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -57,13 +57,13 @@ class GNMT(nn.Module):
     def forward(self, source: Tensor, target: Tensor | None = None) -> Tensor:
         x = self.both_ways(self.dropout(self.source(source)))[0]
         for i, layer in enumerate(self.encoder):
-            made = layer(self.dropout(x))[0]
-            x = x + made if i else made
+            out = layer(self.dropout(x))[0]
+            x = x + out if i else out
         y = self.attending(self.dropout(self.target(source if target is None else target)))[0]
         attended = self.attention(y, x)
         for i, layer in enumerate(self.decoder):
-            made = layer(self.dropout(torch.cat([y, attended], 2)))[0]
-            y = y + made if i else made
+            out = layer(self.dropout(torch.cat([y, attended], 2)))[0]
+            y = y + out if i else out
         return self.scores(y).transpose(1, 2)
 
 
@@ -75,9 +75,6 @@ def gnmt(vocabulary: int = 32000, width: int = 1024, layers: int = 8, dropout: f
         width: features of a token and of every layer's state; even, as the first layer's two ways share it.
         layers: of LSTM, in the encoder and in the decoder each; 2 or more.
         dropout: probability before every layer.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, vocabulary=vocabulary)
     check_least(2, layers=layers)

@@ -42,9 +42,6 @@ def rnnlm(vocabulary: int = 10000, width: int = 1500, layers: int = 2, dropout: 
         width: features of a token and of every layer's state.
         layers: of LSTM.
         dropout: probability before and after every layer.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, vocabulary=vocabulary, width=width, layers=layers)
     check_fraction(dropout=dropout)

@@ -30,8 +30,8 @@ class ProjectedAttention(nn.Module):
         self.query, self.key, self.value, self.project = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
-        made = attend(self.query(x), self.key(memory), self.value(memory), self.heads, causal=self.causal)
-        return self.project(made)
+        attended = attend(self.query(x), self.key(memory), self.value(memory), self.heads, causal=self.causal)
+        return self.project(attended)
 
 
 class TranslationBlock(nn.Module):
@@ -119,9 +119,6 @@ def transformer(
         width: features of a token, even and a multiple of the heads.
         hidden: features within the two-layer networks.
         dropout: probability after the embeddings and after every residual branch.
-
-    Raises:
-        ConfigError: a size that cannot be.
     """
     check_least(1, vocabulary=vocabulary, context=context, layers=layers, hidden=hidden)
     check_heads(heads, width=width)

@@ -82,7 +82,7 @@ def _classes(instance: Instance) -> list[Ints]:
     contended = _contended(instance)
     sets: dict[tuple[object, ...], list[int]] = {}
     for p, device in enumerate(instance.problem.cluster.devices):
-        host = int(instance.host_of[p]) if instance.host_of[p] in contended else -1
+        host = int(instance.device.host[p]) if instance.device.host[p] in contended else -1
         sets.setdefault((device.kind, device.capacity_bytes, host), []).append(p)
     return [np.array(each, np.int64) for each in sets.values()]
 
@@ -91,8 +91,8 @@ def _contended(instance: Instance) -> set[int]:
     """Hosts whose devices slow one another."""
     return {
         int(host)
-        for host in set(instance.host_of[instance.host_of >= 0].tolist())
-        if (instance.slowdown[instance.host_of == host] > 1.0).any()
+        for host in set(instance.device.host[instance.device.host >= 0].tolist())
+        if (instance.device.slowdown[instance.device.host == host] > 1.0).any()
     }
 
 
@@ -121,8 +121,8 @@ class FractionalWork:
         self.work_s = self.tasks.work_s[:, self.instance.kind_of[first]]  # [3n, C]
         self.atom = self.instance.atom_of[self.tasks.node]
         self.contended = _contended(self.instance)
-        self.host = self.instance.host_of[first]
-        self.slowdown = self.instance.slowdown[first]  # [C, devices of a host + 1]
+        self.host = self.instance.device.host[first]
+        self.slowdown = self.instance.device.slowdown[first]  # [C, devices of a host + 1]
         self.overhead_s = np.array([self.instance.on[p].instruction_s for p in first])
         self.fits = np.all(self.present[:, :, None] <= self.capacity, axis=0)
         self.ends = PipelineEnds.of(self.tasks, self.schedule, self.alone)
@@ -165,10 +165,12 @@ class FractionalWork:
         """Every atom at the rate at which all devices together do it, at best."""
         seconds = self.total_s
         least = seconds.min(axis=1)
-        some = least > 0
-        if not some.any():
+        timed = least > 0
+        if not timed.any():
             return 0.0
-        return float(least[some].sum() / (self.sizes * (least[some, None] / seconds[some]).max(axis=0)).sum())
+        return float(
+            least[timed].sum() / (self.sizes * (least[timed, None] / seconds[timed]).max(axis=0)).sum()
+        )
 
     def _x(self, a: int, c: int) -> int:
         return 1 + a * len(self.classes) + c
@@ -206,7 +208,7 @@ class FractionalWork:
         return np.array([self.ends.outside_s(window, size, self.known_s, without) for size in sizes])
 
     def _apart_from(self, hub: int, seconds: Floats, window: NDArray[np.bool_]) -> None:
-        """Of a class that has not the hub, all devices do without: its fraction of the hub is 0 or 1."""
+        """A class without the hub: all its devices do without, so its fraction of the hub is 0 or 1."""
         without_s = self._outside_s(window, hub)
         with_hub = seconds.copy()
         with_hub[self.instance.atom_of[hub]] += self._outside_s(window) - without_s
@@ -238,7 +240,7 @@ class FractionalWork:
 
     def _several(self, c: int) -> float:
         """Most seconds of work that a class does in one in which two devices of its host or more compute."""
-        host = int((self.instance.host_of == self.host[c]).sum())
+        host = int((self.instance.device.host == self.host[c]).sum())
         computing = np.arange(2, host + 1)
         done = np.minimum(computing, self.sizes[c]) / self.slowdown[c, computing]
         return float(done.max(initial=0.0))
@@ -343,9 +345,9 @@ def _whole_s(work: FractionalWork) -> float:
     if not np.isfinite(seconds).any(axis=1).all():
         return 0.0
     begin, end = np.full(work.atoms, np.inf), np.full(work.atoms, np.inf)
-    some = tasks.work_s.max(axis=1) > 0
-    np.minimum.at(begin, work.atom[some], tasks.head_s[some])
-    np.minimum.at(end, work.atom[some], tasks.tail_s[some])
+    timed = tasks.work_s.max(axis=1) > 0
+    np.minimum.at(begin, work.atom[timed], tasks.head_s[timed])
+    np.minimum.at(end, work.atom[timed], tasks.tail_s[timed])
     outside = np.where(np.isfinite(begin), begin + end, 0.0)
     least = seconds.min(axis=1)
     pieces = np.where(work.alone, m, -(-m // int(work.sizes.sum())))

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.profile.costs import DeviceCosts
-from netsplit.program.schedules import GPipe, SingleBatch
 from netsplit.simulate.simulator import Simulator
 
 __all__ = ["AnySchedule", "IterationTasks"]
@@ -79,8 +78,8 @@ class AnySchedule:
     def under(cls, simulator: Simulator, within: bool) -> AnySchedule:
         """What a bound may take for granted of every iteration under the simulated schedule."""
         schedule, m = simulator.schedule, simulator.schedule.microbatches
-        kept = 1  # forward, or all of them, come first; of a smaller one less is kept
-        if isinstance(schedule, GPipe | SingleBatch):
+        kept = 1  # forward before the first backward; of a smaller micro-batch less is kept
+        if schedule.forwards_first:
             kept = max(m - (simulator.tail is not None), 1)
         return cls(
             microbatches=m,
@@ -99,7 +98,7 @@ class AnySchedule:
 
 @dataclass(frozen=True, eq=False)
 class IterationTasks:
-    """Of n nodes, one after another: n forwards, n backwards, n of what can wait. Seconds throughout.
+    """The tasks of n nodes: n forwards, n backwards, n of what can wait, in this order. Seconds throughout.
 
     Devices are taken by their K kinds (`Instance.kind_of`), as there may be a thousand of one.
     """

@@ -99,7 +99,7 @@ def reached_nodes(graph: Graph) -> frozenset[str]:
 
 
 def _gradient_bytes(graph: Graph, reached: frozenset[str]) -> dict[str, int]:
-    """Of parameters that get one, at the first node that uses each, or its first copy."""
+    """Bytes of parameters' gradients, at the first node that uses each, or its first copy."""
     first: dict[str, str] = {}
     trained: set[str] = set()
     for node in graph:

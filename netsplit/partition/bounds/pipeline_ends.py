@@ -46,19 +46,19 @@ class PipelineEnds:
 
     alone: NDArray[np.bool_]  # [A] atoms without replicas
     atom: Ints  # [3n]
-    some: NDArray[np.bool_]  # [3n] tasks that take time
+    timed: NDArray[np.bool_]  # [3n] tasks that take time
     anywhere: tuple[Floats, Floats]  # [3n] heads, and tails
     apart: dict[int, tuple[Floats, Floats]]  # by the hub: A [3n], and B
 
     @classmethod
     def of(cls, tasks: IterationTasks, schedule: AnySchedule, alone: NDArray[np.bool_]) -> PipelineEnds:
         atom = tasks.graph.instance.atom_of[tasks.node]
-        some = tasks.work_s.max(axis=1, initial=0.0) > 0
-        able = [v for v in range(tasks.graph.n) if some[v] and alone[atom[v]]]
-        ends = cls(alone, atom, some, (tasks.head_s, tasks.tail_s), {})
+        timed = tasks.work_s.max(axis=1, initial=0.0) > 0
+        able = [v for v in range(tasks.graph.n) if timed[v] and alone[atom[v]]]
+        ends = cls(alone, atom, timed, (tasks.head_s, tasks.tail_s), {})
         if able:
             paths, n = _HubPaths(tasks, schedule), tasks.graph.n
-            left_s = np.where(some, tasks.tail_s, np.inf)[: 2 * n].reshape(2, n).min(axis=0)
+            left_s = np.where(timed, tasks.tail_s, np.inf)[: 2 * n].reshape(2, n).min(axis=0)
             for early in (tasks.head_s, left_s):
                 for hub in sorted(able, key=early.__getitem__)[:_HUBS]:
                     ends.apart[hub] = paths.begins_s(hub), paths.ends_s(hub)
@@ -73,7 +73,7 @@ class PipelineEnds:
             known_s: a bound of the iteration.
             without: a hub that none of the devices has.
         """
-        window = window & self.some
+        window = window & self.timed
         idle_s = np.zeros(devices)
         for end in (0, 1):
             ranked_s = self._least(window, self.anywhere[end], devices)
@@ -118,7 +118,7 @@ class _HubPaths:
     def begins_s(self, hub: int) -> Floats:
         """[3n] A, of a hub's forward on; infinite for its atom, of which no other device has any."""
         tasks, graph = self.tasks, self.tasks.graph
-        of_hub = self._of(hub)
+        of_hub = self._hub_tasks(hub)
         begin_s = np.where(of_hub, np.inf, tasks.head_s)
         for t in graph.order:
             for u in graph.before[t] if not of_hub[t] else ():
@@ -131,7 +131,7 @@ class _HubPaths:
     def ends_s(self, hub: int) -> Floats:
         """[3n] B, up to a hub's backward; infinite for its atom."""
         tasks, graph = self.tasks, self.tasks.graph
-        of_hub = self._of(hub)
+        of_hub = self._hub_tasks(hub)
         end_s = np.where(of_hub, np.inf, tasks.tail_s)
         for t in reversed(graph.order):
             for w in graph.after[t] if not of_hub[t] else ():
@@ -139,6 +139,6 @@ class _HubPaths:
                 end_s[t] = max(end_s[t], tasks.fastest_s[w] + min(back_s, end_s[w]))
         return end_s
 
-    def _of(self, hub: int) -> NDArray[np.bool_]:
+    def _hub_tasks(self, hub: int) -> NDArray[np.bool_]:
         atom_of = self.tasks.graph.instance.atom_of
         return np.asarray(atom_of[self.tasks.node] == atom_of[hub])

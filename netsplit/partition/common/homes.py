@@ -63,7 +63,7 @@ def devices_of_nodes(
 
 
 def _placed(graph: Graph, devices: Sequence[str], places: Sequence[MeshPlace]) -> dict[MeshPlace, str]:
-    """Of every place of a graph, the device."""
+    """The device of every place of a graph."""
     if places:
         return dict(zip(places, devices, strict=True))
     used = {node.part.place for node in graph if node.part is not None and node.part.place}

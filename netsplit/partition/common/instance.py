@@ -10,25 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from netsplit import graph as graphs
+from netsplit.compiled import Floats, Ints, Packed
 from netsplit.graph.quotient import Sets, atoms_of, units_of
 from netsplit.graph.storage import hands_on
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Stage
 from netsplit.profile.costs import DeviceCosts
+from netsplit.simulate.engine.arrays import DeviceSeconds, Nics
 
 __all__ = ["Csr", "DeviceTotals", "Floats", "Instance", "Ints", "Packed"]
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Packed: TypeAlias = Ints
-"""`Csr` in one array, for compiled functions: row i is ``p[p[i] : p[i + 1]]``; there are ``p[0] - 1``."""
 _MOST_PLACEMENTS = 100_000
 
 
@@ -107,7 +104,7 @@ class Instance:
         )  # fmt: skip
         known = _alive.get(key)
         if known is None:
-            known = _alive[key] = cls._made(problem)
+            known = _alive[key] = cls._build(problem)
         if known.problem is problem:
             return known
         same = copy(known)  # with the tables that were asked for already
@@ -115,7 +112,7 @@ class Instance:
         return same
 
     @classmethod
-    def _made(cls, problem: Problem) -> Instance:
+    def _build(cls, problem: Problem) -> Instance:
         graph, costs, cluster = problem.graph, problem.costs, problem.cluster
         index = graph.position
         names = tuple(graph.nodes)
@@ -236,34 +233,12 @@ class Instance:
         return rows[:, np.unique(number, return_index=True)[1]]
 
     @cached_property
-    def host_of(self) -> Ints:
-        """[D] host whose memory the device's computations use, by number; -1: the device has its own."""
-        hosts: dict[str, int] = {}
-        own = [device.memory_host for device in self.problem.cluster.devices]
-        return np.array(
-            [-1 if each is None else hosts.setdefault(each, len(hosts)) for each in own], np.int64
-        )
+    def device(self) -> DeviceSeconds:
+        return DeviceSeconds.of(self.problem.cluster.devices, self.problem.costs)
 
     @cached_property
-    def nic_of(self) -> Ints:
-        """[D] NIC that the device shares on its way to other hosts, by number; -1: none."""
-        nics = self.problem.cluster.nics
-        number = {device: n for n, nic in enumerate(nics) for device in nic.devices}
-        return np.array([number.get(name, -1) for name in self.devices], np.int64)
-
-    @cached_property
-    def nic_s_per_byte(self) -> Floats:
-        """[2, NICs] seconds that a byte holds each NIC: on its way out, and in."""
-        nics = self.problem.cluster.nics
-        return np.array([[x.out_s_per_byte for x in nics], [x.in_s_per_byte for x in nics]])
-
-    @cached_property
-    def slowdown(self) -> Floats:
-        """[D, most devices of a host + 1] how many times longer a computation of the device takes, by how
-        many devices of its host compute; the last of its own where its host has fewer."""
-        rows = list(self.problem.costs.slowdowns(self.problem.cluster.devices).values())
-        width = max(map(len, rows))
-        return np.array([(*row, *row[-1:] * (width - len(row))) for row in rows])
+    def nics(self) -> Nics:
+        return Nics.among(self.problem.cluster.devices, self.problem.cluster)
 
     @cached_property
     def successors(self) -> Csr:
@@ -336,7 +311,7 @@ class Instance:
         return bool((self.used_bytes(where) <= self.capacity).all())
 
     def totals(self, stages: Sequence[Stage]) -> DeviceTotals:
-        """Of stages that hold every node: each replica holds all of one and does its part by its turns."""
+        """Totals of stages that hold every node: each replica holds a whole stage and takes its turns."""
         index = {name: v for v, name in enumerate(self.names)}
         rank = {name: p for p, name in enumerate(self.devices)}
         part = np.zeros((self.n, len(self.devices)))
@@ -381,12 +356,14 @@ def _seconds(names: Sequence[str], on: Sequence[DeviceCosts]) -> tuple[Floats, F
 def _trainable_bytes(problem: Problem) -> dict[str, int]:
     """Bytes of the parameters that the optimiser changes, at the first node that uses each or a copy."""
     graph = problem.graph
-    seen: set[str] = set()
+    counted: set[str] = set()
     nbytes: dict[str, int] = {}
     for node in graph:
         inits = (graph.initializers[k] for k in node.initializers)
-        own = {each.held_as: each.nbytes for each in inits if each.requires_grad and each.held_as not in seen}
-        seen.update(own)
+        own = {
+            each.held_as: each.nbytes for each in inits if each.requires_grad and each.held_as not in counted
+        }
+        counted.update(own)
         nbytes[node.name] = sum(own.values())
     return nbytes
 

@@ -42,16 +42,16 @@ def _alike(table: NDArray[np.generic], p: int, q: int) -> bool:
 
 def interchangeable_devices(instance: Instance) -> list[list[int]]:
     """The sets by seconds of all they do, bytes, links, hosts and NICs."""
-    columns, host = np.concatenate((instance.forward_s, instance.backward_s)), instance.host_of
-    paces = [() if n < 0 else tuple(instance.nic_s_per_byte[:, n].tolist()) for n in instance.nic_of]
+    columns, host = np.concatenate((instance.forward_s, instance.backward_s)), instance.device.host
+    paces = [() if n < 0 else tuple(instance.nics.s_per_byte[:, n].tolist()) for n in instance.nics.of]
     own = [
         (
-            int(c), columns[:, p].tobytes(), instance.slowdown[p].tobytes(),
+            int(c), columns[:, p].tobytes(), instance.device.slowdown[p].tobytes(),
             replace(instance.on[p], nodes={}), paces[p],
         )
         for p, c in enumerate(instance.capacity)
     ]  # fmt: skip
-    shared = [(each[:, None] == each) & (each >= 0) for each in (host, instance.nic_of)]
+    shared = [(each[:, None] == each) & (each >= 0) for each in (host, instance.nics.of)]
     return interchangeable(
         [repr(each) for each in own], (instance.latency_s, instance.seconds_per_byte, *shared)
     )

@@ -151,8 +151,8 @@ def _hosts(problem: Problem, index: dict[str, int]) -> dict[str, int]:
     for node in graph:  # what follows its producer
         if node.name in index or node.name in host:
             continue
-        made = [graph.variables[k].producer or "" for k in node.inputs]
-        near = [index.get(v, host.get(v)) for v in made]
+        producers = [graph.variables[k].producer or "" for k in node.inputs]
+        near = [index.get(v, host.get(v)) for v in producers]
         options = [v for v in near if v is not None]
         if options:
             host[node.name] = max(options)

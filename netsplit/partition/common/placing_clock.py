@@ -22,7 +22,7 @@ class PlacingClock:
         self.began = time.perf_counter()
 
     def tick(self, nodes: int = 1) -> None:
-        """So many nodes more.
+        """Count so many nodes more.
 
         Raises:
             TimeLimitError: the time is over.

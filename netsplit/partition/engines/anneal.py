@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from netsplit.compiled import compiled, inlined, inner
 from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
-from netsplit.partition.engines.compiled import compiled, inlined, inner
 from netsplit.partition.engines.kernels import Arrays, CompiledStep, list_schedule, makespan, upward_rank
 from netsplit.partition.engines.step.arrays import SINGLE_BATCH
 from netsplit.simulate.simulator import ONE_BATCH, Turns

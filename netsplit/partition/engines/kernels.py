@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from netsplit.compiled import compiled, inner
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
-from netsplit.partition.engines.compiled import compiled, inner
-from netsplit.partition.engines.step.arrays import KINDS, Arrays, DeviceSeconds, Nics, moving_s
+from netsplit.partition.engines.step.arrays import KINDS, Arrays, moving_s
 from netsplit.partition.engines.step.lists import lay_out
 from netsplit.partition.engines.step.run import seconds_of
 from netsplit.simulate.simulator import ONE_BATCH, Turns
@@ -30,9 +30,8 @@ class CompiledStep:
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
             i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.latency_s,
-            i.seconds_per_byte, Nics(i.nic_of, i.nic_s_per_byte), i.trainable_bytes, _of_devices(i),
-            i.unit_of, _units(i), i.weights.packed, i.weight_bytes,
-            np.array([k in same for k in i.variables], bool),
+            i.seconds_per_byte, i.nics, i.trainable_bytes, i.device, i.unit_of, _units(i), i.weights.packed,
+            i.weight_bytes, np.array([k in same for k in i.variables], bool),
             np.array([KINDS[turns.schedule], turns.microbatches]),
         )  # fmt: skip
 
@@ -57,19 +56,6 @@ class CompiledStep:
         order = np.zeros(self.instance.n, np.int64)
         ends = list_schedule(where, rank, self.arrays, order)
         return order[np.argsort(ends[order], kind="stable")]
-
-
-def _of_devices(instance: Instance) -> DeviceSeconds:
-    on = instance.on
-    return DeviceSeconds(
-        np.array([each.instruction_s for each in on]),
-        np.array([each.message_overhead_s for each in on]),
-        instance.slowdown,
-        instance.host_of,
-        np.array([each.copy_s_per_byte for each in on]),
-        np.array([each.step_s_per_byte for each in on]),
-        np.array([each.accumulate_s_per_byte for each in on]),
-    )
 
 
 def _units(instance: Instance) -> Packed:

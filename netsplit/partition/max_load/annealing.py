@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from netsplit.compiled import compiled, inlined
 from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.common.instance import Csr, Floats, Ints, Packed
-from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
 __all__ = ["ClusterArrays", "LoadAnnealer"]

@@ -142,7 +142,7 @@ class Hypergraph:
         return _transposed(self.held, self.count)
 
     def arrays(self, devices: list[int], unit_s: float = 1.0) -> HypergraphArrays:
-        """For compiled functions: these devices alone, seconds in units of `unit_s`."""
+        """Arrays for compiled functions: these devices alone, seconds in units of `unit_s`."""
         return HypergraphArrays(
             np.ascontiguousarray(self.weight[:, devices]) / unit_s,
             np.ascontiguousarray(self.allowed[:, devices]),

@@ -53,9 +53,9 @@ def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int)
         for d in range(model.devices):
             used = sum(int(model.state[g]) * x[g][d] for g in range(model.count))
             for h, size in enumerate(model.held_bytes.tolist()):
-                here = cp.new_bool_var("")
-                cp.add_max_equality(here, [x[g][d] for g in model.held[h].tolist()])
-                used += size * here
+                held = cp.new_bool_var("")
+                cp.add_max_equality(held, [x[g][d] for g in model.held[h].tolist()])
+                used += size * held
             cp.add(used <= int(model.capacity[d]))
     cp.minimize(most)
     solver = cp_sat_solver(max(0.01, time_limit_s), seed, 2)
@@ -70,6 +70,7 @@ def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int)
 
 
 _INF = np.inf
+_GROUPS = 200  # that `core_bound` looks at
 _ROUNDING = 1e-7  # relative: what the solvers' own tolerances may have moved a value by
 
 
@@ -136,14 +137,14 @@ def sharing_bound(model: Hypergraph) -> float:
     return float(highs.getInfo().objective_function_value) * (1 - _ROUNDING)
 
 
-def core_bound(model: Hypergraph, deadline: float, at_most: int = 200) -> float:
+def core_bound(model: Hypergraph, deadline: float) -> float:
     """The largest, over the groups of most seconds, of the least load of a device that has the group."""
     first = [same[0] for same in model.classes]
     devices = [_LoneDevice(model, d) for d in first]
     reach = np.array([sum(model.hop[e].max() for e in model.nets_of[g]) for g in range(model.count)])
     own = np.where(model.allowed, model.weight, np.inf).min(axis=1)
     bound = 0.0
-    for g in np.argsort(-(own + reach), kind="stable")[:at_most].tolist():
+    for g in np.argsort(-(own + reach), kind="stable")[:_GROUPS].tolist():
         if time.perf_counter() > deadline:
             break
         least = float("inf")
@@ -240,7 +241,8 @@ def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: floa
     turn = 0
     while not incumbent.stop.is_set() and time.perf_counter() < deadline:
         if turn % 3 == 1:
-            where, hot = _scattered(model, draw), 0.02
+            scattered = [draw.choice(np.flatnonzero(row).tolist()) for row in model.allowed]
+            where, hot = np.array(scattered, np.int64), 0.02
         else:
             where, hot = model.groups(incumbent.where), 0.003 if turn % 3 else 0.02
         left = deadline - time.perf_counter()
@@ -252,10 +254,6 @@ def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: floa
         incumbent.offer(model.nodes(improved))
         turn += 1
         incumbent.runs = turn
-
-
-def _scattered(model: Hypergraph, draw: random.Random) -> Ints:
-    return np.array([draw.choice(np.flatnonzero(row).tolist()) for row in model.allowed], np.int64)
 
 
 def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: float) -> None:

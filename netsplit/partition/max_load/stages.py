@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from netsplit.compiled import compiled, inlined
 from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.engines.compiled import compiled, inlined
 from netsplit.partition.max_load.ideals import Ideals
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
@@ -59,7 +59,7 @@ class _StageTable(NamedTuple):
     best: Floats  # [I, s] seconds
     parent: Ints  # [I, s] the ideal before the last stage
     by_step: Ints  # [I, s] which of `_Uses.steps` the last stage is
-    seen: Ints  # [I] the ideal from which this one was last walked to
+    walked_from: Ints  # [I] the ideal from which this one was last walked to
 
     @classmethod
     def empty(cls, ideals: int, uses: int) -> _StageTable:
@@ -177,9 +177,9 @@ def _extend(
             k = edge[depth]
             edge[depth] += 1
             target, g = family.smaller[k], family.removed[k]
-            if table.seen[target] == ideal:
+            if table.walked_from[target] == ideal:
                 continue
-            table.seen[target] = ideal
+            table.walked_from[target] = ideal
             if not _may_join(g, stage, model, below):
                 continue
             _change(g, 1, stage, model)

@@ -21,7 +21,7 @@ __all__ = ["Balanced", "v_shaped"]
 
 
 _PARTS = (1.0, 0.5, 0.6, 0.4, 0.7, 0.3, 0.8, 0.2, 0.9, 0.1)
-"""Of a device's capacity, what its first run may take where both together must fit; 1: let each try all."""
+"""The fraction of a device's capacity for its first run where both must fit; 1: let each try all."""
 
 
 @dataclass(frozen=True)

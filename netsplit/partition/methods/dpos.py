@@ -123,17 +123,17 @@ class Dpos(Partitioner):
         self.require_choice("order", Order)
 
     def choose(self, problem: Problem) -> Choice:
-        made, path = sequenced(problem, StepTasks.of(Instance.of(problem)), self.name)
-        notes = {**made.notes(), "critical_path_nodes": len(path)}
-        key = order_key(made, self.order)
-        return Choice(made.device_of(), key, objective_s=made.makespan, notes=notes)
+        schedule, path = sequenced(problem, StepTasks.of(Instance.of(problem)), self.name)
+        notes = {**schedule.notes(), "critical_path_nodes": len(path)}
+        key = order_key(schedule, self.order)
+        return Choice(schedule.device_of(), key, objective_s=schedule.makespan, notes=notes)
 
 
-def order_key(made: PartialSchedule, order: Order) -> dict[str, float]:
+def order_key(schedule: PartialSchedule, order: Order) -> dict[str, float]:
     """Node -> seconds by which it is ordered: its start as scheduled, or where no order is enforced."""
     if order == "priority":
-        return made.start_of()
-    return fifo_starts(made.instance, made.where[made.instance.atom_of].tolist())
+        return schedule.start_of()
+    return fifo_starts(schedule.instance, schedule.where[schedule.instance.atom_of].tolist())
 
 
 def sequenced(problem: Problem, tasks: StepTasks, method: str) -> tuple[PartialSchedule, list[int]]:
@@ -145,10 +145,10 @@ def sequenced(problem: Problem, tasks: StepTasks, method: str) -> tuple[PartialS
     instance = Instance.of(problem)
     ranks = max_ranks(instance, tasks)
     path = longest_ranked_path(tasks, ranks)
-    made = schedule_within_memory(
+    schedule = schedule_within_memory(
         problem, method, tasks, tasks.by_rank(ranks), path, partial(_fastest_for, path)
     )
-    return made, path
+    return schedule, path
 
 
 def max_ranks(instance: Instance, tasks: StepTasks) -> Floats:
@@ -177,18 +177,18 @@ def longest_ranked_path(tasks: StepTasks, ranks: Floats) -> list[int]:
     return list(nodes)
 
 
-def _fastest_for(path: list[int], made: PartialSchedule, task: int, devices: Ints) -> int:
+def _fastest_for(path: list[int], schedule: PartialSchedule, task: int, devices: Ints) -> int:
     """Lines 9 to 12 of Algorithm 1: the device with the least mean seconds of the path's nodes that it can
     take, `task` first."""
-    instance = made.instance
+    instance = schedule.instance
     total_s, atom_of = instance.forward_s + instance.backward_s, instance.atom_of.tolist()
-    nodes = [v for v in path if made.where[atom_of[v]] < 0]
+    nodes = [v for v in path if schedule.where[atom_of[v]] < 0]
     nodes.sort(key=lambda v: v != task)
     atoms = list(dict.fromkeys(atom_of[v] for v in nodes))
 
     def score(p: int) -> tuple[float, int, int]:
-        fitting = set(atoms[: made.room.run_length(atoms, p)])
-        taken = [v for v in nodes if atom_of[v] in fitting]
-        return float(total_s[taken, p].mean()), -len(taken), p
+        fitting = set(atoms[: schedule.room.run_length(atoms, p)])
+        placeable = [v for v in nodes if atom_of[v] in fitting]
+        return float(total_s[placeable, p].mean()), -len(placeable), p
 
     return min(devices.tolist(), key=score)

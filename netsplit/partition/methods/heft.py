@@ -39,8 +39,10 @@ class Heft(Partitioner):
         instance = Instance.of(problem)
         tasks = StepTasks.of(instance)
         order = tasks.by_rank(mean_ranks(instance, tasks))
-        made = schedule_within_memory(problem, self.name, tasks, order)
-        return Choice(made.device_of(), made.start_of(), objective_s=made.makespan, notes=made.notes())
+        schedule = schedule_within_memory(problem, self.name, tasks, order)
+        return Choice(
+            schedule.device_of(), schedule.start_of(), objective_s=schedule.makespan, notes=schedule.notes()
+        )
 
 
 def mean_ranks(instance: Instance, tasks: StepTasks) -> Floats:

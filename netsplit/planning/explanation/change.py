@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,64 +10,59 @@ import numpy as np
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.placement.placement import Placement
-from netsplit.planning.explanation.notation import arriving_lines, counted, listed, seconds, short
+from netsplit.planning.explanation.notation import counted, listed, seconds, short
 from netsplit.planning.explanation.parts import (
-    PartsChange,
     copied_nodes,
-    parts_change,
+    operator_cuts,
     parts_summary,
+    placed_splits,
     restated,
 )
+from netsplit.rewrite.node_parts import node_parts
 
 __all__ = ["PlacementChange", "placement_change"]
 
 _ROUTES = 4
 _NAMED = 4
+_ORDER = "the order of operators alone"
 
 
 @dataclass(frozen=True)
 class PlacementChange:
-    """From one to another. Of an operator in other parts, those count as moved that are elsewhere."""
+    """What changes between two placements; of an operator in other parts, those elsewhere are moved."""
 
     moved: int  # operators, or parts of them, on another device than before
     split: int  # operators in parts that were whole, or in other parts
     joined: int  # operators that are whole again
-    lines: tuple[str, ...]  # all of it in words: from where to where, with how many bytes, the largest
+    lines: tuple[str, ...]  # all of it in words: from where to where, the largest
 
 
-def placement_change(
-    problem: Problem,
-    before: Placement,
-    after: Placement,
-    arriving: Mapping[str, int] | None = None,
-    moving: Set[str] = frozenset(),
-) -> PlacementChange:
+def placement_change(problem: Problem, before: Placement, after: Placement) -> PlacementChange:
     """What changes; devices are those of these names, also where others are alike.
 
     Args:
         problem: of the graph with the rewrites of `after`.
-        arriving: device -> bytes of parameters that it did not hold before (`newly_held_bytes`).
-        moving: nodes that only move tensors for parts (`NodeParts.moving`), which are counted apart.
     """
-    parts = parts_change(before, after, problem.graph)
-    split, joined = parts.split + parts.recut, parts.joined
-    here = before if before.rewrites == after.rewrites else restated(before, problem.graph)
-    instance = Instance.of(problem)
-    routes = _routes(instance, here, after, moving)
-    beside = sum(here.device_of[v] != after.device_of[v] for v in moving)
+    graph = problem.graph
+    had, has = operator_cuts(before), operator_cuts(after)
+    split = [each for each in placed_splits(after, graph) if had.get(each.captured) != has[each.captured]]
+    joined = [name for name in had if name not in has]
+    earlier = before if before.rewrites == after.rewrites else restated(before, graph)
+    instance, moving = Instance.of(problem), node_parts(graph).moving
+    routes = _routes(instance, earlier, after, moving)
+    beside = sum(earlier.device_of[v] != after.device_of[v] for v in moving)
     lines = [
-        *_route_lines(instance, routes, "node" if here.rewrites or after.rewrites else "operator"),
+        *_route_lines(instance, routes, "node" if earlier.rewrites or after.rewrites else "operator"),
         *([f"{counted(beside, 'more node')} elsewhere, of what only moves tensors"] if beside else []),
-        *arriving_lines(arriving or {}),
         *([f"now {parts_summary(split)}"] if split else []),
         *([f"whole again: {_named(joined)}"] if joined else []),
-        *_other_lines(here, before, after, parts),
+        *_other_lines(earlier, before, after),
     ]
     return PlacementChange(
         sum(map(len, routes.values())),
         len(split),
         len(joined),
-        tuple(lines) or ("the order of operators alone",),
+        tuple(lines) or (_ORDER if before.priority != after.priority else "nothing moved",),
     )
 
 
@@ -99,17 +94,17 @@ def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]], w
         yield f"{counted(rest, what)} between other devices"
 
 
-def _other_lines(here: Placement, before: Placement, after: Placement, parts: PartsChange) -> Iterator[str]:
-    if here.recomputed != after.recomputed:
-        yield f"{counted(len(after.recomputed), 'operator')} recomputed, {len(here.recomputed)} before"
+def _other_lines(earlier: Placement, before: Placement, after: Placement) -> Iterator[str]:
+    if earlier.recomputed != after.recomputed:
+        yield f"{counted(len(after.recomputed), 'operator')} recomputed, {len(earlier.recomputed)} before"
     if before.replicas != after.replicas:
         there, now = (
             "; ".join(listed(each) for each in p.replicas.values()) or "none" for p in (before, after)
         )
         yield f"replicas: {now}, {there} before"
-    had, has = (len(copied_nodes(each)) for each in (before, after))
-    if parts.copied or parts.uncopied:
-        yield f"{counted(has, 'operator')} with copies of weights, {had} before"
+    had, has = copied_nodes(before), copied_nodes(after)
+    if had != has:
+        yield f"{counted(len(has), 'operator')} with copies of weights, {len(had)} before"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
-
-from netsplit.tables import nbytes
+from collections.abc import Sequence
 
 __all__ = [
     "WIDTH",
-    "arriving_lines",
     "counted",
     "is_path",
     "listed",
@@ -23,7 +20,7 @@ __all__ = [
 ]
 
 WIDTH = 100
-_TOGETHER = re.compile(r" (->|<->|\.\.) |(?<=\d) (s|ms|us|B|[KMG]iB|%)(?!\w)")  # not parted at a line's end
+_TOGETHER = re.compile(r" (->|\.\.) |(?<=\d) (s|ms|us|B|[KMG]iB|%)(?!\w)")  # not parted at a line's end
 
 
 def seconds(value: float) -> str:
@@ -37,16 +34,6 @@ def seconds(value: float) -> str:
 def listed(names: Sequence[str], joined: str = "and") -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return f" {joined} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def arriving_lines(arriving: Mapping[str, int]) -> list[str]:
-    """What devices come to hold, in one line; none, where they come to hold nothing.
-
-    Args:
-        arriving: device -> bytes.
-    """
-    told = [f"{nbytes(size)} to {name}" for name, size in arriving.items() if size]
-    return [f"parameters that come, their states not counted: {listed(told)}"] if told else []
 
 
 def is_path(module: str) -> bool:

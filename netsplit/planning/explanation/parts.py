@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from netsplit.errors import RewriteError
@@ -17,20 +16,16 @@ from netsplit.rewrite.records import folded
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut, axis_words
 
 __all__ = [
-    "PartsChange",
     "PlacedPart",
     "PlacedSplit",
-    "algebra_told",
+    "algebra_lines",
     "copied_nodes",
+    "operator_cuts",
     "parallel_graph",
-    "parts_change",
-    "parts_lines",
     "parts_summary",
     "placed_splits",
-    "placed_sums",
     "placed_views",
     "restated",
-    "steps_told",
 ]
 
 
@@ -65,11 +60,11 @@ class PlacedSplit:
 
     @property
     def along(self) -> str:
-        """In words."""
+        """The axis in words."""
         return axis_words(self.axis, self.blocks, self.samples)
 
     @property
-    def told(self) -> str:
+    def where(self) -> str:
         """``50 % on cpu:0, 50 % on cpu:1``; of one device, ``all 2 parts on cpu:0 (50 %, 50 %)``."""
         homes = {p.devices for p in self.parts}
         if len(self.parts) > 1 and len(homes) == 1 == len(self.parts[0].devices):
@@ -77,25 +72,9 @@ class PlacedSplit:
             return f"all {len(self.parts)} parts on {self.parts[0].devices[0]} ({fractions})"
         return ", ".join(f"{percent(p.fraction, 1.0)} on {listed(p.devices) or '-'}" for p in self.parts)
 
-    def renamed(self, names: Mapping[str, str]) -> PlacedSplit:
-        """With devices under these names, where they have others."""
-        parts = (replace(p, devices=tuple(names.get(q, q) for q in p.devices)) for p in self.parts)
-        return replace(self, parts=tuple(parts))
-
-
-@dataclass(frozen=True)
-class PartsChange:
-    """What one placement has in other parts, or with other copies of weights, than another."""
-
-    split: tuple[PlacedSplit, ...]  # operators that only the second has in parts
-    recut: tuple[PlacedSplit, ...]  # that it has in other parts than the first
-    joined: tuple[str, ...]  # that are whole again
-    copied: tuple[str, ...]  # nodes that read copies of weights that they did not read before
-    uncopied: tuple[str, ...]  # and those that read none any more
-
 
 def placed_splits(placement: Placement, graph: Graph) -> tuple[PlacedSplit, ...]:
-    """Of every operator of a graph that is in parts, and of every part that is cut again; the whole first."""
+    """The splits of every operator in parts, and of every part that is cut again; the whole first."""
     nodes: dict[tuple[str, tuple[int, ...]], list[Node]] = {}
     for node in graph:
         if node.part is not None and not node.part.moves:
@@ -131,16 +110,16 @@ def _groups(splits: Sequence[PlacedSplit]) -> list[list[PlacedSplit]]:
     """Those in parts alike together (along one dimension, by the same fractions, on the same devices)."""
     alike: dict[tuple[str, str], list[PlacedSplit]] = {}
     for each in splits:
-        alike.setdefault((each.along, each.told), []).append(each)
+        alike.setdefault((each.along, each.where), []).append(each)
     return list(alike.values())
 
 
 def _named(group: Sequence[PlacedSplit], most: int) -> str:
     """``linear (fc1), linear_1 (fc2), gelu and 9 more``."""
-    return _some([each.name for each in group], most)
+    return _first_names([each.name for each in group], most)
 
 
-def _some(names: Sequence[str], most: int) -> str:
+def _first_names(names: Sequence[str], most: int) -> str:
     rest = len(names) - most
     return listed([*names[:most], *([f"{rest} more"] if rest > 0 else [])])
 
@@ -150,20 +129,13 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
     if not splits:
         return ""
     groups = _groups(splits)
-    told = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].told}" for each in groups[:most])
+    lines = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].where}" for each in groups[:most])
     left = sum(map(len, groups[most:]))
     rest = f"; and {left} more" if left else ""
-    return f"{counted(len(splits), 'operator')} in parts: {told}{rest}"
+    return f"{counted(len(splits), 'operator')} in parts: {lines}{rest}"
 
 
-def parts_lines(splits: Sequence[PlacedSplit]) -> Iterator[str]:
-    """One text for each group; `wrapped` makes lines of it."""
-    for each in _groups(splits):
-        of_each, first = "each " if len(each) > 1 else "", each[0]
-        yield f"{_named(each, 8)} {of_each}in {len(first.parts)} parts along {first.along}: {first.told}"
-
-
-def algebra_told(placement: Placement) -> tuple[str, ...]:
+def algebra_lines(placement: Placement) -> tuple[str, ...]:
     """Rules that replaced operators, in order; with the seconds of the whole after each, where noted."""
     records = [each for each in placement.rewrites if isinstance(each, Algebra)]
     steps = placement.report.notes.get("substitutions") or [(r.rule.name, r.node, None) for r in records]
@@ -196,52 +168,8 @@ def placed_views(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...
     return {operator: tuple(devices) for operator, devices in views.items()}
 
 
-def placed_sums(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Operator -> the devices on which its partial sums are added."""
-    sums: dict[str, dict[str, None]] = {}
-    for node in graph:
-        if node.part is not None and node.part.moves and node.kind == "add":
-            sums.setdefault(node.part.operator, {})[placement.device_of[node.name]] = None
-    return {operator: tuple(devices) for operator, devices in sums.items()}
-
-
-def steps_told(parallel: ParallelGraph | None, sums: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    """Which of a plan's steps only move tensors, and which add; where the sums are."""
-    counts = Counter[str](each.kind for each in parallel.operators) if parallel else Counter[str]()
-    kinds = {
-        ("partition", "combine"): "only move",
-        ("reduce",): "add partial sums",
-        ("replicate",): "add gradients in the backward",
-    }
-    steps = {what: [f"{counts[k]:,} {k}" for k in own if counts[k]] for own, what in kinds.items()}
-    if counts:
-        yield f"between operators: {'; '.join(f'{listed(own)} {what}' for what, own in steps.items() if own)}"
-    if sums:
-        where: dict[tuple[str, ...], list[str]] = {}
-        for operator, devices in sums.items():
-            where.setdefault(devices, []).append(short(operator))
-        told = (f"{_some(names, 8)} on {listed(devices)}" for devices, names in where.items())
-        yield f"partial sums are added up: {'; '.join(told)}"
-
-
-def parts_change(before: Placement, after: Placement, graph: Graph) -> PartsChange:
-    """From one placement to another, which is of this graph."""
-    old, new = map(_cuts, (before, after))
-    had, has = map(copied_nodes, (before, after))
-    placed = placed_splits(after, graph) if old != new else ()
-    return PartsChange(
-        split=tuple(each for each in placed if each.captured not in old),
-        recut=tuple(
-            each for each in placed if old.get(each.captured, new[each.captured]) != new[each.captured]
-        ),
-        joined=tuple(name for name in old if name not in new),
-        copied=tuple(name for name, copy in has.items() if had.get(name) != copy),
-        uncopied=tuple(name for name in had if name not in has),
-    )
-
-
-def _cuts(placement: Placement) -> dict[str, tuple[TaskCut, ...]]:
-    """By operator."""
+def operator_cuts(placement: Placement) -> dict[str, tuple[TaskCut, ...]]:
+    """How each operator that is in parts is cut."""
     return {name: tasks.cuts for name, tasks in folded(placement.rewrites).items() if tasks.cuts}
 
 
@@ -256,8 +184,8 @@ def copied_nodes(placement: Placement) -> dict[str, int]:
 
 
 def restated(placement: Placement, graph: Graph) -> Placement:
-    """Of a graph with other rewrites: parts where their operator was, an operator where its parts are put
-    together, and the pieces of a tensor where they are read."""
+    """The placement for a graph with other rewrites: parts where their operator was, an operator where its
+    parts are put together, and the pieces of a tensor where they are read."""
     tasks = folded(placement.rewrites)
     known = {node.name: _known(node, placement, tasks.get(_operator(node))) for node in graph}
     for name in reversed(graph.nodes):

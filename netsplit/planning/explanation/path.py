@@ -13,18 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.partition.base import Problem
-from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs
+from netsplit.program.instructions import Program
+from netsplit.simulate.timeline import Event, Timeline
 
-if TYPE_CHECKING:  # explaining a plan of a file loads neither room
-    from netsplit.program.instructions import Program
-    from netsplit.simulate.timeline import Event, Timeline
-
-__all__ = ["PathSpan", "critical_path", "merged", "overheads", "predicted", "totals"]
+__all__ = ["PathSpan", "critical_path", "merged", "overheads", "totals"]
 
 TOLERANCE = 1e-9  # of the iteration: two clocks that differ by less are one
 
@@ -32,7 +28,8 @@ SpanKind = Literal[
     "forward", "backward", "weight", "recompute", "step", "transfer", "reduce", "overhead", "wait"
 ]
 """``reduce``: a sum over devices, all of which are its `where`; ``overhead``: instructions of the device;
-``wait``: a wait whose transfer the timeline does not have."""
+``wait``: a transfer or sum that both ends were ready for waits for the network, or a device for a transfer
+that the timeline does not have."""
 
 _MERGING = ("forward", "backward", "weight", "recompute", "step", "overhead")
 _Key = tuple[str, str, str, int]
@@ -48,40 +45,32 @@ class PathSpan:
     start_s: float
     end_s: float
     name: str = ""  # of the segment, or of the variable that moves
-    nodes: tuple[str, ...] = ()  # those computed, in order of execution; empty where the program is not given
+    nodes: tuple[str, ...] = ()  # those computed, in order of execution
     microbatch: int = -1
     after: str = "start"
-    """What it waited for: "start", "device", "transfer", "link", "nic", "sender", "receiver"."""
+    """What it waited for: "start", "device", "transfer", "link", "sender", "receiver"."""
 
     @property
     def seconds(self) -> float:
         return self.end_s - self.start_s
 
 
-def predicted(problem: Problem, placement: Placement) -> Timeline | None:
-    """What the problem predicts of a placement; None where it has nothing to predict with."""
-    return None if problem.simulator is None else problem.simulator(placement)
-
-
 def critical_path(
     timeline: Timeline,
-    program: Program | None = None,
+    program: Program,
     instruction_s: Mapping[str, float] | None = None,
     message_s: Mapping[str, float] | None = None,
-    cluster: Cluster | None = None,
 ) -> tuple[PathSpan, ...]:
     """The chain of spans that makes the iteration as long as it is, from its start to its end.
 
     Args:
         timeline: of one iteration, as the simulator predicts it, or as it was measured: there a transfer that
-            was issued before its receiver came to it begins when the receiver does (given the program).
-        program: names the nodes of segments, and tells when each end of a transfer came to it. Without
-            it the device whose computation ended last before the transfer is taken.
+            was issued before its receiver came to it begins when the receiver does.
+        program: names the nodes of segments, and tells when each end of a transfer came to it.
         instruction_s: device -> overhead of an instruction, as in `DeviceCosts` of its kind.
         message_s: device -> overhead of a Send or a Recv; missing: `instruction_s`.
-        cluster: whose NICs may have made a predicted transfer wait; None: there are none.
     """
-    return _PathWalk(timeline, program, instruction_s or {}, message_s or {}, cluster).spans()
+    return _PathWalk(timeline, program, instruction_s or {}, message_s or {}).spans()
 
 
 def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
@@ -127,14 +116,12 @@ class _PathWalk:
     def __init__(
         self,
         timeline: Timeline,
-        program: Program | None,
+        program: Program,
         instruction_s: Mapping[str, float],
         message_s: Mapping[str, float],
-        cluster: Cluster | None = None,
     ) -> None:
         self.end_s = timeline.iteration_s
         self.program = program
-        self.cluster = cluster
         self.lanes: dict[str, list[Event]] = {}
         self.links: dict[tuple[str, str], list[Event]] = {}
         self.sums: dict[str, dict[str, list[Event]]] = {}  # name -> device -> one after another
@@ -144,8 +131,6 @@ class _PathWalk:
                 self.links.setdefault((event.device, event.peer), []).append(event)
             elif event.kind == "reduce":
                 self.sums.setdefault(event.name, {}).setdefault(event.device, []).append(event)
-                ring = self._ring(event.name)
-                self.links.setdefault((event.device, ring.get(event.device, "")), []).append(event)
             elif event.kind != "recv":
                 self.lanes.setdefault(event.device, []).append(event)
         self.arrivals = {
@@ -153,14 +138,11 @@ class _PathWalk:
             for link, events in self.links.items()
             for i, event in enumerate(events)
             for ends in (link, link[::-1])
-            if event.kind == "send"
         }
-        self.held = self._bytes_held()
         self.passed: set[object] = set()
         self.posts: dict[_Key, _Post] = {}
         self.last: dict[str, float] = {p: max(e.end_s for e in lane) for p, lane in self.lanes.items()}
-        if program is not None:
-            self._replay(program, instruction_s, message_s)
+        self._replay(program, instruction_s, message_s)
         self.walked: list[PathSpan] = []
 
     def spans(self) -> tuple[PathSpan, ...]:
@@ -202,38 +184,27 @@ class _PathWalk:
             event = events[i]
             self.passed.add((link, i))
             start = min(t, event.start_s)
-            posts = [self._post(p, q, event, start) for p, q in (link, link[::-1])]
+            posts = [self._post(p, q, event) for p, q in (link, link[::-1])]
             came = max(post.clock for post in posts)
             if start + TOLERANCE * self.end_s < came < t:
                 start = came  # measured: sent before the receiver was there
             self._add("transfer", where, start, t, event)
             t = start
             before = events[i - 1] if i else None
-            if came < t and (handed := self._handed_on(link[0], event, t)) is not None:
-                self.walked[-1] = replace(self.walked[-1], after="transfer")
-                return self._transfer(*handed, t)
-            if came < t and (before is None or before.end_s < t):
-                at_nic = self._before_at_nic([link], t)
-                if at_nic is not None:
-                    self.walked[-1] = replace(self.walked[-1], after="nic")
-                    return self._over(*at_nic, t)
             if before is None or came >= t or before.end_s < came:
                 break
             i -= 1
-            if before.kind == "reduce":
-                return self._sum(before.name, self.sums[before.name][link[0]].index(before), t)
         late = 0 if posts[0].clock >= posts[1].clock else 1
         self.walked[-1] = replace(self.walked[-1], after=("sender", "receiver")[late])
-        return (link[late], posts[late].at), t
+        return self._since(posts[late], link[late], where, t)
 
-    def _handed_on(self, device: str, event: Event, t: float) -> tuple[tuple[str, str], int] | None:
-        """What brought a device at that time what it hands on."""
-        for link, events in self.links.items():
-            for i, other in enumerate(events) if link[1] == device else ():
-                same = (other.kind, other.name, other.microbatch) == ("send", event.name, event.microbatch)
-                if same and other.end_s == t and (link, i) not in self.passed:
-                    return link, i
-        return None
+    def _since(self, post: _Post, device: str, where: str, t: float) -> tuple[tuple[str, int], float]:
+        """Back to when the last device came to a transfer or sum that began at t; between, it waited for a
+        network card that others used, or for the hop before it."""
+        if post.clock + TOLERANCE * self.end_s < t:
+            self._add("wait", where, post.clock, t)
+            t = post.clock
+        return (device, post.at), t
 
     def _number_of_sum(self, wait: Event) -> int | None:
         """Which of the sums of that name a wait is for: the last that began before it ended."""
@@ -241,80 +212,23 @@ class _PathWalk:
         return sum(e.start_s <= wait.end_s for e in events) - 1 if events else None
 
     def _sum(self, name: str, number: int, t: float) -> tuple[tuple[str, int] | None, float]:
-        """Back over a sum: to the device that came to it last, or to what held one of its links."""
+        """Back over a sum, to the device that came to it last."""
         self.passed.add((name, number))
         events = {p: each[number] for p, each in self.sums[name].items() if number < len(each)}
         start = min(t, max(event.start_s for event in events.values()))
         self._add("reduce", ", ".join(events), start, t, next(iter(events.values())))
-        posts = {p: self._post(p, "", event, start, number) for p, event in events.items()}
+        posts = {p: self._post(p, "", event, number) for p, event in events.items()}
         last = max(posts, key=lambda p: posts[p].clock)
-        if posts[last].clock < start:
-            for link in self._ring(name).items():
-                for i, event in enumerate(self.links.get(link, ())):
-                    if event.kind == "send" and event.end_s == start and (link, i) not in self.passed:
-                        return self._transfer(link, i, start)
-            at_nic = self._before_at_nic(self._ring(name).items(), start)
-            if at_nic is not None:
-                return self._over(*at_nic, start)
-        return (last, posts[last].at), start
+        return self._since(posts[last], last, ", ".join(events), start)
 
-    def _post(self, device: str, peer: str, event: Event, t: float, number: int | None = None) -> _Post:
-        known = self.posts.get((device, peer, event.name, event.microbatch if number is None else number))
-        if known is not None:
-            return known
-        # Without the program: the last of the device's events that was over when the transfer began.
-        # An event that ends with the transfer's start but takes no time cannot be told from later ones.
-        lane = self.lanes.get(device, [])
-        at = sum(e.end_s <= t and e.start_s < t for e in lane)
-        return _Post(lane[at - 1].end_s if at else 0.0, at)
-
-    def _ring(self, name: str) -> dict[str, str]:
-        """Of a sum "... over d0, d1": each device's next."""
-        devices = name.rpartition(" over ")[2].split(", ")
-        if self.cluster is not None and len(devices) > 1:
-            return dict(self.cluster.ring(devices))
-        return dict(zip(devices, (*devices[1:], devices[0]), strict=True))
-
-    def _bytes_held(self) -> dict[tuple[tuple[str, str], float], list[tuple[tuple[str, str], int]]]:
-        """NIC and moment -> the transfers, by link and number there, whose bytes are through then."""
-        held: dict[tuple[tuple[str, str], float], list[tuple[tuple[str, str], int]]] = {}
-        if self.cluster is None or not self.cluster.nics:
-            return held
-        for link, events in self.links.items():
-            for i, event in enumerate(events):
-                r = len(self.sums[event.name]) if event.kind == "reduce" else 0
-                nbytes = 2 * (r - 1) / r * event.nbytes if r else event.nbytes
-                for nic, pace in self.cluster.way(*link):
-                    held.setdefault((nic, event.start_s + nbytes * pace), []).append((link, i))
-        return held
-
-    def _before_at_nic(
-        self, links: Iterable[tuple[str, str]], start: float
-    ) -> tuple[tuple[str, str], int] | None:
-        """What held a NIC of these links until then; None: nothing."""
-        for link in links if self.cluster is not None else ():
-            for nic, _ in self.cluster.way(*link):  # type: ignore[union-attr]
-                for other, i in self.held.get((nic, start), ()):
-                    event = self.links[other][i]
-                    known = (event.name, self._number(event)) if event.kind == "reduce" else (other, i)
-                    if known not in self.passed and event.start_s < start:
-                        return other, i
-        return None
-
-    def _number(self, event: Event) -> int:
-        return self.sums[event.name][event.device].index(event)
-
-    def _over(self, link: tuple[str, str], i: int, t: float) -> tuple[tuple[str, int] | None, float]:
-        """Back over what is on a link: a transfer, or a sum."""
-        event = self.links[link][i]
-        if event.kind == "reduce":
-            return self._sum(event.name, self._number(event), t)
-        return self._transfer(link, i, t)
+    def _post(self, device: str, peer: str, event: Event, number: int | None = None) -> _Post:
+        """When the device came to the transfer, or to the sum of that number."""
+        return self.posts[device, peer, event.name, event.microbatch if number is None else number]
 
     def _add(self, what: SpanKind, where: str, start: float, end: float, event: Event | None = None) -> None:
         nodes: tuple[str, ...] = ()
-        name = event.name if event is not None else "instructions"
-        if event is not None and self.program is not None and name.startswith("segment "):
+        name = event.name if event is not None else {"wait": "the network"}.get(what, "instructions")
+        if event is not None and name.startswith("segment "):
             nodes = tuple(self.program.segments[int(name.split()[1])].nodes)
             nodes = nodes[::-1] if what in ("backward", "weight") else nodes
         i = event.microbatch if event is not None else -1
@@ -327,7 +241,7 @@ class _PathWalk:
             if before is None:
                 reasons.append("start")
             elif span.what == "transfer":
-                same = before.where == span.where and span.after != "nic"
+                same = (before.what, before.where) == ("transfer", span.where)
                 reasons.append("link" if same else span.after)
             else:
                 reasons.append("transfer" if before.what in ("transfer", "reduce") else "device")

@@ -74,12 +74,12 @@ class Frontier:
         return len(self._answers)
 
     def parts(self, number: int) -> tuple[tuple[int, int, int], ...]:
-        """Of an answer the parts that are computed again: (segment, place, later place)."""
+        """The parts that an answer computes again: (segment, place, later place)."""
         way, budget = self._answers[number]
         return self._paths[way][1].parts_of(budget)
 
     def seconds_of(self, part: tuple[int, int, int]) -> float:
-        """Of an iteration, that a part costs."""
+        """Seconds of an iteration that a part costs."""
         segment, a, b = part
         return float(next(each.seconds[a, b] for each in self.options if each.segment == segment))
 
@@ -122,9 +122,11 @@ class _Paths:
 
 
 class _SegmentPaths:
-    """Through one segment, from its end to its beginning. `kept[t]` and `again[t]`: [Q + 1] least seconds in
-    which at least so many steps of bytes are freed after the t-th place from the end, where the first part
-    after it is kept, or recomputed."""
+    """Least seconds through one segment, from its end to its beginning.
+
+    `kept[t]` and `again[t]`: [Q + 1] least seconds in which at least so many steps of bytes are freed after
+    the t-th place from the end, where the first part after it is kept, or recomputed.
+    """
 
     def __init__(
         self, options: SegmentOptions, limit: float, step: float, start: Floats, after: float
@@ -164,7 +166,7 @@ class _SegmentPaths:
 
     @staticmethod
     def _shifted(table: Floats, by: int) -> Floats:
-        """Of a table by budgets, with so many steps more freed (fewer, where negative)."""
+        """A table by budgets, with so many steps more freed (fewer, where negative)."""
         wanted = np.maximum(np.arange(len(table)) - by, 0)
         return np.where(wanted < len(table), table[np.minimum(wanted, len(table) - 1)], np.inf)
 

@@ -19,17 +19,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from netsplit.errors import InfeasibleError
 from netsplit.graph.storage import storage_bytes
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import read_bytes
 from netsplit.placement.placement import Placement
 from netsplit.planning.recomputation.knapsack import Frontier, SegmentOptions
 from netsplit.program.instructions import Backward, Forward, Program, Segment
 from netsplit.program.recomputation import SegmentBytes, pieces_in_order
 from netsplit.simulate.simulator import Simulator
 
-__all__ = ["nearest_recomputed", "recomputed_within", "recomputes"]
+__all__ = ["nearest_recomputed", "recomputes"]
 
 _ROUNDS = 8
 _SPARED = 6  # parts of a device, at most, that are tried without
@@ -45,30 +43,13 @@ def recomputes(problem: Problem) -> bool:
     return simulator.schedule.recompute == "auto"
 
 
-def recomputed_within(problem: Problem, placement: Placement) -> Placement:
-    """The placement with recomputation of what its devices have no room for, at the fewest seconds.
-
-    Returned as it is where it fits, or where there is no backward. The same placement has the same answer.
-
-    Raises:
-        InfeasibleError: it does not fit even with everything recomputed.
-    """
-    chosen, peaks = nearest_recomputed(problem, placement)
-    name = max(peaks, key=lambda each: peaks[each] - problem.cluster.device(each).capacity_bytes)
-    capacity = problem.cluster.device(name).capacity_bytes
-    if peaks[name] <= capacity:
-        return chosen
-    raise InfeasibleError(
-        f"{placement.method} needs {read_bytes(peaks[name])} on '{name}' of {read_bytes(capacity)} "
-        f"however much of it is recomputed: {read_bytes(peaks[name] - capacity)} are missing; give the "
-        "devices more capacity, or take smaller micro-batches."
-    )
-
-
 def nearest_recomputed(
     problem: Problem, placement: Placement, until: float = float("inf")
 ) -> tuple[Placement, dict[str, int]]:
-    """As `recomputed_within`, with its peaks; where nothing fits, what exceeds the capacities least.
+    """The placement with recomputation of what its devices have no room for, at the fewest seconds, and its
+    peaks; where nothing fits, what exceeds the capacities least.
+
+    Returned as it is where it fits, or where there is no backward. The same placement has the same answer.
 
     Args:
         until: on ``time.perf_counter``; what is cheapest of all that fits is looked for no longer.
@@ -188,7 +169,7 @@ class _LeastRecomputation:
     def _without_needless(
         self, chosen: list[list[frozenset[str]]], peaks: dict[str, int]
     ) -> tuple[Placement, dict[str, int]]:
-        """Without parts for which there is room after all, as the knapsack's bytes are estimates."""
+        """Drops parts for which there is room after all, as the knapsack's bytes are estimates."""
         at = [0] * len(chosen)
         for _ in range(_SPARED):
             fewer = [[*own[:n], *own[n + 1 :]] for own, n in zip(chosen, at, strict=True)]
@@ -272,7 +253,7 @@ def _options(
 
 
 def _turns(program: Program, device: str) -> tuple[Counter[int], dict[int, int], set[int]]:
-    """Of a device's trained segments: how many micro-batches it computes and how many are in flight at most;
+    """Micro-batches that a device computes of its trained segments, the most in flight at once,
     and those whose backward always follows at once."""
     counts: Counter[int] = Counter()
     now: Counter[int] = Counter()

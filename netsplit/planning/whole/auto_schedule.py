@@ -53,6 +53,7 @@ class AutoSchedule:
     shard: ShardName | Literal["auto", "none"] = field(default="auto", kw_only=True)
     no_replicas: str = field(default="schedule.replicas is false", kw_only=True)
     name: ClassVar[str] = "auto"
+    decides_everything: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         switches = {name: getattr(self, name) for name in ("replicas", "recompute", "splits")}

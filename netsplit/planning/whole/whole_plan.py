@@ -108,7 +108,7 @@ class WholePlan:
             what,
             predicted,
             *filter(None, (proven,)),
-            *self.plan.told_of_parts,
+            *self.plan.lines_on_parts,
             f"{counted(self.tried, 'plan')} simulated in {self.seconds:.1f} s{measuring}",
             *self.notes,
         )

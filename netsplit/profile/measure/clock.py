@@ -32,15 +32,13 @@ Lap = tuple[Any, Any]  # start and end, as the clock marks them
 class Clock:
     """Marks moments and tells the seconds between them.
 
-    One processor thread is timed by the processor time it gets, so that a busy machine does not count
-    as work; several threads by the wall clock; a CUDA device by events in its stream.
+    A processor's thread is timed by the processor time it gets, so that a busy machine does not count as
+    work; a CUDA device by events in its stream.
     """
 
-    def __init__(self, device: torch.device, threads: int = 1) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.now: Callable[[], Any] = time.thread_time if threads == 1 else time.perf_counter
-        if device.type == "cuda":
-            self.now = self._event
+        self.now: Callable[[], Any] = self._event if device.type == "cuda" else time.thread_time
 
     def _event(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)
@@ -55,10 +53,10 @@ class Clock:
 
 
 @contextmanager
-def worker_conditions(device: torch.device, threads: int) -> Iterator[None]:
-    """A worker's thread count; random numbers of our own, with the process's left as they were."""
+def worker_conditions(device: torch.device) -> Iterator[None]:
+    """One thread, as a worker has; random numbers of our own, with the process's left as they were."""
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(0)
@@ -96,29 +94,29 @@ def host_seconds_per_byte(device: torch.device) -> float:
     if device.type != "cuda":
         return HOST_S_PER_BYTE
     clock = Clock(device)
-    here = torch.empty(HOST_BYTES, dtype=torch.uint8, device=device)
-    there = torch.empty(HOST_BYTES, dtype=torch.uint8, pin_memory=True)
+    on_device = torch.empty(HOST_BYTES, dtype=torch.uint8, device=device)
+    on_host = torch.empty(HOST_BYTES, dtype=torch.uint8, pin_memory=True)
     laps: list[Lap] = []
     for _ in range(6):
         start = clock.now()
-        there.copy_(here, non_blocking=True)
-        here.copy_(there, non_blocking=True)
+        on_host.copy_(on_device, non_blocking=True)
+        on_device.copy_(on_host, non_blocking=True)
         laps.append((start, clock.now()))
     return median(clock.seconds(laps)[1:]) / (2 * HOST_BYTES)
 
 
-def reference_seconds(torch_device: torch.device | str, repeats: int = 15, threads: int = 1) -> float:
+def reference_seconds(torch_device: torch.device | str) -> float:
     """Median seconds of a convolution, a matrix product, passes over memory and small operators.
 
     About 5 ms on a processor of today.
     """
     device = torch.device(torch_device)
-    clock, laps = Clock(device, threads), []
-    with worker_conditions(device, threads), torch.no_grad():
+    clock, laps = Clock(device), []
+    with worker_conditions(device), torch.no_grad():
         images, kernel = torch.rand(8, 16, 32, 32, device=device), torch.rand(16, 16, 3, 3, device=device)
         square, small = torch.rand(256, 256, device=device), torch.rand(64, device=device)
         long = torch.rand(2**20, device=device)
-        for _ in range(3 + repeats):
+        for _ in range(18):
             start = clock.now()
             functional.conv2d(images, kernel, padding=1)
             square @ square

@@ -4,25 +4,20 @@
          ▲       └► the same nodes one by one: forward, timed ──► contexts ──► backward in reverse, timed
          └─────────────── outputs, detached ◄──┘                               on the gradients behind it
 
-The graph is walked many times and each walk runs every node once, in the order and among the neighbours
-of a real step: a node repeated on the spot finds its data in the caches and its branches predicted, and
-came out a quarter too fast. Timed alone, a node pays for a call of its own, which costs tens of
-microseconds in backward; the nodes' seconds are fitted to the window's. A walk goes window by window, so
-that a model too big for a device can be profiled on it: alive are the values that later nodes read, and
-one window's autograd contexts.
+Each walk over the graph runs every node once, among the neighbours of a real step: a node repeated on the
+spot finds its data in the caches. Timed alone, a node pays for a call of its own, so the nodes' seconds are
+fitted to the window's. A walk goes window by window, so that a model too big for a device can be profiled on
+it.
 
-Walks come in rounds, which may lie apart in time. A machine whose speed changes shows in the seconds of a
-round's walks; a profile whose rounds differ too much goes on for some more.
-
-Source: NetSplit thesis, section 4.4, which hooks a model that runs as a whole, and so needs a bootstrap
-placement for a big one; windows do not.
+Walks come in rounds. A profile whose rounds differ too much, as the machine's speed changed, goes on for some
+more. Source: NetSplit thesis, section 4.4.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from statistics import median
 
 import torch
@@ -37,7 +32,7 @@ from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.stretches.stretch import windows
 from netsplit.profile.measure.stretches.window import Window
 
-__all__ = ["Profiler", "profile_compute", "settle", "walks_to_settle"]
+__all__ = ["Profiler", "settle", "walks_to_settle"]
 
 log = logging.getLogger(__name__)
 
@@ -52,18 +47,21 @@ MOST_IN_FLIGHT = 4  # with these many micro-batches alive the caches hold none o
 class Profiler:
     """Measures a graph's nodes on one device, round by round.
 
+    Forward includes what generated code does around the call: it looks up the operator and the node's
+    initializers. Backward includes letting go of what the forward kept, and leaves out the fixed cost of a
+    call of the autograd engine, which a segment pays once for all its nodes. A node that passes no gradient
+    back has 0 backward.
+
     Args:
         graph: a training step, at the (micro-)batch size that the seconds are for.
         batch: the graph's input variables, in order.
         values: the initializers; read only.
         torch_device: where to run, as for `torch.device`.
-        repeats: timed walks over the graph in one round.
-        warmup: untimed walks before them; more on a GPU, until they have taken `WARM_S`.
-        threads: CPU threads of an operator, as the worker has.
+        repeats: timed walks over the graph in one round, after one untimed; on a GPU after more, until they
+            have taken `WARM_S`.
         window_bytes: what nodes that run forward before they run backward may keep alive, beside
             gradients: more than the caches hold, less than the device has free.
         in_flight: micro-batches that a device computes forward before the first backward.
-        progress: called with the runs of nodes done since the last call.
     """
 
     def __init__(
@@ -74,24 +72,18 @@ class Profiler:
         torch_device: torch.device | str,
         *,
         repeats: int = 5,
-        warmup: int = 1,
-        threads: int = 1,
         window_bytes: int = 2**28,
         in_flight: int = 1,
-        progress: Callable[[int], None] | None = None,
     ) -> None:
-        if repeats < 1 or warmup < 0 or in_flight < 1:
-            raise ValueError(
-                f"repeats={repeats}, warmup={warmup}, in_flight={in_flight}: give at least 1, 0 and 1."
-            )
+        if repeats < 1 or in_flight < 1:
+            raise ValueError(f"repeats={repeats}, in_flight={in_flight}: give at least 1.")
         self.graph, self.batch, self.values = graph, batch, values
         self.device = torch.device(torch_device)
-        self.repeats, self.warmup, self.threads = repeats, warmup, threads
+        self.repeats = repeats
         self.warm_s = WARM_S if self.device.type == "cuda" else 0.0
-        self.clock = Clock(self.device, threads)
+        self.clock = Clock(self.device)
         in_flight = min(in_flight, MOST_IN_FLIGHT)
         self.windows = self._windows(window_bytes // in_flight, in_flight)
-        self.progress = progress
         self.walks = 0
         self.timed: list[int] = []
         self.rounds: list[float] = []  # median seconds of the walks of each
@@ -104,11 +96,11 @@ class Profiler:
 
     def walks_of_round(self) -> Iterator[None]:
         """A round, walk by walk: whoever takes them may say between them how far it is."""
-        with worker_conditions(self.device, self.threads):
+        with worker_conditions(self.device):
             self.engine_call_s.append(engine_call_seconds(self.clock))
             took, first, began = list[float](), self.walks, time.perf_counter()
             while len(took) < self.repeats:
-                warm = self.walks - first >= self.warmup and time.perf_counter() - began >= self.warm_s
+                warm = self.walks > first and time.perf_counter() - began >= self.warm_s
                 self._walk()
                 if took or warm:
                     self.timed.append(self.walks)
@@ -118,7 +110,7 @@ class Profiler:
             self.rounds.append(median(took))
 
     def seconds(self) -> dict[str, NodeSeconds]:
-        """Of every node: medians over the timed walks of all rounds so far."""
+        """Seconds of every node: medians over the timed walks of all rounds so far."""
         seconds: dict[str, NodeSeconds] = {}
         for window in self.windows:
             seconds |= window.seconds(self.timed, min(self.engine_call_s))
@@ -126,15 +118,13 @@ class Profiler:
 
     @property
     def drift(self) -> float:
-        """By what part the slowest round took longer than the fastest."""
+        """The part by which the slowest round took longer than the fastest."""
         return max(self.rounds) / min(self.rounds) - 1 if self.rounds else 0.0
 
     def _walk(self) -> None:
         live = LiveValues(self.graph, self.batch, self.values, self.device)
         for window in self.windows:
             window.run(live)
-            if self.progress is not None:
-                self.progress(len(window.benches))
 
     def _windows(self, window_bytes: int, in_flight: int) -> list[Window]:
         graph, requires_backward = self.graph, self.graph.requires_backward
@@ -156,53 +146,6 @@ class Profiler:
             )
             for names in windows(graph, window_bytes)
         ]
-
-
-def profile_compute(
-    graph: Graph,
-    batch: tuple[Tensor, ...],
-    values: Mapping[str, Tensor],
-    torch_device: torch.device | str,
-    *,
-    repeats: int = 5,
-    warmup: int = 1,
-    rounds: int = 2,
-    threads: int = 1,
-    window_bytes: int = 2**28,
-    in_flight: int = 1,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, NodeSeconds]:
-    """Seconds of every node's forward and backward, the median over `repeats` and `rounds`.
-
-    Forward includes what generated code does around the call: it looks up the operator and the node's
-    initializers. Backward includes letting go of what the forward kept, and leaves out the fixed cost of a
-    call of the autograd engine, which a segment pays once for all its nodes. A node that passes no gradient
-    back has 0 backward. Where the rounds differ by more than 8 %, two more are measured; where they then
-    still do, a warning says so.
-
-    Args:
-        rounds: how often all that `Profiler` says about `repeats` and `warmup` is done.
-        progress: called with (runs of nodes done, runs in all).
-    """
-    if rounds < 1:
-        raise ValueError(f"rounds={rounds}: give at least 1.")
-    done, total = 0, rounds * (warmup + repeats) * len(graph)
-
-    def advance(runs: int) -> None:
-        nonlocal done
-        done += runs
-        if progress is not None and done <= total:
-            progress(done, total)
-
-    profiler = Profiler(
-        graph, batch, values, torch_device,
-        repeats=repeats, warmup=warmup, threads=threads, window_bytes=window_bytes, in_flight=in_flight,
-        progress=advance,
-    )  # fmt: skip
-    for _ in range(rounds):
-        profiler.round()
-    settle(profiler)
-    return profiler.seconds()
 
 
 def settle(profiler: Profiler) -> None:

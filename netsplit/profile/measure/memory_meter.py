@@ -30,14 +30,11 @@ class MemoryMeter:
             executor.run(feeds)
         meter.peak_bytes
 
-    On a CPU every operator is watched, those of backward included (autograd runs them in the calling
-    thread). A storage counts from when an operator first makes or reads it until nothing holds it, be
-    the meter entered at that moment or not. What a kernel allocates for itself alone is not seen. A sum of
-    gradients that autograd makes in place unless it is watched counts as made in place. On a GPU the
-    allocator itself is asked, which answers for the whole process.
+    On a CPU every operator is watched, those of backward included. A storage counts from when an operator
+    first makes or reads it until nothing holds it. What a kernel allocates for itself alone is not seen. On a
+    GPU the allocator is asked, which answers for the whole process.
 
-    A meter may be entered again and goes on: several executors in one process are told apart by
-    entering each one's own meter around what it does. It keeps no tensor alive.
+    A meter may be entered again and goes on. It keeps no tensor alive.
 
     Args:
         device: whose tensors to count.

@@ -22,9 +22,10 @@ SMALL, LARGE = 64, 2**20  # bytes
 COMPUTE_S = 6e-3  # of a computation, in pieces
 PIECES = 4  # before each of which a message starts either way; longer than a large one is on its way
 WAIT_S = 60.0
+ROUNDS, RUNS = 15, 40  # of messages, of programs; the first do not count
 
 
-def copy_seconds_per_byte(mover: Mover, peer: str, barrier: Callable[[], None], rounds: int = 15) -> float:
+def copy_seconds_per_byte(mover: Mover, peer: str, barrier: Callable[[], None]) -> float:
     """To be called by two workers at once; each gets what it measured itself.
 
     Kinds of a round follow one another at once, so that a change of the machine's speed reaches both of
@@ -33,13 +34,13 @@ def copy_seconds_per_byte(mover: Mover, peer: str, barrier: Callable[[], None], 
     work = _CopyWork()
     small, large = (torch.zeros(n, dtype=torch.uint8) for n in (SMALL, LARGE))
     copying = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         barrier()
         small_s = _busy(mover, peer, small, work)
         barrier()
         large_s = _busy(mover, peer, large, work)
         copying.append((large_s - small_s) / (2 * PIECES * LARGE))
-    return max(median(copying[rounds // 5 :]), 0.0)
+    return max(median(copying[ROUNDS // 5 :]), 0.0)
 
 
 class _CopyWork:
@@ -96,11 +97,11 @@ def trivial_step() -> Graph:
     )
 
 
-def instruction_seconds(run: Callable[[], float], instructions: int, repeats: int = 40) -> float:
+def instruction_seconds(run: Callable[[], float], instructions: int) -> float:
     """Seconds to begin and end one computation.
 
     Args:
         run: executes a program of `trivial_step` with that many instructions; its seconds.
     """
-    runs = [run() for _ in range(repeats)]
-    return median(runs[repeats // 4 :]) / instructions
+    runs = [run() for _ in range(RUNS)]
+    return median(runs[RUNS // 4 :]) / instructions

@@ -26,7 +26,7 @@ _NONE: Strides = MappingProxyType({})
 def node_transient(
     bench: NodeBench, live: LiveValues, own: Mapping[str, int], strides: Strides = _NONE
 ) -> tuple[NodeBytes, Gradients]:
-    """Of one node, whose outputs `live` has afterwards; and the gradients that it hands on.
+    """Bytes of one node, whose outputs `live` has afterwards; and the gradients that it hands on.
 
     Args:
         own: `storage_bytes` of the graph.
@@ -52,8 +52,8 @@ def _backward(meter: MemoryMeter, context: ForwardResult, strides: Strides) -> t
         gradients = torch.autograd.grad(
             list(outputs.values()), list(context.leaves.values()), seeds, allow_unused=True
         )
-    made = [t.untyped_storage() for t in gradients if t is not None and t.layout is torch.strided]
-    own = {storage._cdata: storage.nbytes() for storage in made}
+    storages = [t.untyped_storage() for t in gradients if t is not None and t.layout is torch.strided]
+    own = {storage._cdata: storage.nbytes() for storage in storages}
     handed_on = {t.untyped_storage()._cdata for t in seeds}
     beyond = meter.risen_bytes - sum(own[key] for key in own.keys() - handed_on)
     known = zip(context.leaves, gradients, strict=True)

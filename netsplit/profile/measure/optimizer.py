@@ -30,6 +30,8 @@ __all__ = [
 
 DUMMY_SIZES = (7, 5, 3, 2)  # no optimiser keeps anything else of such a shape
 SCRATCH_BYTES = 2**26  # gone over before a step, which finds the caches full of a backward's data
+REPEATS, WARMUP = 5, 2  # steps, and those before them that do not count
+MOST_BYTES = 2**27  # of parameters that are stepped on
 _OWN = ("state", "param_groups", "defaults")  # of every optimiser
 
 
@@ -37,9 +39,8 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
     """Bytes of training state per byte of parameter: alpha of equation (5-18), thesis section 5.2.2.
 
     One for the parameter, one for its gradient, and one for each tensor of the parameter's shape that
-    the optimiser keeps after a step: SGD 2, with momentum 3, Adam 4, with AMSGrad 5. Counters and
-    factored moments, which do not grow with the parameter's bytes, are left out. Of groups of parameters
-    the one that keeps most counts, by its largest parameter.
+    the optimiser keeps after a step: SGD 2, with momentum 3, Adam 4, with AMSGrad 5. The group that keeps
+    most counts, by its largest parameter.
 
     Raises:
         ConfigError: the optimiser cannot take a step without a closure.
@@ -110,11 +111,6 @@ def step_seconds_per_byte(
     factory: OptimizerFactory,
     shapes: Sequence[tuple[int, ...]] | Mapping[str, tuple[int, ...]],
     torch_device: torch.device | str,
-    *,
-    repeats: int = 5,
-    warmup: int = 2,
-    threads: int = 1,
-    at_most_bytes: int = 2**27,
 ) -> float:
     """Measured seconds per byte of parameter of a step and of letting the gradients go.
 
@@ -122,59 +118,52 @@ def step_seconds_per_byte(
         factory: makes the optimiser of given parameters.
         shapes: of the model's trainable parameters, by their names where the factory is of a `ForModel`;
             float32. Small tensors cost more per byte than large ones, so they are measured together. Where
-            they have more than `at_most_bytes` in all, every n-th is taken.
+            they have more than `MOST_BYTES` in all, every n-th is taken.
         torch_device: where to run, as for `torch.device`.
 
     Returns:
-        The median over `repeats`; 0 where there is no parameter.
+        The median over `REPEATS`; 0 where there is no parameter.
     """
     named = shapes if isinstance(shapes, Mapping) else {str(i): shape for i, shape in enumerate(shapes)}
-    chosen = _sampled(list(named.items()), at_most_bytes)
+    chosen = _sampled(list(named.items()))
     if not chosen:
         return 0.0
     device = torch.device(torch_device)
-    clock = Clock(device, threads)
+    clock = Clock(device)
     laps: list[Lap] = []
-    with worker_conditions(device, threads):
+    with worker_conditions(device):
         own = {name: nn.Parameter(torch.rand(shape, device=device)) for name, shape in chosen}
         parameters, optimizer = list(own.values()), make_optimizer(factory, own).optimizer
         scratch = torch.ones(SCRATCH_BYTES // 4, device=device)
-        for _ in range(warmup + repeats):
+        for _ in range(WARMUP + REPEATS):
             _give_gradients(parameters)
             scratch.mul_(1.0)
             start = clock.now()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             laps.append((start, clock.now()))
-    return median(clock.seconds(laps)[warmup:]) / sum(4 * p.numel() for p in parameters)
+    return median(clock.seconds(laps)[WARMUP:]) / sum(4 * p.numel() for p in parameters)
 
 
-def accumulate_seconds_per_byte(
-    shapes: Sequence[tuple[int, ...]],
-    torch_device: torch.device | str,
-    *,
-    repeats: int = 5,
-    threads: int = 1,
-    at_most_bytes: int = 2**27,
-) -> float:
+def accumulate_seconds_per_byte(shapes: Sequence[tuple[int, ...]], torch_device: torch.device | str) -> float:
     """Measured seconds per byte of parameter of adding a gradient just made to the sum of those before it.
 
     Arguments as of `step_seconds_per_byte`; 0 where there is no parameter.
     """
-    chosen = _sampled([("", shape) for shape in shapes], at_most_bytes)
+    chosen = _sampled([("", shape) for shape in shapes])
     if not chosen:
         return 0.0
     device = torch.device(torch_device)
-    clock = Clock(device, threads)
+    clock = Clock(device)
     totals = []
-    with worker_conditions(device, threads):
+    with worker_conditions(device):
         sums = [torch.zeros(shape, device=device) for _, shape in chosen]
-        for _ in range(1 + repeats):
+        for _ in range(1 + REPEATS):
             laps: list[Lap] = []
             for total in sums:
-                made = torch.ones_like(total)
+                gradient = torch.ones_like(total)
                 start = clock.now()
-                total += made
+                total += gradient
                 laps.append((start, clock.now()))
             totals.append(sum(clock.seconds(laps)))
     return median(totals[1:]) / sum(4 * total.numel() for total in sums)
@@ -195,7 +184,8 @@ def _stepped(optimizer: torch.optim.Optimizer) -> None:
             "choose one that steps on gradients alone, such as torch.optim.SGD or torch.optim.Adam."
         ) from error
     except RuntimeError as error:
-        kept = [key for key, value in vars(optimizer).items() if key not in _OWN and _is_of_others(value)]
+        others = {key: value for key, value in vars(optimizer).items() if key not in _OWN}
+        kept = [key for key, value in others.items() if any(each.is_meta for each in state_tensors(value))]
         if not kept:
             raise
         raise ConfigError(
@@ -203,11 +193,6 @@ def _stepped(optimizer: torch.optim.Optimizer) -> None:
             f"step on those of one device fails{where_of(error)} ({line_of(error)}): keep what belongs to a "
             "parameter in self.state[parameter], which is where the parameter is."
         ) from error
-
-
-def _is_of_others(value: Any) -> bool:
-    """Whether it has tensors of parameters that are on other devices."""
-    return any(tensor.is_meta for tensor in state_tensors(value))
 
 
 def _give_gradients(parameters: Sequence[Tensor]) -> None:
@@ -226,9 +211,7 @@ def state_tensors(state: Any) -> Iterator[Tensor]:
             yield from state_tensors(value)
 
 
-def _sampled(
-    shapes: Sequence[tuple[str, tuple[int, ...]]], at_most_bytes: int
-) -> list[tuple[str, tuple[int, ...]]]:
+def _sampled(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
     total = sum(4 * prod(shape) for _, shape in shapes)
-    every = max(1, ceil(total / at_most_bytes))
+    every = max(1, ceil(total / MOST_BYTES))
     return [(name, shape) for name, shape in shapes[::every] if prod(shape)]

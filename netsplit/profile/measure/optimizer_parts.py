@@ -64,7 +64,7 @@ def _check_along(factory: OptimizerFactory | None, graph: Graph, cut: Mapping[st
 
 
 def _smaller(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
-    """Of few elements, two at least along the dimension that is cut."""
+    """A shape of few elements, with at least two along the dimension that is cut."""
     sizes = list(shape)
     while torch.Size(sizes).numel() > _ELEMENTS:
         largest = max(range(len(sizes)), key=sizes.__getitem__)

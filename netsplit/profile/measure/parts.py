@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from netsplit.graph.ir import INITIALIZER, Graph, Variable
-from netsplit.profile.costs import NodeBytes, NodeSeconds, PartCosts
+from netsplit.profile.costs import NodeBytes, PartCosts
 from netsplit.profile.measure.compute import Profiler, settle
 from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.predicted_bytes import transient_bytes
 
 __all__ = ["graph_of_nodes", "profile_parts"]
+
+REPEATS, ROUNDS = 4, 2
 
 
 def profile_parts(
@@ -30,28 +32,21 @@ def profile_parts(
     names: Iterable[str],
     moving: Collection[str],
     torch_device: torch.device | str,
-    *,
-    repeats: int = 4,
-    rounds: int = 2,
-    in_flight: int = 1,
+    in_flight: int,
 ) -> dict[str, PartCosts]:
-    """Of these nodes; other arguments as of `Profiler`.
+    """Costs of these nodes; other arguments as of `Profiler`.
 
     Args:
         moving: operators that hand on pieces of tensors, or put them together.
     """
     device, own = torch.device(torch_device), graph_of_nodes(graph, names, moving)
     read = _values_read(graph, batch, values, own.input_variables, device)
-    profiler = Profiler(own, read, values, device, repeats=repeats, in_flight=in_flight)
-    for _ in range(rounds):
+    profiler = Profiler(own, read, values, device, repeats=REPEATS, in_flight=in_flight)
+    for _ in range(ROUNDS):
         profiler.round()
     settle(profiler)
     seconds, transients = profiler.seconds(), transient_bytes(own, read, values, device)
-    return {name: _costs(name, seconds, transients) for name in names}
-
-
-def _costs(name: str, seconds: Mapping[str, NodeSeconds], transients: Mapping[str, NodeBytes]) -> PartCosts:
-    return PartCosts(seconds[name], transients.get(name, NodeBytes()))
+    return {name: PartCosts(seconds[name], transients.get(name, NodeBytes())) for name in names}
 
 
 def graph_of_nodes(graph: Graph, names: Iterable[str], moving: Collection[str]) -> Graph:

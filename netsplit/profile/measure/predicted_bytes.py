@@ -44,7 +44,7 @@ _Metered: TypeAlias = tuple[NodeBytes, dict[int, Tensor]]  # and the gradients, 
 
 @once_of
 def predicted_transients(graph: Graph) -> dict[str, NodeBytes]:
-    """Of the nodes that have any, as `measure.transients.transient_bytes` meters them on a CPU.
+    """Bytes of the nodes that have any, as `measure.transients.transient_bytes` meters them on a CPU.
 
     Pieces of Python, which stay whole as they need values, and operators that torch does not have count none.
     """
@@ -68,8 +68,8 @@ def _walked(graph: Graph) -> tuple[dict[str, NodeBytes], Strides]:
         unknown |= {node.op for node in reversed(graph.nodes.values()) if not walk.run(node)}
     if unknown:
         log.info("Scratch memory is not predicted for %s.", ", ".join(sorted(unknown)))
-    taken = {node.name: walk.transients.get(node.name, _NONE) for node in graph}
-    return {name: each for name, each in taken.items() if each != _NONE}, walk.strides
+    transients = {node.name: walk.transients.get(node.name, _NONE) for node in graph}
+    return {name: each for name, each in transients.items() if each != _NONE}, walk.strides
 
 
 def with_line(graph: Graph, few: Graph, third: Graph, many: Graph) -> Graph:
@@ -87,15 +87,15 @@ def _on_line(samples: int, few: Graph, third: Graph, many: Graph) -> dict[str, N
     def at(n: int, first: int, last: int) -> Fraction:
         return first + Fraction((last - first) * (n - few.batch_size), many.batch_size - few.batch_size)
 
-    made = {}
+    transients = {}
     for name, known in middle.items():
         ends = [(low[name].forward, high[name].forward), (low[name].backward, high[name].backward)]
-        said = [at(third.batch_size, *each) for each in ends]
-        here = [at(samples, *each) for each in ends]
-        if said != [known.forward, known.backward] or any(each.denominator > 1 for each in here):
+        at_third = [at(third.batch_size, *each) for each in ends]
+        values = [at(samples, *each) for each in ends]
+        if at_third != [known.forward, known.backward] or any(each.denominator > 1 for each in values):
             return None
-        made[name] = NodeBytes(*map(int, here))
-    return made
+        transients[name] = NodeBytes(*map(int, values))
+    return transients
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _WithoutValues:
         batch = tuple(_empty(graph.variables[k]) for k in graph.input_variables)
         values = {k: _empty(init) for k, init in graph.initializers.items()}
         self.live = LiveValues(graph, batch, values, self.device)
-        self.clock = Clock(self.device, 1)
+        self.clock = Clock(self.device)
         self.calls: dict[str, _ForwardCall] = {}
         self.known: dict[Hashable, dict[int, _Kind]] = {}  # call -> what each output is like that is read
         self.metered: dict[Hashable, _Metered] = {}
@@ -135,8 +135,8 @@ class _WithoutValues:
             except Exception as error:  # torch's own of any kind, where sizes depend on values
                 log.debug("%s cannot be run without values: %s", node.name, error)
                 return self._pass_over(node)
-            made = {i: self.live.tensors.get(("var", k)) for i, k in enumerate(node.outputs)}
-            self.known[call.key] = {i: _kind(tensor) for i, tensor in made.items() if tensor is not None}
+            outputs = {i: self.live.tensors.get(("var", k)) for i, k in enumerate(node.outputs)}
+            self.known[call.key] = {i: _kind(tensor) for i, tensor in outputs.items() if tensor is not None}
         self.calls[node.name] = call
         return True
 
@@ -208,12 +208,12 @@ def _empty(like: Variable | Initializer) -> Tensor:
 def transient_bytes(
     graph: Graph, batch: tuple[Tensor, ...], values: Mapping[str, Tensor], torch_device: torch.device | str
 ) -> dict[str, NodeBytes]:
-    """Of the nodes that have any; arguments as of `Profiler`."""
+    """Bytes of the nodes that have any; arguments as of `Profiler`."""
     device = torch.device(torch_device)
-    clock = Clock(device, 1)
+    clock = Clock(device)
     live = LiveValues(graph, batch, values, device)
     own, strides, transients = storage_bytes(graph), gradient_strides(graph), {}
-    with worker_conditions(device, 1):
+    with worker_conditions(device):
         for node in graph:
             needs_backward = any(k in graph.requires_backward for k in node.outputs)
             bench = NodeBench(graph, node, clock, needs_backward, nn.Module())

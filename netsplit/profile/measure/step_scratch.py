@@ -26,7 +26,7 @@ SIDE = 48  # of a dummy: numbers that optimisers make beside are little
 
 
 def optimizer_scratch(factory: OptimizerFactory) -> OptimizerScratch:
-    """As it steps on a CPU, and on accelerators, where torch's own step on all parameters at once by default.
+    """Scratch of a step on a CPU, and on accelerators, where torch's own steps take all parameters at once.
 
     Of groups of parameters the one that takes most counts.
 
@@ -50,7 +50,7 @@ def _scratch(factory: OptimizerFactory, name: str, dimensions: int, together: bo
 
 
 def _risen(factory: OptimizerFactory, name: str, dimensions: int, together: bool, count: int) -> float:
-    """Of a step on so many equal parameters of one group, in parameters."""
+    """Memory of a step on so many equal parameters of one group, in parameters."""
     parameters = [nn.Parameter(torch.ones((SIDE,) * max(dimensions, 1))) for _ in range(count)]
     optimizer = make_optimizer(factory, {name: parameters[0]}).optimizer
     (group,) = (each for each in optimizer.param_groups if each["params"])

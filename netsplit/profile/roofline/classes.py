@@ -131,13 +131,12 @@ def is_transposed(node: Node) -> bool:
 
 
 def _groups(node: Node) -> int:
-    """Of a convolution; `aten.convolution` has two more arguments before it."""
+    """Groups of a convolution; `aten.convolution` has two more arguments before it."""
     place = 8 if node.kind == "convolution" else 6
     return int(argument(node, place, "groups") or 1)
 
 
 def _weight_shape(graph: Graph, node: Node) -> tuple[int, ...]:
-    """Of a convolution."""
     template = node.args[1]
     if "init" in template:
         return graph.initializers[template["init"]].shape

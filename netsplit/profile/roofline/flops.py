@@ -2,11 +2,9 @@
 
     node ──class──► rule of the class ──► Work: forward │ gradients of inputs │ gradients of parameters │ sums
 
-A multiplication with its addition is 2 FLOPs. Bytes are those of every tensor read and written once, as if
-nothing stayed in a cache between two operators and everything did within one; but a normalisation that
-computes its own statistics reads its input twice, and a pooling reads each of its windows whole. A backward
-reads the gradients of the outputs and what the forward saved, and writes the gradients of the inputs. Needs
-no torch.
+A multiplication with its addition is 2 FLOPs. Bytes are those of every tensor read and written once, but a
+normalisation that computes its own statistics reads its input twice, and a pooling reads each of its windows
+whole. A backward reads the gradients of the outputs and what the forward saved. Needs no torch.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Work:
-    """Of one node; a pass that it does not make is empty."""
+    """The work of one node; a pass that it does not make is empty."""
 
     forward: Pass = Pass()
     input: Pass = Pass()  # gradients of the variables that it read
@@ -98,7 +96,7 @@ def node_work(graph: Graph, node: Node) -> Work:
 
 
 def step_bytes(graph: Graph) -> int:
-    """Of all that a step holds: parameters and buffers, gradients as large, and every variable once."""
+    """Bytes that a step holds: parameters and buffers, gradients as large, and every variable once."""
     own = sum(each.nbytes for each in graph.initializers.values())
     return 2 * own + sum(each.nbytes for each in graph.variables.values() if each.alias_of is None)
 
@@ -120,7 +118,7 @@ class _Call:
         return self.graph.initializers[template["init"]] if "init" in template else None
 
     def shape(self, i: int) -> tuple[int, ...]:
-        """Of a positional tensor; () where the argument is none."""
+        """The shape of a positional tensor; () where the argument is none."""
         tensor = self.tensor(i)
         return () if tensor is None else tensor.shape
 
@@ -171,7 +169,7 @@ class _Call:
 
     @property
     def most_elements(self) -> int:
-        """Of the largest tensor read or written."""
+        """Elements of the largest tensor read or written."""
         names = (*self.node.inputs, *(k for k in self.node.outputs if k))
         return max((prod(self.graph.variables[k].shape) for k in names), default=0)
 
@@ -296,12 +294,12 @@ def _pooling(call: _Call, kind: str) -> Work:
 
 
 def _embedding(call: _Call, kind: str) -> Work:
-    """Only the rows asked for are read; the gradient is the size of the table, and zero first."""
+    """Work of an embedding: only rows asked for are read; the gradient is a whole table, zero first."""
     forward = Pass(0.0, 2 * call.out_bytes)
     if not (call.wanted_parameters or call.wanted_variables):
         return Work(forward)
-    made = call.parameters_out + call.gradients_out
-    return Work(forward, weight=Pass(float(prod(call.out_shape)), 3 * call.out_bytes, made))
+    written = call.parameters_out + call.gradients_out
+    return Work(forward, weight=Pass(float(prod(call.out_shape)), 3 * call.out_bytes, written))
 
 
 def _recurrent(call: _Call, kind: str) -> Work:
@@ -336,13 +334,13 @@ def _plain(call: _Call, kind: str) -> Work:
         forward += Pass(0.0, call.in_bytes)  # once more for the sums
     if not (call.wanted_variables or call.wanted_parameters):
         return Work(forward)
-    made = call.gradients_out + call.parameters_out
+    written = call.gradients_out + call.parameters_out
     if plain_kind(node) in PASSED:
-        smaller = made < (len(call.wanted_variables) + len(call.wanted_parameters)) * call.gradients_in
-        return Work(forward, Pass(elements, call.gradients_in + made) if smaller else Pass())
+        smaller = written < (len(call.wanted_variables) + len(call.wanted_parameters)) * call.gradients_in
+        return Work(forward, Pass(elements, call.gradients_in + written) if smaller else Pass())
     if part:
-        return Work(forward, Pass(0.0, 2 * call.gradients_in + made))
-    return Work(forward, Pass(flops, call.gradients_in + call.saved + made))
+        return Work(forward, Pass(0.0, 2 * call.gradients_in + written))
+    return Work(forward, Pass(flops, call.gradients_in + call.saved + written))
 
 
 _RULES: dict[str, Callable[[_Call, str], Work]] = {

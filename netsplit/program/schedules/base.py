@@ -143,8 +143,11 @@ class Schedule(_Exchanging, ABC):
     """
 
     name: ClassVar[str]
+    decides_everything: ClassVar[Literal[False]] = False  # with the placement, as `schedule=auto`
     fine_segments: ClassVar[bool] = False
     """Segments are cut at every transfer (see `program.segments`)."""
+    forwards_first: ClassVar[bool] = False
+    """A device computes the forwards of all micro-batches before any backward."""
     delays_minimally: ClassVar[bool] = False
     microbatches: int
     recompute: Recompute

@@ -18,6 +18,7 @@ class SingleBatch(Schedule):
     recompute: Recompute = False
     delay_weights: bool = False
     name: ClassVar[str] = "single_batch"
+    forwards_first: ClassVar[bool] = True
     fine_segments: ClassVar[bool] = True
     microbatches: ClassVar[int] = 1  # type: ignore[misc]
 
@@ -44,6 +45,7 @@ class GPipe(Schedule):
     recompute: Recompute = False
     delay_weights: bool = False
     name: ClassVar[str] = "gpipe"
+    forwards_first: ClassVar[bool] = True
 
     def in_flight(self, devices: int) -> int:
         return self.microbatches

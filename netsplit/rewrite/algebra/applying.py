@@ -59,9 +59,9 @@ def applied_rule(graph: Graph, match: Match) -> Graph:
     for k, _ in match.kept:
         if k in emitter.layouts and emitter.layouts[k].shape != graph.variables[k].shape:
             raise RewriteError(f"'{match.rule.name}' would make '{k}' of another shape: the rule is wrong.")
-    made = emitter.finish((*graph.rewrites, match.record))
-    made.derived[CAPTURED] = graph.derived.get(CAPTURED, graph)
-    return made
+    changed = emitter.finish((*graph.rewrites, match.record))
+    changed.derived[CAPTURED] = graph.derived.get(CAPTURED, graph)
+    return changed
 
 
 def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], dict[str, Reference]]:
@@ -131,7 +131,7 @@ def _ordered(graph: Graph, match: Match, new: list[Node]) -> list[Node]:
 
 
 def fingerprint(graph: Graph) -> str:
-    """Of what a graph computes, in whatever order and under whatever names: operators, arguments and shapes,
+    """A digest of what a graph computes, whatever its order and names: operators, arguments and shapes,
     who reads what, and which initializers are the same."""
     known: dict[Reference, Reference] = {}
     for i, k in enumerate(graph.input_variables):

@@ -28,7 +28,7 @@ TOLERANCE = 1e-10
 """Relative to the largest number of a tensor."""
 
 ROWS = 32
-"""Of a table, at most."""
+"""The most rows of a table that is drawn."""
 
 
 def require_same_algebra(graph: Graph) -> None:
@@ -56,22 +56,22 @@ def require_same_training(captured: Graph, after: Graph) -> None:
         match = match_of(graph, each) if isinstance(each, Algebra) else None
         if match is None:
             continue
-        made = applied_rule(graph, match)
+        changed = applied_rule(graph, match)
         calls, read = [(call.node.op, call.parameters) for call in match.calls], [*match.bound.values()]
         alike = repr((match.rule, calls, match.shapes, [(own[0], read.index(own)) for own in read]))
-        if alike not in known and not _same(graph, made, match):
+        if alike not in known and not _same(graph, changed, match):
             raise RewriteError(
                 f"'{match.rule.name}' in the place of '{each.node}' computes something else: a rule is wrong."
             )
         known.add(alike)
-        graph = made
+        graph = changed
 
 
-def _same(graph: Graph, made: Graph, match: Match) -> bool:
+def _same(graph: Graph, changed: Graph, match: Match) -> bool:
     given = _drawn(graph, match)
     ones = _computed(graph, given, [("var", k) for k, _ in match.kept])
     others = _computed(
-        made, given, [match.bound[ref] if isinstance(ref, str) else ("var", k) for k, ref in match.kept]
+        changed, given, [match.bound[ref] if isinstance(ref, str) else ("var", k) for k, ref in match.kept]
     )
     for one, other in zip(ones, others, strict=True):
         atol = TOLERANCE * float(one.nan_to_num(0.0, 0.0, 0.0).abs().max()) if one.numel() else 0.0
@@ -113,9 +113,9 @@ def _computed(graph: Graph, given: Mapping[Reference, Tensor], wanted: Sequence[
     outputs = [k for tag, k in wanted if (tag, k) not in given]
     module = rebuild(graph, values, nodes=names, inputs=inputs, outputs=outputs)
     results = iter(module(*(given["var", k] for k in inputs)))
-    made = [given[each] if each in given else next(results) for each in wanted]
+    wanted_values = [given[each] if each in given else next(results) for each in wanted]
     draws = torch.Generator().manual_seed(1)
-    weights = [torch.randn(each.shape, dtype=each.dtype, generator=draws) for each in made]
+    weights = [torch.randn(each.shape, dtype=each.dtype, generator=draws) for each in wanted_values]
     trained = [value for value in given.values() if value.requires_grad]
-    grads = torch.autograd.grad(made, trained, weights, allow_unused=True, materialize_grads=True)
-    return [*(each.detach() for each in made), *grads]
+    grads = torch.autograd.grad(wanted_values, trained, weights, allow_unused=True, materialize_grads=True)
+    return [*(each.detach() for each in wanted_values), *grads]

@@ -56,9 +56,9 @@ def _judged(text: Mapping[str, Any]) -> Rule:
     unread = dict.fromkeys(filter(None, (_unread(each) for side in sides for each in side)))
     if unread:
         return Rule(name, (), (), (), "file", "rejected", "; ".join(unread))
-    (left, given), (right, made) = map(_side, sides)
+    (left, left_term), (right, right_term) = map(_side, sides)
     outputs = (
-        ((given[each["srcOpId"]], each["srcTsId"]), (made[each["dstOpId"]], each["dstTsId"]))
+        ((left_term[each["srcOpId"]], each["srcTsId"]), (right_term[each["dstOpId"]], each["dstTsId"]))
         for each in pairs
     )
     rule = Rule(name, left, right, tuple(outputs), "file")
@@ -92,18 +92,18 @@ def _numbers(operator: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _dim(given: Mapping[str, int]) -> int:
-    """Of a matrix: FlexFlow's third dimension from the end are copies."""
+    """The dimension of a matrix: FlexFlow's third from the end are copies."""
     return given["PM_AXIS"] + 2 - given.get("PM_NUMDIM", 3)
 
 
 def _side(operators: Sequence[Mapping[str, Any]]) -> tuple[tuple[Term, ...], list[int]]:
     """Terms, and the number of the term that makes each operator's output: an activation is its own."""
     terms: list[Term] = []
-    made: list[int] = []
+    term_of: list[int] = []
     for each in operators:
         given, op = _numbers(each), OPERATORS[each["type"]]
         inputs: tuple[Ref, ...] = tuple(
-            f"x{-t['opId']}" if t["opId"] < 0 else (made[t["opId"]], t["tsId"]) for t in each["input"]
+            f"x{-t['opId']}" if t["opId"] < 0 else (term_of[t["opId"]], t["tsId"]) for t in each["input"]
         )
         parameters: dict[str, int | str] = {}
         if op in ("concat", "split"):
@@ -113,8 +113,8 @@ def _side(operators: Sequence[Mapping[str, Any]]) -> tuple[tuple[Term, ...], lis
         terms.append(Term(op, inputs, tuple(parameters.items())))  # type: ignore[arg-type]
         if function := ACTIVATIONS[given.get("PM_ACTI", 0)]:
             terms.append(Term("unary", ((len(terms) - 1, 0),), (("function", function),)))
-        made.append(len(terms) - 1)
-    return tuple(terms), made
+        term_of.append(len(terms) - 1)
+    return tuple(terms), term_of
 
 
 _Matrix: TypeAlias = tuple[np.ndarray, tuple[int, int]]
@@ -148,7 +148,7 @@ def _computed(terms: Sequence[Term], inputs: Mapping[Ref, _Matrix]) -> Mapping[R
     for i, term in enumerate(terms):
         given = [values[ref][0] for ref in term.inputs]
         cuts = [values[ref][1] for ref in term.inputs]
-        (x, *others), d = given, int(term.of("dim") or 0)
+        (x, *others), d = given, int(term.value("dim") or 0)
         common = [own[0] if len({*own}) == 1 else 0 for own in zip(*cuts, strict=True)]
         if term.op == "split":
             if not (cut := common[d]):
@@ -160,7 +160,7 @@ def _computed(terms: Sequence[Term], inputs: Mapping[Ref, _Matrix]) -> Mapping[R
         elif term.op == "concat":
             parts, common[d] = [np.concatenate(given, d)], x.shape[d] if len(given) == 2 else 0
         elif term.op == "unary":
-            parts = [np.sin(x + crc32(str(term.of("function")).encode()) % 97)]
+            parts = [np.sin(x + crc32(str(term.value("function")).encode()) % 97)]
         elif x.shape != others[0].shape:
             raise ValueError
         else:

@@ -53,8 +53,8 @@ class Match:
     @property
     def kept(self) -> tuple[tuple[str, Ref], ...]:
         """Variables that are read later, and what of the right side each is."""
-        made = [(left, right) for left, right in self.rule.outputs if not isinstance(left, str)]
-        return tuple((self.calls[i].outputs[j], right) for (i, j), right in made)
+        computed = [(left, right) for left, right in self.rule.outputs if not isinstance(left, str)]
+        return tuple((self.calls[i].outputs[j], right) for (i, j), right in computed)
 
     @property
     def record(self) -> Algebra:
@@ -95,24 +95,24 @@ def _plan(rule: Rule) -> tuple[tuple[int, ...], Mapping[int, int]]:
         order.append(max(rest, key=lambda i: _linked(terms, order, i)))
     reads = [ref for term in terms for ref in term.inputs]
     used = {ref[0] for ref in reads if not isinstance(ref, str)}
-    alike, seen = {}, dict[Any, int]()
+    alike, first = {}, dict[Any, int]()
     for i, term in enumerate(terms):
         if i in used:
             continue
         own = tuple("*" if reads.count(ref) == term.inputs.count(ref) else ref for ref in term.inputs)
         key = term.op, own, term.parameters
-        if key in seen:
-            alike[i] = seen[key]
-        seen[key] = i
+        if key in first:
+            alike[i] = first[key]
+        first[key] = i
     return tuple(order), alike
 
 
 def _linked(terms: Sequence[Term], order: Sequence[int], i: int) -> int:
     """How well a term is found from others: as what makes their inputs, or as what reads the same."""
-    made = any(ref[0] == i for j in order for ref in terms[j].inputs if not isinstance(ref, str))
+    reads_it = any(ref[0] == i for j in order for ref in terms[j].inputs if not isinstance(ref, str))
     reads = any(not isinstance(ref, str) and ref[0] in order for ref in terms[i].inputs)
     same = any(ref in terms[j].inputs for j in order for ref in terms[i].inputs)
-    return 3 * made + 2 * reads + same
+    return 3 * reads_it + 2 * reads + same
 
 
 _Bound: TypeAlias = dict[Ref, Reference]
@@ -135,7 +135,7 @@ class _Matcher:
     ) -> Iterator[Match]:
         """All matches that have these calls for the terms of these numbers."""
         if len(calls) == len(self.order):
-            match = self._made(calls, bound, numbers)
+            match = self._match(calls, bound, numbers)
             if match is not None:
                 yield match
             return
@@ -152,7 +152,7 @@ class _Matcher:
             if ref in term.inputs:
                 best = min(best, self.index.readers.get((tag, k), ()), key=len)
             if ref[0] == i:
-                best = min(best, self.index.made.get(k, ()) if tag == "var" else (), key=len)
+                best = min(best, self.index.writers.get(k, ()) if tag == "var" else (), key=len)
         wanted = self.nodes[i] if self.nodes else None
         return [each for each in best if each.op == term.op and wanted in (None, each.node.name)]
 
@@ -197,8 +197,8 @@ class _Matcher:
             return None
         return numbers
 
-    def _made(self, calls: Mapping[int, RuleCall], bound: _Bound, known: Mapping[str, Any]) -> Match | None:
-        """With its right side; None where it may not be replaced."""
+    def _match(self, calls: Mapping[int, RuleCall], bound: _Bound, known: Mapping[str, Any]) -> Match | None:
+        """The match with its right side; None where it may not be replaced."""
         rule, own = self.rule, tuple(calls[i] for i in range(len(calls)))
         match = Match(rule, own, {name: bound[name] for name in rule.inputs if name in bound})
         names = {value for term in rule.right for _, value in term.parameters if isinstance(value, str)}
@@ -213,7 +213,7 @@ class _Matcher:
         return None if shapes is None else replace(match, numbers=tuple(numbers), shapes=shapes)
 
     def _number(self, key: str, value: int | str, rank: int, known: Mapping[str, Any]) -> Any:
-        """Of the right side; what are rows of a matrix there may be several dimensions of a tensor."""
+        """A number of the right side; rows of a matrix there may be several dimensions of a tensor."""
         if isinstance(value, str):
             return known[value]
         if key not in _DIMS or self.rule.exact or rank == 1:

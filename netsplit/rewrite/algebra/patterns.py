@@ -66,10 +66,10 @@ class RuleCall:
 
 @dataclass(frozen=True)
 class RuleCalls:
-    """Of a graph. `by_op`, `made`: by variable; `readers`: by what is read, each once."""
+    """The calls of a graph: `by_op`, `writers` by variable, `readers` by what is read, each once."""
 
     by_op: Mapping[str, Sequence[RuleCall]]
-    made: Mapping[str, Sequence[RuleCall]]
+    writers: Mapping[str, Sequence[RuleCall]]
     readers: Mapping[Reference, Sequence[RuleCall]]
 
 
@@ -81,7 +81,7 @@ def shape_of(graph: Graph, reference: Reference) -> Shape:
 @once_of
 def calls_of(graph: Graph) -> RuleCalls:
     """All that rules may be about."""
-    by_op, made, readers = (defaultdict[Any, list[RuleCall]](list) for _ in range(3))
+    by_op, writers, readers = (defaultdict[Any, list[RuleCall]](list) for _ in range(3))
     written_roots = {root for node in graph for root in written_storages(graph, node)}
     within = {name for unit in graph.units for name in unit}
     for node in graph if graph.autocast is None else ():
@@ -92,10 +92,10 @@ def calls_of(graph: Graph) -> RuleCalls:
                 continue
             by_op[call.op].append(call)
             for k in call.outputs:
-                made[k].append(call)
+                writers[k].append(call)
             for reference in dict.fromkeys(call.inputs):
                 readers[reference].append(call)
-    return RuleCalls(by_op, made, readers)
+    return RuleCalls(by_op, writers, readers)
 
 
 def _is_plain(graph: Graph, call: RuleCall, written_roots: set[str]) -> bool:
@@ -121,12 +121,12 @@ def _calls(graph: Graph, node: Node) -> Iterator[RuleCall]:
 
 
 def _function(graph: Graph, node: Node) -> Function | None:
-    """Of each element, with a result of its own, without chance."""
+    """An operator that maps each element, with a result of its own, without chance; None for others."""
     given = read_by(node)
     if node.op.startswith(CALL) or len(given) != 1 or len(node.outputs) != 1:
         return None
-    made = graph.variables[node.outputs[0]]
-    if made.shape != shape_of(graph, given[0]) or made.alias_of is not None:
+    output = graph.variables[node.outputs[0]]
+    if output.shape != shape_of(graph, given[0]) or output.alias_of is not None:
         return None
     if torch.Tag.pointwise not in resolve(node.op).tags or node_draws(node):
         return None
@@ -172,12 +172,12 @@ _READINGS: dict[str, _Reading] = {
     "aten.mean.dim": _Reading("mean", "self", {"dim": "dim"}),
     "aten.embedding.default": _Reading("embedding", "weight indices"),
 }
-"""Of several of one operator of the rules, the first that takes as many tensors is written."""
+"""Where several read as one operator of the rules, the first that takes as many tensors is written."""
 
 
 @cache
 def _schema(op: str) -> tuple[tuple[str, Any, bool], ...]:
-    """Of every argument: name, default, whether it is a list of numbers."""
+    """(name, default, whether it is a list of numbers) of every argument."""
     return tuple((a.name, a.default_value, "List[int]" in str(a.type)) for a in resolve(op)._schema.arguments)
 
 
@@ -234,7 +234,7 @@ _BAG = "aten.embedding_bag.padding_idx"
 
 
 def _bag(graph: Graph, node: Node) -> RuleCall | None:
-    """Of bags of one size: a table of indices, made flat for it."""
+    """An embedding bag of bags of one size: it reads a table of indices, made flat for it."""
     table, *rest = read_by(node)
     mode, plain = node.args[4:5], (False, *node.args[4:5], False, None, False, None)
     makers = [graph.variables[k].producer for tag, k in rest if tag == "var"]

@@ -78,7 +78,7 @@ def _splits(rule: Rule) -> bool:
 
 @cache
 def _axioms(rules: tuple[Rule, ...], splits: bool, parallel: bool) -> list[Any]:
-    """Of the rules that are about such operators.
+    """The axioms that the rules about such operators need.
 
     Where there are splits, which are where a concat met, a concat of three is two different ones.
     """

@@ -60,7 +60,7 @@ class Term:
     inputs: tuple[Ref, ...]
     parameters: tuple[tuple[str, int | str], ...] = ()
 
-    def of(self, key: str) -> int | str | None:
+    def value(self, key: str) -> int | str | None:
         """A parameter's value."""
         return dict(self.parameters).get(key)
 
@@ -84,7 +84,7 @@ class Rule:
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """Of both sides."""
+        """The terms of both sides."""
         return (*self.left, *self.right)
 
     @property
@@ -124,7 +124,7 @@ class Rule:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rule:
-        """Of its fields, after JSON.
+        """A rule from its fields, after JSON.
 
         Raises:
             RewriteError: they are something else.
@@ -174,7 +174,7 @@ class Algebra:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Algebra:
-        """Of what `to_dict` gave, after JSON.
+        """Reads what `to_dict` gave, after JSON.
 
         Raises:
             RewriteError: it is something else.

@@ -22,7 +22,7 @@ __all__ = ["right_shapes"]
 def right_shapes(
     rule: Rule, left: Mapping[Ref, Shape], numbers: Sequence[Mapping[str, Any]]
 ) -> dict[Ref, Shape] | None:
-    """Of every input and output of the right side's terms; None: they do not go together.
+    """Shapes of every input and output of the right side's terms; None: they do not go together.
 
     Args:
         left: of the inputs, and of what the left side's terms make.
@@ -32,7 +32,7 @@ def right_shapes(
     outputs = {right: left[ref] for ref, right in rule.outputs}
 
     def size(ref: Ref, dim: int) -> int | None:
-        """Of a dimension, which may be counted from the last; None: no reader says."""
+        """The size of a dimension, which may be counted from the last; None: no reader says."""
         if ref in shapes or ref in outputs:
             return shapes.get(ref, outputs.get(ref, ()))[dim]
         reads = ((u, p) for u, term in enumerate(rule.right) for p, own in enumerate(term.inputs))
@@ -67,15 +67,15 @@ def right_shapes(
                 if parts.count(None) > 1:
                     return None
                 sizes = tuple(rest if part is None else part for part in parts)
-            made = _made(term.op, given, tuple(numbers[i].items()), sizes)
-            shapes |= {(i, j): shape for j, shape in enumerate(made)}
+            output_shapes = _output_shapes(term.op, given, tuple(numbers[i].items()), sizes)
+            shapes |= {(i, j): shape for j, shape in enumerate(output_shapes)}
     except (KeyError, IndexError, ValueError, RuntimeError):
         return None
     return shapes if all(shapes.get(right) == shape for right, shape in outputs.items()) else None
 
 
 @lru_cache(maxsize=1 << 14)
-def _made(
+def _output_shapes(
     op: Operator, given: tuple[Shape, ...], numbers: tuple[tuple[str, Any], ...], sizes: Shape
 ) -> list[Shape]:
     """Raises ValueError, RuntimeError: these cannot be computed with."""
@@ -89,5 +89,5 @@ def _made(
     tensors = [torch.empty(x, dtype=kind, device="meta") for x, kind in zip(given, kinds, strict=True)]
     named = [("var", str(j)) for j in range(len(given))]
     ((aten, args, _),) = written(op, named, given, dict(numbers), sizes)
-    made = resolve(aten)(*decode(args, lambda tag, k: tensors[int(k)]))
-    return [tuple(each.shape) for each in ([made] if isinstance(made, torch.Tensor) else made)]
+    results = resolve(aten)(*decode(args, lambda tag, k: tensors[int(k)]))
+    return [tuple(each.shape) for each in ([results] if isinstance(results, torch.Tensor) else results)]

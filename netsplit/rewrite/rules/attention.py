@@ -25,10 +25,10 @@ def _attention(call: SplitCall) -> Ways:
         cut: dict[Place, Where] = {place: Where(axis) for place in places}
         return Way(out[axis], cut | masked(axis), (Cat(Where(axis)),))
 
-    def those_with(axis: int) -> list[Place]:
+    def inputs_with(axis: int) -> list[Place]:
         return [k for k in ("query", "key", "value") if call.shape(k)[axis] == out[axis]]
 
-    ways: Ways = {d: way(d, *those_with(d)) for d in range(rank - 2)}
+    ways: Ways = {d: way(d, *inputs_with(d)) for d in range(rank - 2)}
     heads = rank - 3
     few, of_values = [call.shape(k)[heads] if rank > 2 else 1 for k in ("key", "value")]
     if call["enable_gqa"] and few != of_values:
@@ -50,7 +50,7 @@ def _attention(call: SplitCall) -> Ways:
 
 
 def _recurrence(call: SplitCall) -> Ways:
-    """By samples: the output has them in one dimension, states in their second."""
+    """Cuts by samples: the output has them in one dimension, states in their second."""
     if call.rank("input") != 3:
         return {}
     samples = 0 if call["batch_first"] else 1

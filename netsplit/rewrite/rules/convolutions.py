@@ -20,7 +20,7 @@ __all__ = ["RULES"]
 
 
 def _convolution(transposed: bool | None) -> Rule:
-    """Of weights [out, in of a group, ...], or, where it is transposed, [in, out of a group, ...].
+    """The rule for weights [out, in of a group, ...], or, transposed, [in, out of a group, ...].
 
     `transposed`: None: its arguments say it.
     """

@@ -22,7 +22,7 @@ _ALSO = (
 
 
 def is_elementwise(op: str) -> bool:
-    """By torch's own tag."""
+    """Whether torch tags the operator as pointwise."""
     return op.count(".") == 2 and torch.Tag.pointwise in resolve(op).tags
 
 
@@ -36,7 +36,7 @@ def elementwise(call: SplitCall) -> Ways:
 
 
 def _prelu(call: SplitCall) -> Ways:
-    """Of one slope, or one for every channel."""
+    """Cuts a PReLU of one slope, or of one for every channel."""
     if call.rank("self") < 2:
         return {}
     own: dict[Place, int] = {} if call.shape("weight") in ((), (1,)) else {"weight": 0}

@@ -26,7 +26,7 @@ _NONE, _MEAN, _SUM = 0, 1, 2  # as operators have their argument `reduction`
 
 
 def _of_pairs(call: SplitCall) -> Ways:
-    """Of an input and a target in the same places: along any of their dimensions."""
+    """Cuts a loss of an input and a target of one shape along any dimension."""
     if call.shape("self") != call.shape("target"):
         return {}
     if call["reduction"] == _NONE:
@@ -45,7 +45,7 @@ def _of_pairs(call: SplitCall) -> Ways:
 
 
 def _of_classes(call: SplitCall) -> Ways:
-    """Of scores [samples, classes, ...] and the numbers of classes [samples, ...]."""
+    """Cuts a loss of scores [samples, classes, ...] and the numbers of classes [samples, ...]."""
     rank = call.rank("self")
     if rank < 2 or call.rank("target") != rank - 1:
         return {"self.0": "its targets are probabilities, or a single one"} if rank >= 2 else {}

@@ -43,7 +43,7 @@ def _by_channel(call: SplitCall) -> dict[Place, int]:
 
 
 def _batch_norm(call: SplitCall) -> Ways:
-    """By channel; parts write their own part of the running statistics, on one device."""
+    """Cuts by channel; parts write their own part of the running statistics, on one device."""
     if _are_parts(call):
         return {}
     dims = _by_channel(call)

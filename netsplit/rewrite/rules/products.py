@@ -79,7 +79,7 @@ def _with_addend(first: str, second: str, batched: bool) -> Rule:
 
 
 def _matmul(call: SplitCall) -> Ways:
-    """As numpy has it: the last two dimensions are those of matrices, those before broadcast."""
+    """Cuts a product as numpy has it: the last two dimensions are matrices, those before broadcast."""
     left, right = call.rank("self"), call.rank("other")
     if min(left, right) < 2:
         return {}
@@ -95,7 +95,7 @@ def _matmul(call: SplitCall) -> Ways:
 
 
 def _einsum(call: SplitCall) -> Ways:
-    """By every letter: those that are summed over, by their own name, leave partial sums."""
+    """Cuts by every letter; those that are summed over leave partial sums."""
     inside, _, outside = str(call["equation"]).replace(" ", "").partition("->")
     if "." in inside:
         return {}

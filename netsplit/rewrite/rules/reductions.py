@@ -30,7 +30,7 @@ def _softmax(call: SplitCall) -> Ways:
 
 
 def _reduction(call: SplitCall) -> Ways:
-    """By what is kept; sums and means by what they go over, which leaves partial ones."""
+    """Cuts by what is kept; sums and means also by what they go over, which leaves partial ones."""
     rank = call.rank("self")
     dims = call["dim"]
     dims = [dims] if isinstance(dims, int) else dims

@@ -32,24 +32,24 @@ def _reshape(call: SplitCall) -> Ways:
     """
     before, after = call.shape("self"), call.output
     ways: Ways = {}
-    for own, made in _groups(before, after):
-        for axis in made:
-            behind = _behind(after, made, axis)
-            for d in own:
-                if where := _lies_in(after[axis], behind, before[d], _behind(before, own, d), d):
+    for old_dims, new_dims in _groups(before, after):
+        for axis in new_dims:
+            inner = _inner_size(after, new_dims, axis)
+            for d in old_dims:
+                if where := _lies_in(after[axis], inner, before[d], _inner_size(before, old_dims, d), d):
                     ways[axis] = _reshaped(after, after[axis], where, Where(axis))
                     break
             else:
-                ways |= _of_several(before, after, own, axis, behind)
+                ways |= _of_several(before, after, old_dims, axis, inner)
     return ways
 
 
 def _of_several(
-    before: Sequence[int], after: Sequence[int], own: Sequence[int], axis: int, behind: int
+    before: Sequence[int], after: Sequence[int], own: Sequence[int], axis: int, inner: int
 ) -> Ways:
     ways: Ways = {}
     for d in own:
-        where = _lies_in(before[d], _behind(before, own, d), after[axis], behind, axis)
+        where = _lies_in(before[d], _inner_size(before, own, d), after[axis], inner, axis)
         if where and before[d] > 1:
             key = f"self.{d}" if axis in ways else axis
             ways[key] = _reshaped(after, before[d], Where(d), where)
@@ -61,20 +61,20 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int]
     groups = []
     i = j = 0
     while i < len(before) or j < len(after):
-        own, made = list(range(i, min(i + 1, len(before)))), list(range(j, min(j + 1, len(after))))
-        i, j = i + len(own), j + len(made)
-        while (p := prod(before[d] for d in own)) != (q := prod(after[d] for d in made)):
+        old_dims, new_dims = list(range(i, min(i + 1, len(before)))), list(range(j, min(j + 1, len(after))))
+        i, j = i + len(old_dims), j + len(new_dims)
+        while (p := prod(before[d] for d in old_dims)) != (q := prod(after[d] for d in new_dims)):
             if p < q:
-                own.append(i)
+                old_dims.append(i)
                 i += 1
             else:
-                made.append(j)
+                new_dims.append(j)
                 j += 1
-        groups.append((own, made))
+        groups.append((old_dims, new_dims))
     return groups
 
 
-def _behind(shape: Sequence[int], group: Sequence[int], dim: int) -> int:
+def _inner_size(shape: Sequence[int], group: Sequence[int], dim: int) -> int:
     """Elements of a group from one index of a dimension to the next."""
     return prod(shape[d] for d in group if d > dim)
 
@@ -165,7 +165,7 @@ def _but_one(removed: bool) -> Rule:
 
 
 def _taken_apart(call: SplitCall) -> Ways:
-    """As `_but_one`; equal pieces along `dim` can be cut alike, each one."""
+    """Cuts as `_but_one`; equal pieces along `dim` can be cut alike, each one."""
     ways = _but_one(False)(call)
     over = call.number("dim") % call.rank("self")
     pieces = {shape[over] for shape in call.outputs()}

@@ -42,7 +42,7 @@ FACTORIES = frozenset(factories.RULES)
 
 
 def ways_of(call: SplitCall) -> Ways:
-    """Of an operator without a rule, or of tensors that have no dimension or no element, none."""
+    """The ways to cut an operator; none without a rule, or where a tensor has no dimension or no element."""
     shapes = [call.output] if call.node.op in FACTORIES else [call.shape(place) for place in call.tensors]
     if not any(shape and prod(shape) for shape in shapes):
         return {}

@@ -27,7 +27,7 @@ class Cut:
 
 
 def cut_state(cut: Cut) -> State:
-    """As a part of a checkpoint."""
+    """The cut as a part of a checkpoint."""
     return {f"cut.{key}": value for key, value in asdict(cut).items()}
 
 
@@ -42,13 +42,13 @@ def saved_cut(folder: Path) -> Cut | None:
         return None
 
 
-def change_of_cut(folder: Path, graph: Graph, here: Cut) -> str | None:
+def change_of_cut(folder: Path, graph: Graph, now: Cut) -> str | None:
     """What goes on otherwise, in words, where a checkpoint's training cut its batches in another way.
 
     None: the same way, or nothing but rounding depends on it.
     """
     before = saved_cut(folder)
-    if before is None or before == here:
+    if before is None or before == now:
         return None
     own = unreplicable(graph, graph.nodes)
     reasons = {
@@ -56,10 +56,10 @@ def change_of_cut(folder: Path, graph: Graph, here: Cut) -> str | None:
         f"the forward writes '{own}' once for every micro-batch": own is not None,
         "random operators draw for every micro-batch anew": any(map(node_draws, graph)),
     }
-    told = [reason for reason, holds in reasons.items() if holds]
-    if not told:
+    changes = [reason for reason, holds in reasons.items() if holds]
+    if not changes:
         return None
     return (
-        f"it was trained with {before}, and here are {here}: {' and '.join(told)}, so that training goes on "
-        f"otherwise than it would have (schedule.microbatches={before.microbatches} takes as many)"
+        f"it was trained with {before}, and here are {now}: {' and '.join(changes)}, so that training goes "
+        f"on otherwise than it would have (schedule.microbatches={before.microbatches} takes as many)"
     )

@@ -161,7 +161,7 @@ def write_checkpoint(
 
 
 def _remove(temporary: Path) -> None:
-    """Also where devices that were interrupted are still writing a last file into it."""
+    """Removes a folder, also while interrupted devices still write a last file into it."""
     for _ in range(_REMOVALS):
         shutil.rmtree(temporary, ignore_errors=True)
         if not temporary.exists():
@@ -262,7 +262,7 @@ class Saved:
 
     @property
     def names(self) -> list[str]:
-        """Of the model's tensors."""
+        """Names of the model's tensors."""
         return [place.removeprefix("model.") for place in self.entries if place.startswith("model.")]
 
     def below(self, start: str) -> dict[str, str]:

@@ -100,7 +100,7 @@ class Holder:
             return Refusal(reason_of(error))
 
     def take(self, saved: Saved) -> list[str]:
-        """As `load`, of what is open already; raises what that answers as a refusal."""
+        """Loads what is open already; raises what `load` answers as a refusal."""
         _check_scheduler(self.share.scheduler, saved)
         own: State = {}
         for name, tensor in self.share.kept.items():
@@ -147,7 +147,7 @@ class Holder:
 
 
 def draws_state(counter: DrawCounter) -> State:
-    """Where the draws stand, as a part of a checkpoint."""
+    """The draws' position as a part of a checkpoint."""
     return {f"draws.{key}": value for key, value in asdict(counter).items()}
 
 
@@ -229,7 +229,7 @@ def _load_averaged_model(averages: AveragedModel, model: nn.Module, saved: Saved
 
 
 def _scaler_state(share: Share) -> dict[str, Any]:
-    """As ``torch.amp.GradScaler.state_dict`` has it."""
+    """The scaler's state as ``torch.amp.GradScaler.state_dict`` has it."""
     scale = share.scale
     if scale is None:
         return {}
@@ -376,11 +376,11 @@ def _moments(share: Share, saved: Saved, name: str, group: Mapping[str, Any]) ->
     for place in saved.below(_state(share.whole(name))).values():
         kind = saved.kind(place)
         scalar = kind is not None and kind[1] == ()
-        here = bool(on_device) if scalar else share.moments is None
+        on_parameter = bool(on_device) if scalar else share.moments is None
         shape = (
             parameter.shape if region is not None and kind is not None and kind[1] == region.shape else None
         )
-        wanted[place] = saved.blank(place, parameter.device if here else None, shape)
+        wanted[place] = saved.blank(place, parameter.device if on_parameter else None, shape)
     return wanted
 
 

@@ -73,7 +73,7 @@ def put_tensor(state: dict[str, Any], key: str, tensor: Tensor, region: Region |
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], regions: Mapping[str, Region]) -> dict[str, Tensor]:
-    """By the model's own names; parts, which `regions` names, put together."""
+    """Tensors by the model's own names; parts, which `regions` names, put together."""
     whole: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         region = regions.get(name)

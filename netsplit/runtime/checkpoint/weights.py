@@ -164,7 +164,7 @@ def weight_source_of(
 
 @dataclass(frozen=True)
 class SafetensorsWeights:
-    """Of a safetensors file, or of a folder of them, as Hugging Face's ``save_pretrained`` writes it.
+    """Weights from a safetensors file, or a folder of them, as Hugging Face's ``save_pretrained`` writes it.
 
     Args:
         path: the file, the index of several, or the folder with the shards and perhaps their index.
@@ -196,7 +196,7 @@ class SafetensorsWeights:
 
 @dataclass(frozen=True)
 class CheckpointWeights:
-    """Of a checkpoint of ``torch.distributed.checkpoint``: NetSplit's own, or another's.
+    """Weights from a checkpoint of ``torch.distributed.checkpoint``: NetSplit's own, or another's.
 
     Args:
         folder: of the checkpoint.
@@ -293,13 +293,13 @@ class SeededWeights:
         kind = type(module).__name__
         if not callable(getattr(module, "reset_parameters", None)):
             raise ConfigError(f"'{path}' has no first values, as {kind} has no reset_parameters: {how}")
-        made: Any = deepcopy(module).to_empty(device="cpu", recurse=False)
+        fresh: Any = deepcopy(module).to_empty(device="cpu", recurse=False)
         with torch.no_grad():
-            for _, tensor in _own(made):
+            for _, tensor in _own(fresh):
                 tensor.fill_(_nothing(tensor.dtype))
         with _drawing_by(self.seed, path):
-            made.reset_parameters()
-        tensors = {name: tensor.detach() for name, tensor in _own(made)}
+            fresh.reset_parameters()
+        tensors = {name: tensor.detach() for name, tensor in _own(fresh)}
         for name, tensor in tensors.items():
             nothing = torch.full((), _nothing(tensor.dtype), dtype=tensor.dtype)
             if tensor.dtype != torch.bool and tensor.isclose(nothing, 0, 0, equal_nan=True).any():

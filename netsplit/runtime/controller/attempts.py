@@ -139,17 +139,17 @@ class LossWords:
 
     def __init__(self, rule: OnNonFinite | None, cut_said: bool = False) -> None:
         self.rule = rule
-        self._said = False  # that losses are not finite, since the last that was
+        self._warned = False  # that losses are not finite, since the last that was
         self._uneven_said = cut_said  # that micro-batches have different numbers of targets that count
         self._zeros_said = False  # that zeros were taken where there was no gradient
 
     @property
     def of_nonfinite(self) -> bool:
         """Whether there is something to be said of one that is not finite."""
-        return self.rule is not None and not (self.rule == "warn" and self._said)
+        return self.rule is not None and not (self.rule == "warn" and self._warned)
 
     def stepped_on(self, said: str) -> bool:
-        """Of one that devices have stepped on already: it is trained.
+        """Say that devices have stepped on this loss already; True: it is trained.
 
         Raises:
             NonFiniteError: the rule says so.
@@ -158,11 +158,11 @@ class LossWords:
         if self.rule == "stop":
             raise NonFiniteError(f"{said} (on_nonfinite=warn trains on).")
         log.warning("%s", said)
-        self._said = True
+        self._warned = True
         return True
 
     def taken_back(self, said: str) -> bool:
-        """Of one whose batch was taken back; whether to train it yet.
+        """Say that this loss's batch was taken back; whether to train it yet.
 
         Raises:
             NonFiniteError: the rule says so.
@@ -172,11 +172,11 @@ class LossWords:
                 f"{said}: {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip leaves it out)."
             )
         log.warning("%s; %s", said, "it is left out" if self.rule == "skip" else "trained on all the same")
-        self._said = True
+        self._warned = True
         return self.rule == "warn"
 
     def zeros(self) -> None:
-        """Of gradients of which there was none, where devices have stepped already."""
+        """Say once that devices stepped on zeros where there was no gradient."""
         if not self._zeros_said:
             self._zeros_said = True
             log.warning(
@@ -186,8 +186,8 @@ class LossWords:
             )
 
     def trained(self, program: Program, loss: float, outputs: Mapping[Key, float], iteration: int) -> None:
-        """Of one that is about to be stepped on."""
-        self._said = self._said and not math.isfinite(loss)
+        """Note a loss that is about to be stepped on."""
+        self._warned = self._warned and not math.isfinite(loss)
         numbers = None if self._uneven_said else uneven(program, outputs)
         if numbers is not None:
             self._uneven_said = True

@@ -30,7 +30,7 @@ __all__ = ["HeldState", "LoadedPrograms", "graphs_of", "light", "tell"]
 
 
 def tell(pool: WorkerPool, graphs: list[Graph], *others: Any) -> None:
-    """Before they are sent graphs, an optimiser and such, whose code then finds what it finds here."""
+    """Tell workers the surroundings, so that code sent later finds what it finds here."""
     calls = [call for graph in graphs for call in graph.calls.values()]
     pool.carried |= dict.fromkeys(carried_modules([*calls, *(each for each in others if each is not None)]))
     pool.call(_take, settings())
@@ -92,13 +92,13 @@ class LoadedPrograms:
         )
 
     def number(self, program: Program) -> int:
-        """Of a program among those that the workers have; one that is new is sent to them."""
+        """The number of a program among those that the workers have; a new one is sent to them."""
         for number, known in enumerate(self._every):
             if known is program:
                 return number
         began = time.perf_counter()
-        here = {k: home for each in self._every for k, home in each.initializer_device.items()}
-        missing = {k: home for k, home in program.initializer_device.items() if k not in here}
+        homes = {k: home for each in self._every for k, home in each.initializer_device.items()}
+        missing = {k: home for k, home in program.initializer_device.items() if k not in homes}
         values = {**self.values, **program.graph.constants}
         new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
         for k in missing:
@@ -137,7 +137,7 @@ def light(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class HeldState:
-    """Of the workers that train by a program.
+    """The training state that the workers of a program hold.
 
     Args:
         loaded: all programs that they have.
@@ -156,7 +156,7 @@ class HeldState:
         return whole_tensors(tensors, regions)
 
     def late(self) -> dict[str, Tensor]:
-        """Of the initializers that later programs brought and that are no constants."""
+        """Values of the initializers that later programs brought and that are no constants."""
         late = self.loaded.late
         return {k: t for k, t in self.tensors().items() if k in late} if late else {}
 
@@ -199,12 +199,12 @@ class HeldState:
         return list(dict.fromkeys(change for answer in answers for change in answer))
 
     def copies(self) -> Copies:
-        """Of parameters, on every device."""
+        """The copies of parameters on every device."""
         held = {name: self.program.copies_on(name) for name in self.program.devices}
         return Copies(held, bool(self.program.replicas))
 
     def _rules(self) -> CheckpointRules:
-        """Of the training alone: what later programs brought is the controller's to keep."""
+        """The rules for the training alone: what later programs brought is the controller's to keep."""
         constants = frozenset(k for program in self.loaded for k in program.graph.constants)
         return CheckpointRules(
             {k: init.aliases for k, init in self.program.graph.initializers.items()},

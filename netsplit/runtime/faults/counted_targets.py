@@ -29,7 +29,7 @@ _SAME = 1e-6  # relative
 
 @dataclass
 class CountedTargets:
-    """Of one device and iteration, by (loss, micro-batch)."""
+    """Weights of counted targets of one device and iteration, by (loss, micro-batch)."""
 
     numbers: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     microbatch: int = 0
@@ -52,8 +52,8 @@ class CountedTargets:
                 continue
             ignored = options.get("ignore_index", -100)
             with module.graph.inserting_before(node):
-                told = (node.name, options["target"], options.get("weight"), ignored)
-                module.graph.call_function(self._note, told)
+                arguments = (node.name, options["target"], options.get("weight"), ignored)
+                module.graph.call_function(self._note, arguments)
         module.recompile()
 
     def _note(self, name: str, targets: Tensor, weights: Tensor | None, ignored: int) -> None:
@@ -69,8 +69,8 @@ class CountedTargets:
     def _counted(self, name: str, number: Tensor) -> None:
         self.numbers[name, self.microbatch] = number
 
-    def told(self) -> dict[tuple[str, int], float]:
-        """To stand among the iteration's outputs."""
+    def outputs(self) -> dict[tuple[str, int], float]:
+        """The numbers to stand among the iteration's outputs."""
         return {(_START + name, i): float(number) for (name, i), number in self.numbers.items()}
 
 
@@ -83,7 +83,7 @@ def _by_loss(outputs: Mapping[tuple[str, int], float]) -> dict[str, dict[int, fl
 
 
 def none_counts(outputs: Mapping[tuple[str, int], float]) -> str:
-    """In words, of a micro-batch in which no target counts; empty where there is none."""
+    """Names a micro-batch in which no target counts; empty where there is none."""
     for each in _by_loss(outputs).values():
         for i, number in sorted(each.items()):
             if not number:

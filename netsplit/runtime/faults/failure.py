@@ -53,11 +53,11 @@ def failure_of(error: Exception, device: str, place: str, graph: Graph, at: int)
     """Args:
     place: ' at its …', the instruction.
     """
-    told = str(error).rstrip(".") if isinstance(error, NetSplitError) else f"raised {one_line(error)}"
+    reason = str(error).rstrip(".") if isinstance(error, NetSplitError) else f"raised {one_line(error)}"
     node = _node_of(error)
     operator = f", in {words_of_node(graph, node)}" if node in graph.nodes else ""
     trace = "".join(traceback.format_exception(error))
-    return BatchFailure(device, f"{told.rstrip('.')}{place}{operator}", at, trace)
+    return BatchFailure(device, f"{reason.rstrip('.')}{place}{operator}", at, trace)
 
 
 def words_of_node(graph: Graph, name: str) -> str:

@@ -13,7 +13,7 @@ __all__ = ["may_be_unlike", "require_as_captured", "require_steady"]
 
 
 def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Container[str]) -> None:
-    """Of what a segment has made of a batch that is trained.
+    """Check that a segment's results require gradients as in the example.
 
     Args:
         results: its outputs, or those that `may_be_unlike`.
@@ -41,7 +41,7 @@ def may_be_unlike(graph: Graph, outputs: Iterable[str]) -> tuple[str, ...]:
 
 
 def require_steady(program: Program, attempts: int) -> None:
-    """Of an iteration that is to be computed once more, as other gradients were left out than was taken.
+    """Check that an iteration may be computed once more after other gradients were left out than assumed.
 
     Each attempt knows those of one segment more, as gradients go from segment to segment.
 

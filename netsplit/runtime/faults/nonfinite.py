@@ -32,7 +32,7 @@ class Inspection:
     variables: set[tuple[str, int]] = field(default_factory=set)
     initializers: set[str] = field(default_factory=set)
 
-    def of(self, tensors: Mapping[str, Tensor]) -> None:
+    def inspect(self, tensors: Mapping[str, Tensor]) -> None:
         """Look at initializers."""
         self.initializers |= {k for k, tensor in tensors.items() if not is_finite(tensor.detach())}
 
@@ -57,7 +57,7 @@ class _Inspected(fx.Interpreter):
 def origin_of(
     program: Program, inspections: Sequence[Inspection], feeds: Sequence[Mapping[str, Tensor]]
 ) -> str:
-    """In words: the device, the operator and the micro-batch, or what of the batch or the model it was.
+    """Names the device, operator and micro-batch, or what of the batch or the model it was.
 
     Args:
         inspections: of the devices.

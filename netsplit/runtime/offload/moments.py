@@ -73,10 +73,10 @@ class HostMoments:
         names = {id(parameter): name for name, parameter in self.parameters.items()}
         for bucket in self.buckets:
             keys = [names[id(parameter)] for parameter in bucket]
-            here = {k: values[k] for k in keys}
-            values |= {k: self.host.bring(tensor) for k, tensor in here.items()}
+            on_host = {k: values[k] for k in keys}
+            values |= {k: self.host.bring(tensor) for k, tensor in on_host.items()}
             change(keys)
-            for k, tensor in here.items():
+            for k, tensor in on_host.items():
                 values[k] = tensor.copy_(values[k], non_blocking=self.host.pinned)
         self.host.settle()
 

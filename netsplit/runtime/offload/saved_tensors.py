@@ -63,10 +63,10 @@ class HostMemory:
         return tensor
 
     def like(self, tensor: Tensor) -> Tensor:
-        """Of the same dtype, shape and strides; its values are not set."""
+        """A tensor of the same dtype, shape and strides; its values are not set."""
         whole = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        here = self.empty(whole.untyped_storage().nbytes())
-        return shaped(here, tensor.dtype, 0, tensor.shape, tensor.stride())
+        memory = self.empty(whole.untyped_storage().nbytes())
+        return shaped(memory, tensor.dtype, 0, tensor.shape, tensor.stride())
 
     def take(self, tensor: Tensor) -> Tensor:
         """A copy here."""
@@ -140,30 +140,30 @@ class _Departed:
     def __init__(self, tensor: Tensor, host: HostMemory) -> None:
         self.host, self.version = host, tensor._version
         self.stays = False
-        self.here: Tensor | None = tensor
+        self.tensor: Tensor | None = tensor
         self.away: Tensor | None = None
 
     def leave(self) -> None:
         """Go to the host."""
-        assert self.here is not None
-        self.version = self.here._version
-        storage = self.here.untyped_storage()
+        assert self.tensor is not None
+        self.version = self.tensor._version
+        storage = self.tensor.untyped_storage()
         self.away = self.host.empty(storage.nbytes())
         self.away.copy_(flat(storage), non_blocking=self.host.pinned)
-        self.here = None
+        self.tensor = None
 
     def stay(self, tensor: Tensor) -> None:
         """It is on the device as long as this is."""
-        self.here, self.away, self.stays = tensor, None, True
+        self.tensor, self.away, self.stays = tensor, None, True
 
     def back(self) -> Tensor:
         """A tensor in its storage on the device."""
-        if self.here is None:
+        if self.tensor is None:
             assert self.away is not None
-            self.here, self.away = self.host.bring(self.away), None
+            self.tensor, self.away = self.host.bring(self.away), None
         if self.stays:
-            _check_version(self.here, self.version)
-        return self.here
+            _check_version(self.tensor, self.version)
+        return self.tensor
 
 
 class _SavedView(NamedTuple):
@@ -177,7 +177,7 @@ class _SavedView(NamedTuple):
 
 
 class SavedTensors:
-    """Of one forward of one segment.
+    """The tensors saved by one forward of one segment.
 
     Args:
         staying: tensors whose storages are not moved.
@@ -193,7 +193,7 @@ class SavedTensors:
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """Within, autograd saves through this."""
+        """Makes autograd save through this."""
         global _current
         _current = self
         try:
@@ -246,9 +246,9 @@ class SavedTensors:
 
     def _moves(self, tensor: Tensor) -> bool:
         plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
-        here = plain and tensor.device.type == self.host.device.type
+        on_device = plain and tensor.device.type == self.host.device.type
         # What stands for zeros in forward-mode derivatives has no memory.
-        return here and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+        return on_device and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
 
 
 def _unpack(saved: Tensor | _Staying | _SavedView) -> Tensor:

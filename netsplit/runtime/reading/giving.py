@@ -52,7 +52,7 @@ def give_samples(
 
 
 def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> None:
-    """Of the micro-batches that several workers read: so that no input is trained with another draw's target.
+    """Check micro-batches that several workers read: no input may be trained with another draw's target.
 
     Raises:
         UnlikeBatch: two have read different samples; nothing was computed.
@@ -60,8 +60,8 @@ def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> Non
     first: dict[int, tuple[int, str]] = {}
     for rank, own in enumerate(digests):
         for i, digest in own.items():
-            other, told = first.setdefault(i, (rank, digest))
-            if told != digest:
+            other, expected = first.setdefault(i, (rank, digest))
+            if expected != digest:
                 raise UnlikeBatch(
                     f"workers {pool.who(other)} and {pool.who(rank)} read different samples of micro-batch "
                     f"{i}, as a dataset does that draws from a generator of its own, or changes."
@@ -69,7 +69,7 @@ def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> Non
 
 
 def require_read(pool: WorkerPool, parts: Iterable[Any]) -> None:
-    """Of what each worker has of a batch, or why not.
+    """Check that each worker could read its part of a batch.
 
     Raises:
         ReadError: one could not read it, which has taken nothing from the model.

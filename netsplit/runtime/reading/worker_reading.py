@@ -84,7 +84,7 @@ def take_samples(worker: Worker, packed: bytes, probe: BatchPlace) -> tuple[str,
         shared: SharedSamples = cloudpickle.loads(packed)
         options: dict[str, Any] = {"seed": shared.seed, "drop_last": shared.drop_last}
         alone = Reader(Loader(shared.samples, shared.batch_size, **options))
-        told = digest_of(alone.batch(probe, probed(probe)))
+        digest = digest_of(alone.batch(probe, probed(probe)))
         loader = Loader(
             shared.samples, shared.batch_size, workers=shared.workers, prefetch=shared.prefetch, **options
         )
@@ -93,7 +93,7 @@ def take_samples(worker: Worker, packed: bytes, probe: BatchPlace) -> tuple[str,
     except Exception as error:  # whatever its code raises where it is rebuilt
         return "", one_line(error)
     worker.memory[_SAMPLES], worker.memory[_READER] = shared, Reader(loader)
-    return told, ""
+    return digest, ""
 
 
 def drop_samples(worker: Worker) -> None:
@@ -145,8 +145,10 @@ def _read(worker: Worker, program: Program, place: BatchPlace) -> Batch | BatchF
         inputs, targets = reader.batch(place, rows)
         batch = _batch(inputs, targets, shared)
     except NetSplitError as error:
-        told = str(error).rstrip(".")
-        return BatchFailure(device, f"cannot read its batch: {told}", -1, traceback.format_exc(), unread=True)
+        reason = str(error).rstrip(".")
+        return BatchFailure(
+            device, f"cannot read its batch: {reason}", -1, traceback.format_exc(), unread=True
+        )
     if batch is None or batch.samples != len(rows):
         return BatchFailure(device, "read a batch of another kind", -1, "", unlike=True)
     return batch

@@ -70,10 +70,10 @@ class Meeting:
             by_host.setdefault(host, []).append(rank)
         return Network.uniform(by_host, _NIC_BANDWIDTH, _INSIDE_BANDWIDTH, _NIC_LATENCY_S, _INSIDE_LATENCY_S)
 
-    def told(self, at: str, what: _Told | None) -> _Told:
+    def announced(self, at: str, what: _Told | None) -> _Told:
         """What the leader says, to all."""
-        told: _Told = self._round(at, None, lambda _: what)
-        return told
+        answer: _Told = self._round(at, None, lambda _: what)
+        return answer
 
     def objection(self, at: str, own: str) -> str:
         """The first that any of them has, for all; "" where none has."""
@@ -117,16 +117,16 @@ class Meeting:
         return [rank for rank in self.ranks if rank != self.leader]
 
     def _say(self, what: object, rank: int) -> None:
-        told = torch.frombuffer(bytearray(pickle.dumps(what)), dtype=torch.uint8)
-        for each in (torch.tensor([told.numel()]), told):
+        packed = torch.frombuffer(bytearray(pickle.dumps(what)), dtype=torch.uint8)
+        for each in (torch.tensor([packed.numel()]), packed):
             self._over(dist.isend, each.to(self.transport.device), rank)
 
     def _hear(self, rank: int) -> Any:
         size = torch.zeros(1, dtype=torch.int64, device=self.transport.device)
         self._over(dist.irecv, size, rank)
-        told = torch.empty(int(size), dtype=torch.uint8, device=self.transport.device)
-        self._over(dist.irecv, told, rank)
-        return pickle.loads(told.cpu().numpy().tobytes())
+        packed = torch.empty(int(size), dtype=torch.uint8, device=self.transport.device)
+        self._over(dist.irecv, packed, rank)
+        return pickle.loads(packed.cpu().numpy().tobytes())
 
     def _over(self, operation: Callable[..., dist.Work | None], tensor: Tensor, rank: int) -> None:
         try:
@@ -146,7 +146,7 @@ _meetings: WeakKeyDictionary[dist.ProcessGroup, dict[_Key, Meeting]] = WeakKeyDi
 
 
 def meeting_of(leader: int, ranks: tuple[int, ...], device: torch.device, timeout_s: float) -> Meeting:
-    """Of these processes, who all call this; the same again until ``torch.distributed`` is ended.
+    """The meeting of these processes, who all call this; the same until ``torch.distributed`` is ended.
 
     No group of its own: torch 2.13 names what members make alone (`use_local_synchronization`) by how many
     groups each has already, and hangs where that differs, as it does once there are meshes of some ranks.
@@ -158,9 +158,9 @@ def meeting_of(leader: int, ranks: tuple[int, ...], device: torch.device, timeou
     if key not in known:
         devices = {str(rank): device for rank in range(dist.get_world_size())}
         transport = ProcessTransport(devices, str(dist.get_rank()), timeout_s, in_order=True)
-        made = Meeting(leader, ranks, transport, timeout_s)
-        made.learn_hosts()
-        known[key] = made
+        meeting = Meeting(leader, ranks, transport, timeout_s)
+        meeting.learn_hosts()
+        known[key] = meeting
     known[key].timeout_s = timeout_s
     return known[key]
 
@@ -217,7 +217,7 @@ def redistribute(
     meeting.calls += 1
     name = f"redistribution {meeting.calls}"
     said = _asked(tensor, ways, placements, network, meeting) if own == leader else None
-    task = meeting.told(name, said)
+    task = meeting.announced(name, said)
     if wrong := task.wrong or meeting.objection(name, task.objection(tensor, (origin, mesh), placements)):
         raise ReshardError(wrong)
     meeting.plans.update(task.plans)
@@ -393,7 +393,7 @@ def _has_gradient(tensor: Tensor) -> bool:
 
 
 def _normal(placements: Sequence[Placement], shape: tuple[int, ...]) -> tuple[Placement, ...]:
-    """With dimensions counted from the first."""
+    """Placements with dimensions counted from the first."""
     return tuple(
         Shard(each.dim % len(shape)) if type(each) is Shard and shape else each for each in placements
     )

@@ -131,7 +131,7 @@ class _PieceMover:
             ) from error
 
     def _room(self, task: int) -> Tensor:
-        """For a slice that comes: its own place in the new piece where that is contiguous."""
+        """Memory for a slice that comes: its own place in the new piece where that is contiguous."""
         region = self.plan.tasks[task].region
         if self.new is not None and self.needed is not None and _inside(region, self.needed):
             place = self.new[_slices(region, self.needed)]
@@ -162,7 +162,7 @@ class _PieceMover:
                     place.copy_(self.flat[index].view(place.shape))
 
     def _at(self, region: Box) -> Tensor:
-        """Of the new piece."""
+        """The region in the new piece."""
         assert self.new is not None
         assert self.needed is not None
         return self.new[_slices(region, self.needed)]
@@ -189,5 +189,5 @@ def _inside(inner: Box, outer: Box) -> bool:
 
 
 def _slices(region: Box, within: Box) -> tuple[slice, ...]:
-    """Of the region, in a piece that is `within`."""
+    """The slices of a region in a piece that is `within`."""
     return tuple(slice(start - a, stop - a) for (start, stop), (a, _) in zip(region, within, strict=True))

@@ -112,7 +112,7 @@ def inventory(worker: Worker, copies: Copies) -> Inventory:
     share: Share = worker.memory["share"]
     if share.optimizer is not None and share.parameters:  # others need not have taken every step
         state[_ATTRIBUTES] = plain_attributes(share.optimizer)
-    tensors = {key: value for key, value in state.items() if _is_moved(value)}
+    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim() > 0}
     return Inventory(
         {key: TensorLayout.of(tensor) for key, tensor in tensors.items()},
         {
@@ -192,7 +192,7 @@ def _state(worker: Worker, copies: Copies) -> State:
 
 
 def _by_parts(share: Share) -> Share:
-    """As if every part were a tensor of its own: both plans have the same ones."""
+    """Moves as if every part were a tensor of its own: both plans have the same ones."""
     return replace(share, regions={})
 
 
@@ -247,7 +247,3 @@ def _is_dense(tensor: Tensor) -> bool:
             return False
         step *= size
     return True
-
-
-def _is_moved(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dim() > 0

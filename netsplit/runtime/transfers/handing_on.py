@@ -68,12 +68,12 @@ class HandingOn:
         """
         held_back = self.state.held_back
         while True:
-            behind: set[str] = set()  # peers to whom an earlier one is held back
+            waiting: set[str] = set()  # peers to whom an earlier one is held back
             for held in tuple(held_back):
-                if held.send.peer not in behind and self._hand_on(held):
+                if held.send.peer not in waiting and self._hand_on(held):
                     held_back.remove(held)
                 else:
-                    behind.add(held.send.peer)
+                    waiting.add(held.send.peer)
             if not wait or not held_back:
                 return
             self._await_next(held_back[0])
@@ -118,7 +118,7 @@ class HandingOn:
             held.total = self._messages(ins, self.empty_like(ins.variable, ins.microbatch))
 
     def _await_next(self, held: HeldBack) -> None:
-        """Until more has come of what it hands on."""
+        """Wait until more has come of what it hands on."""
         for key in held.keys:
             if key in self.state.arriving and not self.state.arriving[key][1].done():
                 recv, handle = self.state.arriving[key]
@@ -196,7 +196,7 @@ class HandingOn:
         return self._graph(ins.microbatch).variables[ins.source]
 
     def await_sends(self) -> None:
-        """Until others have all that was sent to them."""
+        """Wait until others have all that was sent to them."""
         self.hand_on(wait=True)
         for send, handle in self.state.sending.values():
             self.wait(send, send, handle)
@@ -220,7 +220,7 @@ class HandingOn:
             self.state.unfinished += ((ins, transfer, each) for each in under_way)
 
     def settle(self) -> None:
-        """Until all messages that the GPU's stream waits for are there; before the host reads a value.
+        """Wait for all messages that the GPU's stream waits for, before the host reads a value.
 
         Raises:
             WorkerError: one is late, naming it.

@@ -68,7 +68,7 @@ class Chunks:
         """How many are over, from the first on; as of the last time somebody asked or waited."""
 
     def wait_for_next(self, timeout_s: float) -> None:
-        """Until one more is over."""
+        """Wait until one more is over."""
         came = self.handles[self.over].wait(timeout_s)
         if self.parts and came.data_ptr() != self.parts[self.over].data_ptr():
             self.parts[self.over].copy_(came)

@@ -60,15 +60,15 @@ class Neighbours:
         name = f"netsplit-{uuid.uuid4().hex}"
         place = _place() if count > 1 and may_be_read() else ""
         door = _door(name, count) if place else None
-        told: list[Any] = [None] * count
-        dist.all_gather_object(told, (place, name) if door else ("", ""))
+        gathered: list[Any] = [None] * count
+        dist.all_gather_object(gathered, (place, name) if door else ("", ""))
         sockets: dict[int, socket.socket] = {}
         if door is not None:
-            names = {q: each[1] for q, each in enumerate(told) if each[0] == place}
+            names = {q: each[1] for q, each in enumerate(gathered) if each[0] == place}
             with door:
                 sockets = _connected(door, rank, names)
-        dist.all_gather_object(told, set(sockets))  # one may have given the other up meanwhile
-        return cls({q: each for q, each in sockets.items() if rank in told[q]})
+        dist.all_gather_object(gathered, set(sockets))  # one may have given the other up meanwhile
+        return cls({q: each for q, each in sockets.items() if rank in gathered[q]})
 
     def __contains__(self, rank: object) -> bool:
         return rank in self.wires
@@ -95,7 +95,7 @@ class Neighbours:
             wire.proceed()
 
     def await_any(self, seconds: float) -> None:
-        """Until something can proceed, or the seconds are over."""
+        """Wait until something can proceed, or the seconds are over."""
         for wire in self.wires.values():
             if wire.lost and not wire.left:
                 self.poll.unregister(wire.socket)
@@ -236,7 +236,7 @@ def may_be_read() -> bool:
 
 
 def _place() -> str:
-    """Where process numbers and names of sockets mean the same; nothing where the system does not say."""
+    """The space in which process numbers and socket names mean the same; "" where it is unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -246,7 +246,7 @@ def _place() -> str:
 
 
 def _door(name: str, count: int) -> socket.socket | None:
-    """Where this process can be reached by those of its host."""
+    """The socket by which processes of the same host reach this one."""
     with suppress(OSError):
         door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         door.bind(f"\0{name}")
@@ -290,9 +290,9 @@ def _introduced(peer: socket.socket, rank: int, token: Tensor) -> int | None:
         return None
     peer.send(_TOKEN.pack(rank, token.data_ptr(), token.numpy().tobytes()))
     other, address, expected = _TOKEN.unpack(peer.recv(_TOKEN.size))
-    seen = torch.zeros_like(token)
+    copied = torch.zeros_like(token)
     with suppress(OSError):
-        _read(pid, address, seen.data_ptr(), len(expected))
-    good = seen.numpy().tobytes() == expected
+        _read(pid, address, copied.data_ptr(), len(expected))
+    good = copied.numpy().tobytes() == expected
     peer.send(b"y" if good else b"n")
     return int(other) if peer.recv(1) == b"y" and good else None

@@ -46,7 +46,7 @@ GROUP_MARGIN_S = 60.0
 
 
 def group_timeout(timeout_s: float) -> timedelta:
-    """Of a group: above every wait that a device ends itself, so that its sentence comes first."""
+    """A group's timeout, above every wait that a device ends itself, so that its sentence comes first."""
     return timedelta(seconds=max(timeout_s, COMPILING_S) + GROUP_MARGIN_S)
 
 
@@ -184,7 +184,7 @@ class ProcessTransport:
         return coming + going
 
     def _collecting(self, devices: tuple[str, ...]) -> torch.device:
-        """Where a collective has its tensors."""
+        """The device on which a collective has its tensors."""
         nccl = all(self.devices[name].type == "cuda" for name in devices)
         return self.device if nccl else torch.device("cpu")
 

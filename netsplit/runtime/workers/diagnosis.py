@@ -95,14 +95,14 @@ def diagnose(findings: Findings, who: Callable[[int], str], doing: str) -> str:
         raised = f"worker {who(r)} raised {error}{_where(findings, r, doing)}"
         causes.append(f"worker {who(r)}: {error}" if known else raised)
     causes += [f"worker {who(r)} hangs{_where(findings, r, doing)}" for r in findings.hanging]
-    told = [reply.error for reply in findings.replies.values() if reply.error and reply.waited]
-    told += [
+    effects = [reply.error for reply in findings.replies.values() if reply.error and reply.waited]
+    effects += [
         f"{who(r)} stood{findings.standings[r].where}"
         for r in findings.busy
         if r in findings.standings and r not in findings.hanging
     ]
     cure = " (raise cluster.timeout_s if it is only slow)" if findings.quiet or findings.hanging else ""
-    return "; ".join(part.rstrip(".") for part in [*causes, *told]) + cure + "."
+    return "; ".join(part.rstrip(".") for part in [*causes, *effects]) + cure + "."
 
 
 def _where(findings: Findings, rank: int, doing: str) -> str:

@@ -14,6 +14,8 @@ from typing import NoReturn
 
 __all__ = ["end_with_controller", "leave", "start_guard"]
 
+_GRACE_S = 2.0  # for a process to end by itself
+
 _guards: list[subprocess.Popen[bytes]] = []
 
 # It sees the connection's end without reading from it, and ends with the worker: it must not keep the
@@ -43,18 +45,17 @@ if os.getppid() == worker:
 """
 
 
-def start_guard(connection: int, agent: int, grace_s: float = 2.0) -> None:
+def start_guard(connection: int, agent: int) -> None:
     """Guard this process, where the system has the means (Linux).
 
     Args:
         connection: file descriptor of the connection whose end is this process's.
         agent: process whose end is this process's too.
-        grace_s: seconds for this process to end by itself.
     """
     if sys.platform != "linux":
         return
     command = [sys.executable, "-I", "-S", "-c", _GUARD, str(connection), str(os.getpid()), str(agent)]
-    _guards.append(subprocess.Popen([*command, str(grace_s)], pass_fds=(connection,)))
+    _guards.append(subprocess.Popen([*command, str(_GRACE_S)], pass_fds=(connection,)))
 
 
 def end_with_controller() -> None:

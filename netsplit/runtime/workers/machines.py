@@ -41,15 +41,15 @@ def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
     for hello, own in zip(pool.hellos, pool.call(_processors), strict=True):
         allowed.setdefault(hello.host, []).append(own)
     on_cpu = [torch.device(device.torch_device).type == "cpu" for device in devices]
-    several = len({model for model, here in zip(models, on_cpu, strict=True) if here}) > 1
+    several = len({model for model, is_cpu in zip(models, on_cpu, strict=True) if is_cpu}) > 1
     return tuple(
         replace(
             device,
             host=hello.host,
             processors=shared_processors(allowed[hello.host]),
-            kind=f"{device.kind} {model}" if several and here else device.kind,
+            kind=f"{device.kind} {model}" if several and is_cpu else device.kind,
         )
-        for device, hello, model, here in zip(devices, pool.hellos, models, on_cpu, strict=True)
+        for device, hello, model, is_cpu in zip(devices, pool.hellos, models, on_cpu, strict=True)
     )
 
 

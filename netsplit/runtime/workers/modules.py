@@ -33,7 +33,7 @@ class ModulesSeen:
 
     @classmethod
     def here(cls) -> ModulesSeen:
-        """Of this process."""
+        """The modules of this process."""
         path = tuple(os.path.abspath(entry) for entry in sys.path if isinstance(entry, str))
         return cls(path, tuple(shadowing(path, sys.modules)))
 

@@ -76,7 +76,7 @@ class Watchdog:
         self.began = time.monotonic()
         self.alive: dict[int, float] = {}
         self.places: dict[int, Heartbeat] = {}  # as the last signs of life told them
-        self.seen: dict[int, Heartbeat | None] = {}
+        self.heartbeats: dict[int, Heartbeat | None] = {}
         self.since = self.began
 
     def lives(self, rank: int, place: Heartbeat | None) -> None:
@@ -94,8 +94,8 @@ class Watchdog:
 
     def stands_still(self, places: dict[int, Heartbeat | None]) -> bool:
         """Whether inside a program no worker has begun an instruction for longer than a peer would wait."""
-        if places != self.seen:
-            self.seen = places
+        if places != self.heartbeats:
+            self.heartbeats = places
             self.since = time.monotonic()
         # Outside a program (measuring, loading) no heartbeat moves, however long it takes.
         if all(place is None or place.index < 0 for place in places.values()):
@@ -115,7 +115,7 @@ class Pace:
         self.least_s = least_s
         self.again_s = again_s
         self._seconds: dict[str, deque[float]] = {}
-        self._said = -again_s
+        self._warned_at = -again_s
 
     def took(self, call: str, seconds: float) -> None:
         self._seconds.setdefault(call, deque(maxlen=20)).append(seconds)
@@ -124,12 +124,12 @@ class Pace:
         """The usual seconds of a call that has taken several times as long by now; None: nothing to say."""
         past = self._seconds.get(call, ())
         now = time.monotonic()
-        if len(past) < 3 or now - self._said < self.again_s:
+        if len(past) < 3 or now - self._warned_at < self.again_s:
             return None
         usual_s = statistics.median(past)
         if now - began < max(self.least_s, self.factor * usual_s):
             return None
-        self._said = now
+        self._warned_at = now
         return usual_s
 
 
@@ -269,8 +269,8 @@ class WorkerPool:
                 self._launcher = Launcher(spec, self.folder, f"{host}:{port}", key)
             self._accept(listener, key.encode())
         host = socket.gethostname()
-        seen = None if spec.external else ModulesSeen.here()
-        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), host, spec.cross_memory, seen)
+        modules = None if spec.external else ModulesSeen.here()
+        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), host, spec.cross_memory, modules)
         for rank, connection in enumerate(self.connections):
             limit_waits(connection, max(0.5, spec.timeout_s / 2))  # twice: before and after some progress
             tune(connection)
@@ -393,7 +393,7 @@ class WorkerPool:
         )  # fmt: skip
 
     def _place(self, rank: int, watch: Watchdog) -> Heartbeat | None:
-        """From its file where that is on this machine, else from the last sign of life."""
+        """A rank's place, from its file where that is on this machine, else from the last sign of life."""
         if self.hellos[rank].host == socket.gethostname():
             return read_place(self.folder, rank)
         return watch.places.get(rank)

@@ -28,8 +28,6 @@ from netsplit.planning.decide import verified
 from netsplit.planning.explanation.change import placement_change
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
-from netsplit.program.newly_held import newly_held_bytes
-from netsplit.rewrite.node_parts import node_parts
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.adapt.decisions import Decision
@@ -130,10 +128,12 @@ class Adaptation:
     _workers: object = None
 
     @classmethod
-    def of(cls, settings: Adapt, plan: Plan, placed_s: float) -> Adaptation:
-        """Of a plan that was just put on its workers; `placed_s`: that this took."""
+    def begin(cls, settings: Adapt, plan: Plan, placed_s: float) -> Adaptation:
+        """Begins with a plan just put on its workers; `placed_s`: seconds that this took."""
         problem = plan.problem
-        return cls(settings, plan, WorkerCosts.of(problem.graph, problem.cluster, problem.costs), placed_s)
+        return cls(
+            settings, plan, WorkerCosts.from_kinds(problem.graph, problem.cluster, problem.costs), placed_s
+        )
 
     def __post_init__(self) -> None:
         self.methods = self.methods or (Dpos(), Auto(self.settings.search_s))
@@ -149,7 +149,7 @@ class Adaptation:
         return sum(each.search_s for each in self.decisions)
 
     def iteration(self, timeline: Timeline | None, workers: object, change: Change, batches: int) -> None:
-        """After an iteration of a whole batch that stepped; measured, where it was in a window.
+        """Note an iteration of a whole batch that stepped; measured, where it was in a window.
 
         Args:
             workers: others than the last time, where they were restarted.
@@ -185,11 +185,11 @@ class Adaptation:
         """
         problem = plan.problem
         if problem.graph.nodes.keys() != self.plan.problem.graph.nodes.keys():
-            self.costs = WorkerCosts.of(problem.graph, problem.cluster, problem.costs)
+            self.costs = WorkerCosts.from_kinds(problem.graph, problem.cluster, problem.costs)
         if self._trial is not None:
             left = self.decisions[self._trial.number]
-            told = f"{left.why}; another plan was switched to before it was measured"
-            self.decisions[self._trial.number] = replace(left, why=told)
+            why = f"{left.why}; another plan was switched to before it was measured"
+            self.decisions[self._trial.number] = replace(left, why=why)
         self.plan, self._worth = plan, _CHANGED
         self._window, self._since, self._wait, self._windows = [], 0, _SETTLING, 0
         self._trial, self._looked_s = None, None
@@ -197,7 +197,7 @@ class Adaptation:
     def _restarted(self) -> None:
         """New workers: what was measured of the old ones says nothing of them."""
         self.costs = replace(
-            self.costs, costs=self.costs.first, seen={name: set() for name in self.costs.seen}
+            self.costs, costs=self.costs.first, measured={name: set() for name in self.costs.measured}
         )
         self._window, self._since, self._wait = [], 0, _SETTLING
         self._trial, self._looked_s = None, None
@@ -243,8 +243,7 @@ class Adaptation:
         if other is None:
             self._stay(replace(decision, why=f"{why}; {reason}"))
             return
-        program_after, predicted = other.simulated
-        then_s = predicted.iteration_s
+        then_s = other.simulated[1].iteration_s
         decision = replace(decision, predicted_after_s=then_s, method=other.placement.method)
         saved_s = measured_s * (1 - then_s / now_s) if now_s > 0 else 0.0
         if then_s >= now_s * (1 - self.settings.gain):
@@ -255,9 +254,7 @@ class Adaptation:
         else:
             before = self.plan
             seconds, nbytes = self._change(other, change)
-            arriving = newly_held_bytes(before.simulated[0], program_after)
-            moving = node_parts(other.problem.graph).moving
-            changed = placement_change(other.problem, before.placement, other.placement, arriving, moving)
+            changed = placement_change(other.problem, before.placement, other.placement)
             tried = replace(decision, outcome="on trial", switch_s=seconds, nbytes=nbytes, change=changed)
             self._decide(tried)
             self._trial = _PlanTrial(before, len(self.decisions) - 1)
@@ -293,8 +290,8 @@ class Adaptation:
             self._note(measured_s)
             self.decisions[trial.number] = replace(decision, outcome="kept")
         elif longer_s * self.horizon <= self.switch_s:
-            told = f"{decision.why}; it is longer, but too few iterations are left for the way back"
-            self.decisions[trial.number] = replace(decision, outcome="kept", why=told)
+            why = f"{decision.why}; it is longer, but too few iterations are left for the way back"
+            self.decisions[trial.number] = replace(decision, outcome="kept", why=why)
         else:
             self._refused.append(self.plan.placement)
             self._pause *= 2
@@ -317,7 +314,7 @@ class Adaptation:
     def _note(self, measured_s: float) -> None:
         """What the next window is compared with."""
         self._looked_s, self._windows = measured_s, 0
-        self._slowness = {name: self.costs.slowness(name) for name in self.costs.seen}
+        self._slowness = {name: self.costs.slowness(name) for name in self.costs.measured}
 
     def _stay(self, decision: Decision) -> None:
         self._worth = min(2 * self._worth, _MOST_CHANGED)

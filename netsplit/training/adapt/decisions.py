@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from netsplit.planning.explanation.change import PlacementChange
-from netsplit.tables import Column, Table
 
-__all__ = ["CHANGED", "Decision", "Outcome", "decision_table"]
+__all__ = ["CHANGED", "Decision", "Outcome"]
 
 Outcome = Literal["stayed", "on trial", "kept", "rolled back"]
 CHANGED: tuple[Outcome, ...] = ("on trial", "kept")
@@ -60,32 +58,3 @@ class Decision:
             f"by the old plan, and {new} by the new one; {searched}, changed in "
             f"{1e3 * self.switch_s:.0f} ms: {self.why}{changed}"
         )
-
-
-_COLUMNS = (
-    Column("iteration", text=True),
-    Column("outcome", text=True),
-    Column("old plan predicted ms", ",.2f", 1e3),
-    Column("new plan predicted ms", ",.2f", 1e3),
-    Column("old plan measured ms", ",.2f", 1e3),
-    Column("new plan measured ms", ",.2f", 1e3),
-    Column("search ms", ",.0f", 1e3),
-    Column("changing took ms", ",.0f", 1e3),
-    Column("operators moved"),
-    Column("why", text=True),
-)
-
-
-def decision_table(decisions: Sequence[Decision]) -> Table:
-    """A line for each: the old plan is the one that was trained by, the new one was found."""
-    return Table(
-        _COLUMNS,
-        [
-            (
-                str(each.iteration), each.outcome, each.predicted_before_s, each.predicted_after_s,
-                each.measured_before_s, each.measured_after_s, each.search_s, each.switch_s,
-                None if each.change is None else each.change.moved, each.why,
-            )
-            for each in decisions
-        ],
-    )  # fmt: skip

@@ -69,28 +69,28 @@ def _unadaptable(reason: str) -> NetSplitError:
     return NetSplitError(f"adapt finds no other plan for this training: {reason}; leave adapt out.")
 
 
-def changeable(open_: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[str, ...]]:
+def changeable(auto: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[str, ...]]:
     """What is open where the plan is to change while the graph trains, and what there is to be said of it.
 
     Stages that keep running statistics have no replicas, as a change would make these of other micro-batches.
     """
     statistics = replicated_statistics(graph, graph.nodes)
-    if not (open_.replicas and statistics):
-        return open_, ()
+    if not (auto.replicas and statistics):
+        return auto, ()
     more = f" and {len(statistics) - 1} more" if len(statistics) > 1 else ""
     why = "adapt could not change such a plan"
     remark = (
         f"no stage has replicas, as {why}: '{statistics[0]}'{more} would be of one replica's micro-batches, "
         "and then of others"
     )
-    return replace(open_, replicas=False, no_replicas=why), (remark,)
+    return replace(auto, replicas=False, no_replicas=why), (remark,)
 
 
 def why_unswitchable(plan: Plan, other: Plan) -> str | None:
     """None: it can go on by the other plan."""
-    graph, here, there = plan.problem.graph, plan.simulated[0], other.simulated[0]
-    if here.devices != there.devices:
-        return f"it is for the devices {', '.join(there.devices)}, and these are {', '.join(here.devices)}"
+    graph, ours, theirs = plan.problem.graph, plan.simulated[0], other.simulated[0]
+    if ours.devices != theirs.devices:
+        return f"it is for the devices {', '.join(theirs.devices)}, and these are {', '.join(ours.devices)}"
     if set(graph.wholes) != set(other.problem.graph.wholes):
         return "it is of another model"
     if not (graph.rewrites or other.problem.graph.rewrites) and _training(graph) != _training(
@@ -101,12 +101,12 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
         return "gradients are clipped or scaled under one of the two alone"
     if _operators(plan.placement) != _operators(other.placement):
         return "its operators are cut into other parts"
-    if set(here.graph.initializers) != set(there.graph.initializers):
+    if set(ours.graph.initializers) != set(theirs.graph.initializers):
         return "its parameters are cut into other parts"
     cut = plan.compiler.schedule.microbatches, graph.batch_size
     if cut != (other.compiler.schedule.microbatches, other.problem.graph.batch_size):
         return "it cuts a batch into other micro-batches, with which another training would go on"
-    if here.asynchronous or there.asynchronous:
+    if ours.asynchronous or theirs.asynchronous:
         return _STEPPING
     for op in graph.calls.values():
         if isinstance(op, ModuleCall | GradientHook):

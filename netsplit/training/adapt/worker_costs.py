@@ -22,7 +22,7 @@ from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.simulate.simulate import simulate
-from netsplit.simulate.timeline import Event, EventKind, Timeline
+from netsplit.simulate.timeline import EventKind, Timeline
 
 __all__ = ["SegmentTime", "WorkerCosts", "segment_medians"]
 
@@ -43,12 +43,8 @@ def segment_medians(timelines: Iterable[Timeline]) -> dict[SegmentTime, float]:
     for timeline in timelines:
         for event in timeline.events:
             if event.kind in _LEARNT:
-                seconds.setdefault(_of(event), []).append(event.seconds)
+                seconds.setdefault((event.device, event.kind, event.name), []).append(event.seconds)
     return {key: statistics.median(each) for key, each in seconds.items()}
-
-
-def _of(event: Event) -> SegmentTime:
-    return event.device, event.kind, event.name
 
 
 @dataclass
@@ -69,14 +65,14 @@ class WorkerCosts:
     cluster: Cluster
     costs: Costs
     first: Costs
-    seen: dict[str, set[str]]
+    measured: dict[str, set[str]]
     forgotten: set[str] = field(default_factory=set)  # at the last window
     _idle: dict[str, int] = field(default_factory=dict)  # worker -> windows without work
     _patience: dict[str, int] = field(default_factory=dict)  # worker -> how many are waited for
 
     @classmethod
-    def of(cls, graph: Graph, cluster: Cluster, costs: Costs) -> WorkerCosts:
-        """Of costs by kind of device; an operator without any costs nothing yet."""
+    def from_kinds(cls, graph: Graph, cluster: Cluster, costs: Costs) -> WorkerCosts:
+        """Costs by device from costs by kind; an operator without any costs nothing yet."""
         devices = {}
         for device in cluster.devices:
             known = costs.of(device.kind)
@@ -99,21 +95,21 @@ class WorkerCosts:
         self.forgotten = {name for name in devices if self._forgets(name, name in working)}
 
     def _forgets(self, name: str, works: bool) -> bool:
-        """Of a slow worker without work nothing is measured that would show that it has recovered."""
+        """Whether to forget that a worker is slow: without work, nothing shows that it recovered."""
         self._idle[name] = 0 if works else self._idle.get(name, 0) + 1
         patience = self._patience.setdefault(name, _IDLE)
         if self._idle[name] < patience or self.slowness(name) < SLOWER:
             return False
         self.costs = self.costs.with_device(name, nodes=self.first.devices[name].nodes)
-        self.seen[name] = set()
+        self.measured[name] = set()
         self._idle[name], self._patience[name] = 0, 2 * patience
         return True
 
     def slowness(self, name: str) -> float:
         """How many times as long as first known a worker takes for the operators that were timed on it."""
         first, now = self.first.devices[name].nodes, self.costs.devices[name].nodes
-        before = sum(first[node].total_s for node in self.seen[name])
-        return sum(now[node].total_s for node in self.seen[name]) / before if before > 0 else 1.0
+        before = sum(first[node].total_s for node in self.measured[name])
+        return sum(now[node].total_s for node in self.measured[name]) / before if before > 0 else 1.0
 
     def _learnt(
         self,
@@ -146,12 +142,12 @@ class WorkerCosts:
         how much slower what they and this one timed has become; where that is nothing, by how much slower
         than expected this one's is. What none timed, as all that some did."""
         known, first = self.costs.devices[name].nodes, self.first.devices[name].nodes
-        earlier, seen = self.seen[name] - timed, self.seen[name] | timed
-        speed = _speed(known, learnt.nodes, self.seen[name] & timed or timed)
+        earlier, measured = self.measured[name] - timed, self.measured[name] | timed
+        speed = _speed(known, learnt.nodes, self.measured[name] & timed or timed)
         nodes = {**learnt.nodes, **{node: known[node].scaled(speed) for node in earlier}}
-        speed = _speed(first, nodes, seen)
-        nodes |= {node: each.scaled(speed) for node, each in first.items() if node not in seen}
-        self.seen[name] = seen
+        speed = _speed(first, nodes, measured)
+        nodes |= {node: each.scaled(speed) for node, each in first.items() if node not in measured}
+        self.measured[name] = measured
         return replace(learnt, nodes=nodes)
 
 

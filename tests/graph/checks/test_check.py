@@ -81,7 +81,7 @@ class CountsForAWarmUp(Layered):
 
 
 class StaleAlias(Layered):
-    """Of the last step's hidden state, kept outside of what a capture knows."""
+    """Keeps an alias of the last step's hidden state outside of what a capture knows."""
 
     def __init__(self) -> None:
         super().__init__()

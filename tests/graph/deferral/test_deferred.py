@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -41,7 +41,7 @@ def _graphs(model: nn.Module, loss: Any, inputs: tuple[Tensor, ...], target: Ten
                     torch.autograd.backward([value], [torch.ones_like(value)])
                 assert len(queue) == len(deferrable_nodes(graph))
                 queue.run()
-                assert (len(queue), queue.nbytes) == (0, 0)
+                assert len(queue) == 0
             else:
                 value.backward()
         kinds.append((values, {k: p.grad for k, p in model.named_parameters()}))
@@ -68,26 +68,21 @@ def test_models_train_the_same_whole_and_in_two_parts(name: str, dtype: torch.dt
 
 @dataclass(frozen=True)
 class _Call:
-    """An operator's call on an input x and leaves; `weight`: the position that products are told."""
+    """An operator's call on an input x and leaves."""
 
     op: str
     x: Tensor
     leaves: dict[str, Tensor]
     arguments: Callable[..., tuple[Any, ...]]  # of x and the leaves
-    weight: int | None = None
-    kwargs: dict[str, Any] = field(default_factory=dict)
 
     def gradients(self, mode: str, x_needs: bool, autocast: bool) -> tuple[Tensor | None, ...]:
         x = self.x.clone().requires_grad_(x_needs)
         leaves = {k: nn.Parameter(t.clone()) for k, t in self.leaves.items()}
         queue = WeightGradients()
         for _ in range(2):
-            kwargs, call = self.kwargs, resolve(self.op)
-            if mode != "plain":
-                call = CALLS[self.op.split(".")[1]]
-                kwargs = kwargs | ({} if self.weight is None else {"weight": self.weight})
+            call = resolve(self.op) if mode == "plain" else CALLS[self.op.split(".")[1]]
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                y = call(*self.arguments(x, **leaves), **kwargs)
+                y = call(*self.arguments(x, **leaves))
             loss = (y * y).sum()
             if mode == "split":
                 with queue.collect():
@@ -107,25 +102,16 @@ def _convolutions(draw: st.DrawFn) -> _Call:
     dim, groups, dtype = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2])), draw(_DTYPES)
     kernel = tuple(draw(st.integers(1, 3)) for _ in range(dim))
     channels, made = 2 * draw(st.integers(1, 2)), 2 * draw(st.integers(1, 2))
-    dilation, transposed = draw(st.integers(1, 2)), draw(st.booleans())
-    padding: Any = draw(st.sampled_from([0, 1]) if transposed else st.sampled_from([0, 1, "same", "valid"]))
-    stride = [1 if padding == "same" else draw(st.integers(1, 2))] * dim
-    shape = (channels, made // groups) if transposed else (made, channels // groups)
-    leaves = {"weight": torch.randn(*shape, *kernel, dtype=dtype)}
+    dilation, padding, stride = (draw(st.integers(low, low + 1)) for low in (1, 0, 1))
+    leaves = {"weight": torch.randn(made, channels // groups, *kernel, dtype=dtype)}
     if draw(st.booleans()):
         leaves["bias"] = torch.randn(made, dtype=dtype)
     sizes = tuple(draw(st.integers(5, 8)) for _ in range(dim))
     x = torch.randn(*draw(st.sampled_from([(2,), (2,), ()])), channels, *sizes, dtype=dtype)
     if draw(st.booleans()) and x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
-    name, overload = f"conv{dim}d", "padding" if isinstance(padding, str) else "default"
-    rest: tuple[Any, ...] = (stride, padding if isinstance(padding, str) else [padding] * dim)
-    if transposed:
-        name, overload = f"conv_transpose{dim}d", "default" if dim == 1 else "input"
-        rest += ([0] * dim, groups, [dilation] * dim)
-    else:
-        rest += ([dilation] * dim, groups)
-    return _Call(f"aten.{name}.{overload}", x, leaves, lambda x, weight, bias=None: (x, weight, bias, *rest))
+    rest = ([stride] * dim, [padding] * dim, [dilation] * dim, groups)
+    return _Call(f"aten.conv{dim}d.default", x, leaves, lambda x, weight, bias=None: (x, weight, bias, *rest))
 
 
 @st.composite
@@ -139,27 +125,18 @@ def _products(draw: st.DrawFn) -> _Call:
         torch.randn(n, k, dtype=dtype),
         torch.randn(*lead, n, k, dtype=dtype),
     )
-    three, batch = torch.randn(3, k, m, dtype=dtype), torch.randn(3, n, k, dtype=dtype)
     linear, matmul, mm = "aten.linear.default", "aten.matmul.default", "aten.mm.default"
-    addmm, bmm = "aten.addmm.default", "aten.bmm.default"
-    scales = {"beta": draw(st.sampled_from([1, 0.5])), "alpha": draw(st.sampled_from([1, 2]))}
     return draw(
         st.sampled_from(
             [
                 _Call(linear, many, {"w": kept, "b": bias}, lambda x, w, b: (x, w, b)),
                 _Call(linear, many, {"w": kept}, lambda x, w: (x, w)),
-                _Call(linear, x[0], {"w": kept, "b": bias}, lambda x, w, b: (x, w, b)),
-                _Call(linear, x[0], {"w": kept}, lambda x, w: (x, w)),
                 _Call(linear, x.t().contiguous(), {"w": kept, "b": bias}, lambda x, w, b: (x.t(), w, b)),
                 _Call(linear, many, {"w": w}, lambda x, w: (x, w.t())),
-                _Call(matmul, many, {"w": w}, lambda x, w: (x, w), 1),
-                _Call(matmul, many, {"w": kept}, lambda x, w: (x, w.t()), 1),
-                _Call(mm, x.t().contiguous(), {"w": w}, lambda x, w: (x.t(), w), 1),
-                _Call(mm, x, {"w": kept}, lambda x, w: (w, x.t()), 0),
-                _Call(mm, x, {"w": w}, lambda x, w: (w.t(), x.t()), 0),
-                _Call(addmm, x, {"w": w, "b": bias}, lambda x, w, b: (b, x, w), 2, scales),
-                _Call(bmm, batch, {"w": three}, lambda x, w: (x, w), 1),
-                _Call(bmm, batch, {"w": three}, lambda x, w: (w.transpose(1, 2), x.transpose(1, 2)), 0),
+                _Call(matmul, many, {"w": w}, lambda x, w: (x, w)),
+                _Call(matmul, many, {"w": kept}, lambda x, w: (x, w.t())),
+                _Call(mm, x.t().contiguous(), {"w": w}, lambda x, w: (x.t(), w)),
+                _Call("aten.addmm.default", x, {"w": w, "b": bias}, lambda x, w, b: (b, x, w)),
             ]
         )
     )
@@ -178,7 +155,7 @@ def test_any_call_gives_the_same_bits_whole_and_in_two_parts(
 
 
 class _Products(nn.Module):
-    """Matrix products as `torch.export` gives them, with weights on either side and through views."""
+    """Matrix products with weights, through views too, and others that are not put off."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,6 +167,7 @@ class _Products(nn.Module):
         x = x @ self.w
         x = torch.tanh(torch.mm(self.w.t(), x.t())).t()
         x = torch.addmm(self.bias, x, self.stack[0], alpha=2)
+        x = torch.addmm(self.bias, x, self.stack[1])
         both = torch.bmm(x.unsqueeze(0).expand(2, -1, -1), self.stack)
         return torch.tanh(both) @ self.w.transpose(0, 1)
 
@@ -198,7 +176,7 @@ def test_products_with_weights_and_views_of_them_are_put_off() -> None:
     model, x, t = _Products(), torch.randn(4, 6), torch.randn(2)
     graph = capture(model, _sum_of_squares, (x, t))
     kinds = sorted(graph.nodes[name].kind for name in deferrable_nodes(graph))
-    assert kinds == ["addmm", "bmm", "matmul", "matmul", "mm"]
+    assert kinds == ["addmm", "matmul", "matmul"]
     graphs = _graphs(model, _sum_of_squares, (x,), t)
     for (_, gradients), (_, others) in pairwise(graphs):
         for key, grad in gradients.items():
@@ -232,7 +210,7 @@ def test_a_frozen_weight_and_one_that_the_loss_does_not_reach_put_nothing_off() 
     assert [node.initializers for node in nodes] == [("shared.weight", "shared.bias")] * 2
 
 
-def test_the_queue_counts_calls_and_bytes_and_computes_nothing_before_it_runs() -> None:
+def test_the_queue_counts_calls_and_computes_nothing_before_it_runs() -> None:
     model, module, x, t = _twice(deferrable=True)
     queue = WeightGradients()
     for step in (1, 2):
@@ -240,8 +218,6 @@ def test_the_queue_counts_calls_and_bytes_and_computes_nothing_before_it_runs() 
         with queue.collect():
             loss.backward()
         assert len(queue) == 2 * step
-        # Two calls, each with an input and an output gradient of four rows; the batch x is one storage.
-        assert queue.nbytes == 4 * 6 * 4 * (1 + 3 * step)
     assert model.shared.weight.grad is None
     queue.run()
     assert model.shared.weight.grad is not None

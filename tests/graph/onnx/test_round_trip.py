@@ -28,7 +28,7 @@ def exported(
 
 
 def largest_difference(model: nn.Module, module: nn.Module) -> float:
-    """Of any gradient, as a fraction of the largest gradient of all."""
+    """The largest difference of a gradient, as a fraction of the largest gradient of all."""
     ours, theirs = dict(module.named_parameters()), dict(model.named_parameters())
     assert set(ours) == {k for k, p in theirs.items() if p.grad is not None}
     scale = max(p.grad.abs().max().item() for p in theirs.values() if p.grad is not None)

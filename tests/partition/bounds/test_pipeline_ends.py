@@ -40,7 +40,7 @@ def test_nor_is_one_with_replicas_of_other_nodes(problem: Problem, seed: int) ->
 
 
 def ends_of(bytes_: int, alone: bool) -> tuple[float, float]:
-    """Of three devices in a chain of four nodes of a second, and what is proven of 30 micro-batches."""
+    """Ends of a chain of four nodes of a second on three devices, and the bound of 30 micro-batches."""
     graph = chain([bytes_] * 3)
     problem = Problem(graph, costs_of(graph, 1.0, 0.0), cluster_of([10**6] * 3, 0.0, 1.0))
     schedule = AnySchedule(30, training=False, alone=frozenset(graph.nodes if alone else ()))

@@ -43,7 +43,7 @@ def end_s(seconds: Sequence[float], taken: Sequence[int]) -> float:
 
 @given(some_seconds, st.integers(1, 9))
 def test_no_way_to_share_micro_batches_ends_earlier(seconds: list[float], microbatches: int) -> None:
-    """Of the first few neither: a smaller batch has the same turns."""
+    """Holds for the first few too: a smaller batch has the same turns."""
     turns = turns_for(seconds, microbatches)
     assert len(turns) == microbatches
     for batch in range(1, microbatches + 1):

@@ -41,6 +41,8 @@ KNOWN = (of_one, GPipe, OneFOneB, EagerOneFOneB)
 
 
 def simulated(problem: Problem, schedule: Schedule) -> Simulator:
+    """Without exchanges, of which compiled steps do not know."""
+    schedule = replace(schedule, exchange="send_receive")
     return Simulator(problem.graph, problem.cluster, problem.costs, schedule)
 
 

@@ -91,7 +91,7 @@ def test_the_answer_verifies_and_is_always_the_same(problem, train):
 
 
 def least_makespan(seconds: list[int], before: list[list[int]], devices: int) -> int:
-    """Of tasks on equal devices, without messages: the optimum, by CP-SAT."""
+    """The optimum for tasks on equal devices, without messages, by CP-SAT."""
     model = cp_model.CpModel()
     starts = [model.new_int_var(0, sum(seconds), "") for _ in seconds]
     tasks = [model.new_fixed_size_interval_var(s, d, "") for s, d in zip(starts, seconds, strict=True)]

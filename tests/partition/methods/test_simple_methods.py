@@ -13,8 +13,8 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.baselines import Layerwise, RoundRobin
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import ZBV, compile_program
-from tests.builders import chain, cluster_of, costs_of
+from netsplit.program import ZBV
+from tests.builders import chain, cluster_of, compile_placed, costs_of
 from tests.partition.builders import large_problem, problems, with_capacities
 
 
@@ -115,13 +115,13 @@ def test_runs_go_over_the_devices_and_back_and_the_turn_is_cut() -> None:
     assert placement.cuts == ("n4",)
     assert placement.report.objective == pytest.approx(4.0)
     args = problem.graph, placement.device_of, placement.priority, problem.cluster, ZBV(4)
-    assert [s.nodes[0] for s in compile_program(*args, cuts=placement.cuts).segments] == [
+    assert [s.nodes[0] for s in compile_placed(*args, cuts=placement.cuts).segments] == [
         "n0",
         "n2",
         "n4",
         "n6",
     ]
-    assert len(compile_program(*args).segments) == 3
+    assert len(compile_placed(*args).segments) == 3
 
 
 @settings(max_examples=60, deadline=None)

@@ -29,7 +29,7 @@ FAST = "100GB"
 
 @cache
 def problem_of(case: str, microbatches: int, devices: int = 3, capacity: int = 2**40) -> Problem:
-    """Of the eight samples of a case, every one of which takes as long."""
+    """The problem of a case's eight samples, every one of which takes as long."""
     own = CASES[case]
     graph = captured_for(own, GPipe(microbatches))
     each_s = 1e-3 * graph.batch_size

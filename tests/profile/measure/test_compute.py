@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -17,11 +16,9 @@ from netsplit.graph import capture, initial_values
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.measure.compute import Profiler, profile_compute, settle
+from netsplit.profile.measure.compute import Profiler, settle
 from netsplit.profile.measure.stretches.window import AT_MOST, SMALLEST_S, adjusted_to_sum
 from tests.cover import covering
-
-QUICK: dict[str, Any] = {"repeats": 2, "warmup": 1, "rounds": 1}
 
 
 class Varied(nn.Module):
@@ -81,7 +78,9 @@ def captured(
 
 def profiled(make: Callable[[], nn.Module], shape: tuple[int, ...], **options: int) -> dict[str, NodeSeconds]:
     model, graph, batch = captured(make, shape)
-    return profile_compute(graph, batch, initial_values(model, graph), "cpu", **(QUICK | options))
+    profiler = Profiler(graph, batch, initial_values(model, graph), "cpu", repeats=2, **options)
+    profiler.round()
+    return profiler.seconds()
 
 
 @covering(case=CASES, window_bytes=[0, 2000, 2**28])
@@ -115,7 +114,9 @@ def test_parameters_buffers_batch_and_random_state_are_left_as_they_were(
     fed = [tensor.clone() for tensor in batch]
     torch.set_num_threads(2)  # measuring takes one
     random = torch.get_rng_state()
-    profile_compute(graph, batch, initial_values(model, graph), "cpu", window_bytes=window_bytes, **QUICK)
+    values = initial_values(model, graph)
+    profiler = Profiler(graph, batch, values, "cpu", repeats=2, window_bytes=window_bytes)
+    profiler.round()
     assert all(torch.equal(kept[name], tensor) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(before, after) for before, after in zip(fed, batch, strict=True))
@@ -159,7 +160,7 @@ def profiler_of(in_flight: int = 1, window_bytes: int = 2**28) -> Profiler:
     graph = capture(model, loss, batch)
     return Profiler(
         graph, batch, initial_values(model, graph, loss), "cpu",
-        repeats=2, warmup=1, in_flight=in_flight, window_bytes=window_bytes,
+        repeats=2, in_flight=in_flight, window_bytes=window_bytes,
     )  # fmt: skip
 
 

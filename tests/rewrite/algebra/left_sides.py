@@ -69,7 +69,7 @@ class LeftSide(nn.Module):
         names = term.inputs
         if term.op in ("embedding", "bag"):
             table = self._weight(values, names[0], 10, WIDTH)
-            mode = "mean" if term.of("mean") else "sum"
+            mode = "mean" if term.value("mean") else "sum"
             return F.embedding(values["index"], table) if term.op == "embedding" else F.embedding_bag(
                 values["index"], table, mode=mode
             )  # fmt: skip
@@ -85,12 +85,12 @@ class LeftSide(nn.Module):
                 return F.linear(x, y, *bias)
             return torch.addmm(bias[0], x, y) if bias else x @ y
         if term.op == "conv":
-            small = term.of("padding") == "q"
+            small = term.value("padding") == "q"
             w = self._weight(values, names[1], 6, 4, *((1, 1) if small else (3, 3)))
             biases = [self._weight(values, each, 6) for each in names[2:]]
             return F.conv2d(x, w, biases[0] if biases else None, padding=0 if small else 1)
         given = [x, *(self._input(values, each, batch) for each in names[1:])]
-        dim: Any = term.of("dim") if term.of("dim") != "d" else -1
+        dim: Any = term.value("dim") if term.value("dim") != "d" else -1
         dim = {0: -2, 1: -1}.get(dim, dim) if x.dim() == 3 else dim
         if term.op == "concat":
             return torch.cat(given, dim)

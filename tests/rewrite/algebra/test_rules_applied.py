@@ -50,7 +50,7 @@ def assert_same_step(model: nn.Module, one: Graph, two: Graph, batch: tuple[Tens
 
 SMALL = [name for name in RULES if not re.search(r", [3-6]\b", name)]
 FLAT = ("bias", "(matmul), reversed", "conv", "kernel", "bag")
-"""Of matrices, of dimensions of their own, or like others."""
+"""Rules of matrices, of dimensions of their own, or like others."""
 STACKS = [name for name in SMALL if not any(word in name for word in FLAT)]
 
 

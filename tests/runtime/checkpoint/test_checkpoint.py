@@ -39,7 +39,7 @@ from netsplit.graph import Graph, draws, initial_values
 from netsplit.graph.random_draws import DrawCounter
 from netsplit.partition import MTopo, Random
 from netsplit.planning.plan import Plan
-from netsplit.program import GPipe, Program, compile_program
+from netsplit.program import GPipe, Program
 from netsplit.runtime.checkpoint.checksums import CHECKSUMS, EXTRA, METADATA, is_complete
 from netsplit.runtime.checkpoint.files import (
     CheckpointPart,
@@ -57,7 +57,7 @@ from netsplit.session.step import ModelStep
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import Epoch, Iteration, fit
 from netsplit.training.options import Training
-from tests.builders import costs_of, cpus
+from tests.builders import compile_placed, costs_of, cpus
 from tests.cover import covering
 from tests.messages import tells
 from tests.nets import CASES, DRAWING, DROPPED, SGD, TOLERANCE, Case, placements, plain_training
@@ -83,7 +83,7 @@ def program_of(graph: Graph, devices: int, cut: float = 0.5) -> Program:
     }
     for group in graph.colocated:
         device_of.update(dict.fromkeys(group, device_of[group[0]]))
-    return compile_program(graph, device_of, graph.position, cpus(devices), ORDER)
+    return compile_placed(graph, device_of, graph.position, cpus(devices), ORDER)
 
 
 def runtime_of(program: Program, case: Case, optimizer: Any) -> LocalRuntime:
@@ -233,7 +233,7 @@ def test_torch_s_own_functions_load_it_without_ours(name: str, tmp_path: Path) -
 def test_replicas_write_once_what_is_the_same_and_keep_buffers_of_their_own(tmp_path: Path) -> None:
     """Running statistics differ between replicas: each goes on with its own; others read the first's."""
     graph = captured_of(CHAIN)
-    program = compile_program(
+    program = compile_placed(
         graph, dict.fromkeys(graph.nodes, "cpu:0"), graph.position, cpus(2), ORDER,
         replicas={"cpu:0": ("cpu:0", "cpu:1")},
     )  # fmt: skip

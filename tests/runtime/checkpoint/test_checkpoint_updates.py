@@ -20,12 +20,12 @@ from netsplit.errors import ConfigError
 from netsplit.graph import initial_values
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory
 from netsplit.optim.optimizers import OptimizerFactory, for_model
-from netsplit.program import Program, compile_program
+from netsplit.program import Program
 from netsplit.runtime.checkpoint.files import Refusal
 from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.cover import few
 from tests.nets import CASES, SGD, TOLERANCE, Case, placements
 from tests.runtime.checkpoint.test_checkpoint import (
@@ -76,7 +76,7 @@ def test_three_devices_then_two_then_plain_is_one_schedule(name: str, data: st.D
         last: Path | None = None
         for devices in (3, 2):
             device_of, priority = data.draw(placements(graph, devices))
-            program = compile_program(graph, device_of, priority, cpus(devices), ORDER)
+            program = compile_placed(graph, device_of, priority, cpus(devices), ORDER)
             runtime = runtime_of(program, case, optimizer, rule_of(scheduler, DECAY))
             if last is not None:
                 assert restore(runtime, last) == [[]] * devices

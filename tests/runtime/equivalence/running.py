@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import Program, Schedule, compile_program
+from netsplit.program import Program, Schedule
 from netsplit.program.schedules import (
     ZBH1,
     ZBV,
@@ -33,7 +33,7 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.nets import CASES, DRAWING, DROPPED, SGD, STAGES, TOLERANCE, Case, placements
 from tests.runtime.references import Batch, Trained, plain_loop
 
@@ -126,7 +126,7 @@ def compiled(
     if schedule.delay_weights == "minimal":  # in these seconds splitting pays wherever a gradient travels
         seconds = {node.name: NodeSeconds(1.0, 2.0, float(bool(node.initializers))) for node in graph}
         options["costs"] = Costs({"cpu": DeviceCosts(seconds)}, 2)
-    return compile_program(graph, device_of, priority, cpus(devices), schedule, **options)
+    return compile_placed(graph, device_of, priority, cpus(devices), schedule, **options)
 
 
 def batches_of(case: Case, steps: int = 2) -> list[Batch]:

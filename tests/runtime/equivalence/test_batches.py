@@ -165,7 +165,7 @@ def test_accumulation_is_refused_where_devices_step_within_the_batch(pools: Pool
 @settings(PATIENT, max_examples=1)
 @given(data=st.data())
 def test_the_norm_is_of_all_devices_gradients(name: str, schedule: str, data: st.DataObject) -> None:
-    """Of tied parameters it counts the one gradient once; a norm per device would clip elsewhere."""
+    """Counts the one gradient of tied parameters once; a norm per device would clip elsewhere."""
     case, order = CASES[name], SCHEDULES[schedule]
     graph = captured_for(case, order)
     clip_norm = data.draw(st.sampled_from([0.05, 0.5, 100.0]), label="clip_norm")

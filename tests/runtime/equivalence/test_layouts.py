@@ -84,7 +84,7 @@ def test_operators_that_go_by_the_layout_do_on_any_device_what_they_do_on_one(by
 
 @st.composite
 def _laid_out(draw: st.DrawFn) -> Tensor:
-    """Of any order of its dimensions, cut or repeated."""
+    """A tensor with its dimensions in any order, cut or repeated."""
     sizes = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
     tensor = torch.randn([n + 1 for n in sizes])
     if draw(st.booleans()):

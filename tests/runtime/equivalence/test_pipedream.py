@@ -45,7 +45,7 @@ ONE_USE = [name for name in CASES if name not in ("tied", "shared_norm")]
 """Cases whose parameters are each read by one operator, so by one segment, so in one version."""
 MICROBATCHES = 6
 SAMPLES = 2 * MICROBATCHES
-"""Of drawn placements: more than the versions that three devices have in flight."""
+"""Micro-batches of drawn placements: more than the versions that three devices have in flight."""
 
 
 def batches_of(case: Case, samples: int = 16) -> list[Batch]:

@@ -72,7 +72,7 @@ def resized(name: str, placed: Placed, schedule: Schedule, samples: int, **optio
 @settings(PATIENT, max_examples=2)
 @given(data=st.data())
 def test_any_turns_train_what_the_plain_loop_trains(name: str, schedule: str, data: st.DataObject) -> None:
-    """Of the last batches one has fewer micro-batches than turns, and a tail; gradients of two add up."""
+    """One of the last batches has fewer micro-batches than turns, and a tail; gradients of two add up."""
     case, order = CASES[name], SCHEDULES[schedule]
     graph = captured(name, 2)
     placed = scattered(data, graph, 2)

@@ -7,12 +7,12 @@ import pytest
 from netsplit.graph import initial_values
 from netsplit.optim import buckets
 from netsplit.profile.costs import Offload
-from netsplit.program import GPipe, Program, Schedule, compile_program
+from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.simulate import memory_profile
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.cover import covering
 from tests.nets import CASES, SGD, Case
 from tests.profile.measure.test_memory_meter import metered_iteration
@@ -52,7 +52,7 @@ def test_bytes_on_device_and_host_are_predicted(
     sizes = [v.nbytes for v in graph.variables.values()] + [k.nbytes for k in graph.initializers.values()]
     for pieces in (1, 2, 5):
         where = alternating(graph, pieces)
-        program = compile_program(graph, where, graph.position, cpus(2), SCHEDULES[schedule])
+        program = compile_placed(graph, where, graph.position, cpus(2), SCHEDULES[schedule])
         peaks, hosts = measured(program, case, BOTH)
         said = memory_profile(program, MOMENTUM, transients_of(name, "gpipe"), BOTH)
         for device, nbytes in peaks.items():

@@ -17,11 +17,11 @@ from netsplit.graph import capture, initial_values
 from netsplit.optim import buckets
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.memory_meter import MemoryMeter
-from netsplit.program import GPipe, Program, Schedule, compile_program
+from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.cover import covering
 from tests.nets import CASES, SGD, Case
 from tests.runtime.equivalence.running import (
@@ -134,7 +134,7 @@ def test_on_a_gpu_it_trains_the_same_bits_in_less_of_its_memory(
     device = Device("cuda:0", "gpu", 2**40, "cuda:0")
     where = dict.fromkeys(graph.nodes, device.name)
     cluster = Cluster("one", (device,), {})
-    program = compile_program(graph, where, graph.position, cluster, GPipe(4))
+    program = compile_placed(graph, where, graph.position, cluster, GPipe(4))
     trained, peaks = [], []
     for offload in (None, BOTH):
         values = initial_values(model, graph)

@@ -131,7 +131,7 @@ def test_groups_of_parameters_move_with_their_settings(way: str, pools: Pools, d
 
 
 def test_replicas_come_and_go(pools: Pools) -> None:
-    """Of stages without statistics: what data parallelism trains is what one device trains."""
+    """Stages without statistics: what data parallelism trains is what one device trains."""
     order = SCHEDULES["gpipe"]
     graph = captured_for(STAGES, order)
     alone = compiled(graph, by_stage(graph, ["cpu:2", "cpu:0", "cpu:1", "cpu:1"]), 3, order)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from netsplit.graph import capture, initial_values
-from netsplit.program import GPipe, compile_program
+from netsplit.program import GPipe
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import is_fatal, is_of_connection
 from netsplit.runtime.share import Share
@@ -20,7 +20,7 @@ from netsplit.runtime.transport.chunks import Chunks
 from netsplit.runtime.transport.handle import TransportTimeout, moved
 from netsplit.runtime.transport.local import LocalTransport
 from netsplit.runtime.transport.process import ProcessTransport, _PendingWork
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.nets import CASES, SGD
 
 GPUS = {"a": torch.device("cuda:0"), "b": torch.device("cuda:1"), "c": torch.device("cpu")}
@@ -99,7 +99,7 @@ def executor_of_a_gpu(timeout_s: float) -> Executor:
     case = CASES["chain"]
     graph = capture(case.fresh(), case.loss, case.batch(4))
     device_of = {v: f"cpu:{2 * i // len(graph)}" for i, v in enumerate(graph.nodes)}
-    program = compile_program(graph, device_of, graph.position, cpus(2), GPipe(2))
+    program = compile_placed(graph, device_of, graph.position, cpus(2), GPipe(2))
     values = initial_values(case.fresh(), graph)
     share = Share.of({k: values[k] for k in program.held["cpu:1"]}, torch.device("cpu"), SGD)
     transport = LocalTransport(dict.fromkeys(("cpu:0", "cpu:1"), torch.device("cpu")))

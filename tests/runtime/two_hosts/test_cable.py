@@ -54,7 +54,7 @@ class Cabled:
 
 
 def losses(said: str) -> dict[str, str]:
-    """Of every epoch, as it was last said."""
+    """The last loss of every epoch."""
     return dict(re.findall(r"epoch (\d+), loss ([\d.]+)", said))
 
 

@@ -17,13 +17,13 @@ import torch.distributed as dist
 from benchmarks.two_hosts.hosts import TwoHosts
 from netsplit.cluster.probe import Samples, fit_link, probe_links
 from netsplit.graph import capture, initial_values
-from netsplit.program import GPipe, compile_program
+from netsplit.program import GPipe
 from netsplit.reshard import Layout, Mesh, Network, ReshardPlan, plan_reshard
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.resharding.reshard_piece import reshard_piece
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.nets import CASES, SGD, TOLERANCE, plain_training
 from tests.runtime.two_hosts.conftest import NAMES, TIMEOUT_S, workers_on
 
@@ -52,7 +52,7 @@ def _probe(worker: Worker, sizes: Sequence[int]) -> dict[tuple[str, str], Sample
 
 
 def test_the_probe_finds_the_rate_of_the_link(pool: WorkerPool, hosts: TwoHosts) -> None:
-    """Of all pairs of devices of two hosts, either way: one at a time has the link for itself.
+    """Probes all pairs of devices of two hosts, either way: one at a time has the link for itself.
 
     The least of several packets counts, so what is left of noise only slows; 3,100 bytes, which may pass at
     once, are a twentieth of the smallest size.
@@ -109,7 +109,7 @@ def test_training_on_two_hosts_is_the_plain_loop_s(pool: WorkerPool, name: str) 
     for group in graph.colocated:
         device_of.update(dict.fromkeys(group, device_of[group[0]]))
     assert len(set(device_of.values())) > 2
-    program = compile_program(graph, device_of, graph.position, cpus(4), GPipe(2))
+    program = compile_placed(graph, device_of, graph.position, cpus(4), GPipe(2))
     runtime = DistributedRuntime(program, pool, initial_values(case.fresh(), graph), SGD)
     losses = [runtime.train_batch(case.inputs, case.targets) for _ in range(3)]
     state = runtime.state()

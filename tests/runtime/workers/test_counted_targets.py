@@ -13,11 +13,11 @@ from torch.nn import functional as F
 from netsplit.errors import NonFiniteError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
-from netsplit.program import GPipe, compile_program
+from netsplit.program import GPipe
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.runtime.equivalence.running import assert_close, cut
 from tests.runtime.references import Batch, plain_loop
 from tests.workers import Pools
@@ -62,7 +62,7 @@ def graph(loss: nn.Module) -> Graph:
 
 def local(loss: nn.Module, recompute: bool = False) -> LocalRuntime:
     step = graph(loss)
-    program = compile_program(step, cut(step, [0.5]), step.position, cpus(2), GPipe(4, recompute=recompute))
+    program = compile_placed(step, cut(step, [0.5]), step.position, cpus(2), GPipe(4, recompute=recompute))
     return LocalRuntime(program, cpus(2), initial_values(model(), step), SGD)
 
 
@@ -70,14 +70,14 @@ def told(runtime: LocalRuntime) -> dict[tuple[str, int], float]:
     return {
         key: n
         for each in runtime.executors_of(runtime.program).values()
-        for key, n in each.targets.told().items()
+        for key, n in each.targets.outputs().items()
     }
 
 
 def test_the_first_batch_that_is_uneven_is_said_once(pools: Pools, caplog: pytest.LogCaptureFixture) -> None:
     loss = Shifted()
     step = graph(loss)
-    program = compile_program(step, cut(step, [0.5]), step.position, cpus(2), GPipe(4))
+    program = compile_placed(step, cut(step, [0.5]), step.position, cpus(2), GPipe(4))
     runtime = DistributedRuntime(
         program, pools(2), initial_values(model(), step), SGD, UpdateRule(on_nonfinite="stop")
     )

@@ -21,14 +21,14 @@ import torch
 from netsplit.cluster.local import LocalDevice, local_cluster
 from netsplit.errors import WorkerError
 from netsplit.graph import capture, initial_values
-from netsplit.program import GPipe, compile_program
+from netsplit.program import GPipe
 from netsplit.program.instructions import Forward, Recv, Reduce, Step
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose
 from netsplit.runtime.workers.messages import Reply
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.messages import tells
 from tests.nets import CASES, SGD
 
@@ -84,7 +84,7 @@ def deployed(pool: WorkerPool, replicated: bool = False) -> DistributedRuntime:
         device_of.update(dict.fromkeys(group, device_of[group[0]]))
     replicas = {"cpu:0": tuple(f"cpu:{rank}" for rank in range(count))} if replicated else None
     cluster = cpus(count)
-    program = compile_program(graph, device_of, graph.position, cluster, GPipe(2), replicas=replicas)
+    program = compile_placed(graph, device_of, graph.position, cluster, GPipe(2), replicas=replicas)
     runtime = DistributedRuntime(program, pool, initial_values(CASE.fresh(), graph), SGD)
     for _ in range(4):
         runtime.train_batch(CASE.inputs, CASE.targets)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from netsplit.errors import BatchError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
-from netsplit.program import Program, Schedule, compile_program
+from netsplit.program import Program, Schedule
 from netsplit.program.schedules import ZBH1, GPipe, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.runtime.equivalence.running import cut
 from tests.runtime.references import Batch, Trained, assert_same_bits, plain_loop
 from tests.workers import Pools
@@ -86,7 +86,7 @@ def graph() -> Graph:
 def program(schedule: Schedule, devices: int, shared_norm: bool = False) -> Program:
     at = {1: [], 2: [0.5], 3: [0.2, 0.7]}[devices]
     device_of = cut(graph(), at)
-    return compile_program(
+    return compile_placed(
         graph(), device_of, graph().position, cpus(devices), schedule, shared_norm=shared_norm
     )
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from netsplit.errors import NonFiniteError
 from netsplit.graph import capture, initial_values
 from netsplit.graph.ir import Graph
-from netsplit.program import GPipe, compile_program
+from netsplit.program import GPipe
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import UpdateRule
 from netsplit.settings import OnNonFinite
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.runtime.equivalence.running import assert_close, cut
 from tests.runtime.references import Batch, plain_loop
 from tests.workers import Pools
@@ -66,7 +66,7 @@ def graph() -> Graph:
 
 def runtime(pools: Pools, on_nonfinite: OnNonFinite | None) -> DistributedRuntime:
     device_of = cut(graph(), [0.5])
-    program = compile_program(graph(), device_of, graph().position, cpus(2), GPipe(4))
+    program = compile_placed(graph(), device_of, graph().position, cpus(2), GPipe(4))
     rule = UpdateRule(on_nonfinite=on_nonfinite)
     return DistributedRuntime(program, pools(2), initial_values(model(), graph()), SGD, rule)
 

@@ -27,11 +27,11 @@ import torch
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.errors import WorkerError
 from netsplit.graph import capture, initial_values
-from netsplit.program import GPipe, compile_program
+from netsplit.program import GPipe
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.launch import external_command
 from netsplit.runtime.workers.pool import WorkerPool
-from tests.builders import cpus
+from tests.builders import compile_placed, cpus
 from tests.nets import CASES, SGD, TOLERANCE, plain_training
 from tests.runtime.workers.test_faults import SOON_S, survivors
 
@@ -140,7 +140,7 @@ def deployed(pool: WorkerPool) -> DistributedRuntime:
     device_of = {name: f"cpu:{2 * i // len(graph)}" for i, name in enumerate(graph.nodes)}
     for group in graph.colocated:
         device_of.update(dict.fromkeys(group, device_of[group[0]]))
-    program = compile_program(graph, device_of, graph.position, cpus(2), GPipe(2))
+    program = compile_placed(graph, device_of, graph.position, cpus(2), GPipe(2))
     return DistributedRuntime(program, pool, initial_values(CASE.fresh(), graph), SGD)
 
 

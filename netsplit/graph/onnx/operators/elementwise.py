@@ -46,7 +46,7 @@ def _unary(function: Callable[[Tensor], Tensor]) -> Function:
 
 
 def _div(call: OnnxCall) -> Tensor:
-    """Of whole numbers towards zero."""
+    """Divides; whole numbers are rounded towards zero."""
     a, b = _operand(call, 0), _operand(call, 1)
     first = a if isinstance(a, Tensor) else call.tensor(1)
     if first.is_floating_point():
@@ -55,7 +55,7 @@ def _div(call: OnnxCall) -> Tensor:
 
 
 def _mod(call: OnnxCall) -> Tensor:
-    """With the sign of the divisor, or of the dividend where `fmod` is set."""
+    """The rest with the sign of the divisor, or of the dividend where `fmod` is set."""
     return (torch.fmod if call.attr("fmod", 0) else torch.remainder)(call.tensor(0), call.tensor(1))
 
 

@@ -164,7 +164,7 @@ def _dropout(call: OnnxCall) -> Any:
 
 
 def _softmax(call: OnnxCall, function: Callable[..., Tensor]) -> Tensor:
-    """Before operator set 13 over all dimensions from `axis` on together."""
+    """Softmax; before operator set 13 over all dimensions from `axis` on together."""
     x = call.tensor(0)
     if call.opset >= 13:
         return function(x, dim=call.attr("axis", -1))

@@ -33,20 +33,6 @@ class _PoolingWindow:
             2 * p <= k for p, k in zip(self.before, self.kernel, strict=True)
         )
 
-    def beyond(self, sizes: list[int]) -> list[int]:
-        """What to add after the margins so that whole windows reach as far as rounding up has it."""
-        extra = []
-        for i, size in enumerate(sizes):
-            reach = (self.kernel[i] - 1) * self.dilations[i] + 1
-            padded = size + self.before[i] + self.after[i]
-            count = (padded - reach) // self.strides[i] + 1
-            start = count * self.strides[i]  # of the window that rounding up adds
-            if self.ceil and (padded - reach) % self.strides[i] and start < size + self.before[i]:
-                extra.append(start + reach - padded)
-            else:
-                extra.append(0)
-        return extra
-
 
 def _window(call: OnnxCall, x: Tensor) -> _PoolingWindow:
     n = x.ndim - 2
@@ -55,12 +41,17 @@ def _window(call: OnnxCall, x: Tensor) -> _PoolingWindow:
     kernel = list(call.attr("kernel_shape"))
     strides, dilations = list(call.attr("strides", [1] * n)), list(call.attr("dilations", [1] * n))
     pads = same_pads(call, list(x.shape[2:]), kernel, strides, dilations)
-    return _PoolingWindow(kernel, strides, dilations, pads[:n], pads[n:], bool(call.attr("ceil_mode", 0)))
+    window = _PoolingWindow(kernel, strides, dilations, pads[:n], pads[n:], bool(call.attr("ceil_mode", 0)))
+    if window.ceil and not window.plain:
+        raise call.refuse(
+            f"its pads are {pads} and its sizes are rounded up: only pads alike at both ends are."
+        )
+    return window
 
 
-def _margins(before: list[int], after: list[int]) -> list[int]:
+def _margins(window: _PoolingWindow) -> list[int]:
     """As ``F.pad`` has them: the last dimension first."""
-    return [p for i in reversed(range(len(before))) for p in (before[i], after[i])]
+    return [p for ends in reversed(list(zip(window.before, window.after, strict=True))) for p in ends]
 
 
 def _max_pool(call: OnnxCall) -> Tensor:
@@ -71,10 +62,8 @@ def _max_pool(call: OnnxCall) -> Tensor:
     pool = getattr(F, f"max_pool{x.ndim - 2}d")
     if window.plain:
         return pool(x, window.kernel, window.strides, window.before, window.dilations, window.ceil)
-    beyond = window.beyond(list(x.shape[2:]))
-    after = [a + b for a, b in zip(window.after, beyond, strict=True)]
     least = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    padded = F.pad(x, _margins(window.before, after), value=least)
+    padded = F.pad(x, _margins(window), value=least)
     return pool(padded, window.kernel, window.strides, 0, window.dilations)
 
 
@@ -87,13 +76,10 @@ def _average_pool(call: OnnxCall) -> Tensor:
     pool = getattr(F, f"avg_pool{x.ndim - 2}d")
     if window.plain:
         return pool(x, window.kernel, window.strides, window.before, window.ceil, margins_count)
-    beyond = window.beyond(list(x.shape[2:]))
-    after = [a + b for a, b in zip(window.after, beyond, strict=True)]
-    sums = pool(F.pad(x, _margins(window.before, after)), window.kernel, window.strides)
+    sums = pool(F.pad(x, _margins(window)), window.kernel, window.strides)
     ones = torch.ones(1, 1, *x.shape[2:], dtype=x.dtype, device=x.device)
-    inner = F.pad(ones, _margins(window.before, window.after), value=1.0 if margins_count else 0.0)
-    counts = pool(F.pad(inner, _margins([0] * len(beyond), beyond)), window.kernel, window.strides)
-    return sums / counts
+    inner = F.pad(ones, _margins(window), value=1.0 if margins_count else 0.0)
+    return sums / pool(inner, window.kernel, window.strides)
 
 
 def _global(function: Callable[..., Tensor]) -> Callable[[OnnxCall], Any]:

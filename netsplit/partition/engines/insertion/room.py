@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.compiled import compiled
 from netsplit.partition.common.instance import Csr, Instance, Ints, Packed
-from netsplit.partition.engines.compiled import compiled
 
 __all__ = ["Room", "RoomArrays", "take_room"]
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.compiled import compiled, inner
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints, Packed
 from netsplit.partition.common.placing_clock import PlacingClock
-from netsplit.partition.engines.compiled import compiled, inner
 from netsplit.partition.engines.insertion.room import Room, RoomArrays, take_room
 from netsplit.partition.engines.insertion.tasks import StepTasks
 

@@ -15,8 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+from netsplit.compiled import compiled
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
-from netsplit.partition.engines.compiled import compiled
 
 __all__ = ["StepTasks"]
 

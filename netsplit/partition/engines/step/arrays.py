@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import Floats, Ints, Packed
-from netsplit.partition.engines.compiled import inlined
+from netsplit.compiled import Floats, Ints, Packed, inlined
+from netsplit.simulate.engine.arrays import DeviceSeconds, Nics
 
 __all__ = [
     "EAGER_1F1B",
@@ -17,33 +17,12 @@ __all__ = [
     "ONE_F_ONE_B",
     "SINGLE_BATCH",
     "Arrays",
-    "DeviceSeconds",
-    "Nics",
     "moving_s",
 ]
 
 SINGLE_BATCH, GPIPE, ONE_F_ONE_B, EAGER_1F1B = range(4)
 KINDS = {"single_batch": SINGLE_BATCH, "gpipe": GPIPE, "1f1b": ONE_F_ONE_B, "eager_1f1b": EAGER_1F1B}
 """Of schedules, in `Arrays.turns`."""
-
-
-class DeviceSeconds(NamedTuple):
-    """`DeviceCosts` without its nodes, for compiled functions; [D] where nothing else is said."""
-
-    instruction: Floats
-    message: Floats
-    slowdown: Floats  # [D, devices of a host + 1]
-    host: Ints  # whose memory the device shares with others; -1: it has its own
-    copy_per_byte: Floats
-    step_per_byte: Floats
-    accumulate_per_byte: Floats
-
-
-class Nics(NamedTuple):
-    """What transfers between hosts share (`Cluster.way`)."""
-
-    of: Ints  # [D] NIC of the device's host; -1: none
-    s_per_byte: Floats  # [2, NICs] out, and in
 
 
 class Arrays(NamedTuple):

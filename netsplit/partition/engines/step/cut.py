@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.compiled import inlined, inner
 from netsplit.partition.common.instance import Ints
-from netsplit.partition.engines.compiled import inlined, inner
 from netsplit.partition.engines.step.arrays import SINGLE_BATCH, Arrays
 
 __all__ = ["Segments", "cut"]

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.compiled import inlined, inner
 from netsplit.partition.common.instance import Floats, Ints, Packed
-from netsplit.partition.engines.compiled import inlined, inner
 from netsplit.partition.engines.step.arrays import Arrays
 from netsplit.partition.engines.step.cut import Segments, cut
 from netsplit.partition.engines.step.order import BACKWARD, FORWARD, computations

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.compiled import inlined, inner
 from netsplit.partition.common.instance import Ints, Packed
-from netsplit.partition.engines.compiled import inlined, inner
 from netsplit.partition.engines.step.arrays import EAGER_1F1B, GPIPE, SINGLE_BATCH, Arrays
 
 __all__ = ["BACKWARD", "FORWARD", "computations"]

@@ -133,6 +133,7 @@ class Auto(Partitioner):
     algebra: bool = False  # with splits: operators may be replaced by others
 
     name = "auto"
+    tries_others = True
     optimises = "the objective asked for"
 
     def __post_init__(self) -> None:

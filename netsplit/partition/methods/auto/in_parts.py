@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -20,17 +20,12 @@ from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import missing_bytes
-from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.search import SLIGHT, Search
-from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.dpos import Dpos
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.annealed import annealed, placements_by_lists
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
-from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.unity.unity import Unity
-from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.placement.placement import Placement, SolverReport
+from netsplit.partition.partitioner import Choice
+from netsplit.placement.placement import Placement
 from netsplit.placement.priority import topological_priority
 from netsplit.rewrite.records import Rewrite
 
@@ -38,8 +33,6 @@ __all__ = ["InParts", "best_in_parts", "whole_or_in_parts"]
 
 log = logging.getLogger(__name__)
 
-LISTED: tuple[Partitioner, ...] = (Heft(), Dpos())
-METHODS: tuple[Partitioner, ...] = (*LISTED, MEtf(), Balanced(), PipeDream(straight=True, max_states=400))
 WHOLE = 0.6  # of the time, for whole operators
 MAPPED = 0.5  # of the rest, when no more mappings are begun
 ASKED = 0.7  # of the rest, when mappings are left and os_dpos ends; then the best is annealed
@@ -94,9 +87,9 @@ class _Contenders:
     def judge(self, origin: str, given: Sequence[Placement]) -> None:
         """Simulate placements of the same rewrites, and what lists make of these."""
         own = self.problem.rewritten(given[0].rewrites)
-        listed = [] if own is self.problem else list(_listed(own))
-        some = filter(None, (_judged(origin, own, each) for each in (*given, *listed)))
-        self.judged.setdefault(own.graph.rewrites, []).extend(some)
+        of_lists = [] if own is self.problem else list(placements_by_lists(own))
+        candidates = filter(None, (_judged(origin, own, each) for each in (*given, *of_lists)))
+        self.judged.setdefault(own.graph.rewrites, []).extend(candidates)
 
     def learn(self, problem: Problem) -> None:
         """Judge all of it by what is known now."""
@@ -108,7 +101,7 @@ class _Contenders:
                 self.judge(each[0].origin, [own.placement for own in each])
 
     def measure(self, count: int) -> None:
-        """Until none of the first so many is estimated that may be of use."""
+        """Measure until none of the first so many that may be of use is estimated."""
         while first := next(filter(self._is_estimated, self.leaders[:count]), None):
             self.measured.add(first.rewrites)
             try:
@@ -147,18 +140,18 @@ def whole_or_in_parts(
     loading = Search(problem, starts, deadline, (), "auto")
     loading.compile()
     now, deadline = time.perf_counter(), loading.deadline
-    whole, told, refusal = None, None, None
+    whole, simulated, refusal = None, None, None
     try:
         whole = of_whole(problem, now + WHOLE * (deadline - now))
-        told = _judged("whole operators", problem, _placed(problem.graph, whole))
+        simulated = _judged("whole operators", problem, _placed(problem.graph, whole))
     except InfeasibleError as error:
         refusal = error
-    than_s = inf if told is None or told.missing_bytes else told.iteration_s
+    than_s = inf if simulated is None or simulated.missing_bytes else simulated.iteration_s
     parts = best_in_parts(problem, starts, deadline, than_s, algebra)
     if parts is None and whole is None:
         assert refusal is not None
         raise refusal
-    if parts is None or (whole is not None and told is not None and not parts.gains(told)):
+    if parts is None or (whole is not None and simulated is not None and not parts.gains(simulated)):
         assert whole is not None
         return whole
     if problem.improved is not None:
@@ -169,7 +162,7 @@ def whole_or_in_parts(
         {name: float(rank) for name, rank in priority.items()},
         status="feasible",
         objective_s=parts.iteration_s,
-        notes={"found_by": parts.origin, "whole_s": None if told is None else told.iteration_s},
+        notes={"found_by": parts.origin, "whole_s": None if simulated is None else simulated.iteration_s},
         rewrites=parts.rewrites,
     )
 
@@ -215,8 +208,8 @@ def best_in_parts(
     asked_s = until(ASKED) - time.perf_counter()
     if asked_s > 0:
         with suppress(NetSplitError):
-            own = replace(contenders.problem, known=None, time_limit_s=asked_s)
-            placement = OsDpos().partition(own)
+            alone = replace(contenders.problem, known=None, time_limit_s=asked_s)
+            placement = OsDpos().partition(alone)
             if placement.rewrites != problem.graph.rewrites:
                 contenders.judge(OsDpos.name, [placement])
                 contenders.learn(problem.with_measured_parts(placement.rewrites))
@@ -227,16 +220,11 @@ def best_in_parts(
     for i, each in enumerate(few):
         now = time.perf_counter()
         if now < ends:
-            annealed = _annealed(each, starts, now + (ends - now) / (len(few) - i))
-            contenders.judged[each.rewrites] += annealed
+            again = annealed(each.problem, each.placement, starts, now + (ends - now) / (len(few) - i))
+            if again is not None and (own := _judged(each.origin, each.problem, again)) is not None:
+                contenders.judged[each.rewrites].append(own)
     contenders.measure(1)
     return next((each for each in contenders.leaders if not each.missing_bytes), None)
-
-
-def _listed(problem: Problem) -> Iterator[Placement]:
-    for method in LISTED:
-        with suppress(InfeasibleError):
-            yield method.partition(problem)
 
 
 def _placed(graph: Graph, choice: Choice) -> Placement:
@@ -258,20 +246,3 @@ def _judged(origin: str, problem: Problem, placement: Placement) -> InParts | No
         return None
     missing = missing_bytes(problem, placement, predicted, simulator.cluster)
     return InParts(origin, problem, placement, predicted.iteration_s, missing)
-
-
-def _annealed(start: InParts, starts: int, deadline: float) -> list[InParts]:
-    """What a search from it finds."""
-    instance = Instance.of(start.problem)
-    fits = instance.fits(instance.encode(start.placement.device_of))
-    problem = replace(start.problem, known=start.placement if fits else None)
-    search = Search(problem, starts, deadline, METHODS, "auto, in parts", simulated=True)
-    search.compile()
-    answer = search.run(None)
-    if answer is None:
-        return []
-    rank = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
-    order = topological_priority(problem.graph, rank)
-    report, device_of = SolverReport("feasible", 0.0), instance.decode(answer.where)
-    placement = Placement("auto", device_of, order, report, rewrites=start.rewrites)
-    return [each for each in (_judged(start.origin, start.problem, placement),) if each is not None]

@@ -105,14 +105,14 @@ def repeated(labels: Ints) -> tuple[int, int, int]:
 def _labels(instance: Instance) -> Ints:
     """[n] equal where nodes do the same on tensors of the same sizes, which come from as far back."""
     graph = instance.problem.graph
-    seen: dict[tuple[Any, ...], int] = {}
+    label_of: dict[tuple[Any, ...], int] = {}
     labels = np.zeros(instance.n, np.int64)
     for v, node in enumerate(graph):
         back = tuple(sorted(v - int(instance.producer[u]) for u in instance.reads[v]))
         sizes = tuple(graph.variables[k].nbytes for k in node.outputs if k)
         seconds = instance.forward_s[v].tobytes(), instance.backward_s[v].tobytes()
         key = (node.op, back, sizes, int(instance.state_bytes[v]), seconds)
-        labels[v] = seen.setdefault(key, len(seen))
+        labels[v] = label_of.setdefault(key, len(label_of))
     return labels
 
 
@@ -175,7 +175,7 @@ class CoarseProblem:
 
     @classmethod
     def of(cls, whole: Instance, groups: Sequence[Sequence[int]]) -> CoarseProblem:
-        """Of [G] groups of nodes, in topological order, between which there is no circle."""
+        """The problem of [G] groups of nodes, in topological order, between which there is no circle."""
         group_of = np.zeros(whole.n, np.int64)
         for g, members in enumerate(groups):
             group_of[list(members)] = g
@@ -194,7 +194,7 @@ class CoarseProblem:
         return where[self.group_of]
 
     def coarsened(self, where: Ints) -> Placement:
-        """Of [n] devices: every atom of groups goes where most of its seconds are."""
+        """The placement of groups that [n] devices suggest: an atom goes where most of its seconds are."""
         coarse = Instance.of(self.problem)
         whole, atom_of = self.whole, coarse.atom_of[self.group_of]
         seconds = (whole.forward_s + whole.backward_s)[np.arange(whole.n), where]
@@ -232,13 +232,13 @@ def _grouped(graph: Graph, groups: Sequence[Sequence[int]], group_of: Ints) -> G
     merged = {}
     for g, members in enumerate(groups):
         own = [nodes[v] for v in members]
-        made = tuple(k for node in own for k in node.outputs)
-        inside = set(made)
+        outputs = tuple(k for node in own for k in node.outputs)
+        inside = set(outputs)
         merged[_name(g)] = Node(
             _name(g),
             "netsplit.group",
             tuple(dict.fromkeys(k for node in own for k in node.inputs if k not in inside)),
-            made,
+            outputs,
             tuple(dict.fromkeys(k for node in own for k in node.initializers)),
             saved=tuple(dict.fromkeys(k for node in own for k in node.saved)),
             saved_bytes=sum(node.saved_bytes for node in own),
@@ -322,10 +322,10 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
 
 
 def most_instructions(instance: Instance, where: Ints, microbatches: int) -> int:
-    """Of a program in which no two nodes share a segment: what computes, and both ends of each transfer."""
+    """Instructions of a program of one-node segments: what computes, and both ends of each transfer."""
     counts = np.diff(instance.consumers.starts)
-    made = np.repeat(np.arange(len(counts)), counts)
-    read = np.unique(made * len(instance.devices) + where[instance.consumers.items])
+    writer = np.repeat(np.arange(len(counts)), counts)
+    read = np.unique(writer * len(instance.devices) + where[instance.consumers.items])
     u, device = np.divmod(read, len(instance.devices))
     crossing = u[device != where[instance.producer[u]]]
     ends = 2 * (len(crossing) + int(instance.requires_backward[crossing].sum()))

@@ -236,7 +236,7 @@ class StaticMemory(Memory):
         self._room = Room(tasks.instance, capacity)
         self.left = self._room.left
         self._atom_of = tasks.instance.atom_of
-        self._taken = np.zeros(len(tasks.instance.atoms), bool)
+        self._placed = np.zeros(len(tasks.instance.atoms), bool)
 
     def placeable(self, nodes: Ints, placed: NDArray[np.bool_], asked: Ints) -> NDArray[np.bool_]:
         need = self._room.need[self._atom_of[nodes][:, None], asked]
@@ -244,8 +244,8 @@ class StaticMemory(Memory):
 
     def run(self, v: int, where: Ints) -> None:
         a = int(self._atom_of[v])
-        if not self._taken[a]:
-            self._taken[a] = True
+        if not self._placed[a]:
+            self._placed[a] = True
             self._room.take(a, int(where[v]))
 
     def missing(self, v: int, placed: bool) -> Ints:

@@ -97,7 +97,7 @@ class EtfLoop:
             now = min(moments)
 
     def proposals(self, idle: list[int], now: int, table: Ints) -> list[tuple[int, int, int]]:
-        """Of each idle device its column, the row of `table` that it would run, and when it can do something.
+        """(column, row of `table` that it would run, when it can start) of each idle device.
 
         Args:
             idle: columns of the table.
@@ -114,7 +114,7 @@ class EtfLoop:
         return row if row < len(self.ready) and self.ready[row] == rank else -1
 
     def stuck(self) -> tuple[int, int, int]:
-        """After a run in vain: a node, the device where least is missing for it, and those bytes."""
+        """A node that had no room, the device where least is missing for it, and those bytes."""
         v = int(self._node_at[self.ready[0]])
         missing = self.memory.missing(v, bool(self.where[v] >= 0))
         q = int(self.where[v]) if self.where[v] >= 0 else int(missing.argmin())

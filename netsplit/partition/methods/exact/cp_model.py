@@ -97,7 +97,7 @@ class LatencyModel:
             model.add(sum(terms) <= int(instance.capacity[d]))
 
     def _symmetry(self, place: list[list[Any]]) -> None:
-        """Of devices that may swap names, the next is used only by atoms after the first one's first."""
+        """Breaks symmetry: among alike devices, the next holds only atoms after the first one's first."""
         for p, q in (pair for alike in interchangeable_devices(self.instance) for pair in pairwise(alike)):
             for a, row in enumerate(place):
                 self.model.add_bool_or([~row[q], *(place[b][p] for b in range(a))])

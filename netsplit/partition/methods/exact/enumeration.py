@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
+from netsplit.compiled import compiled
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.engines.compiled import compiled
 from netsplit.partition.engines.kernels import Arrays, CompiledStep, makespan
 from netsplit.partition.engines.step.arrays import moving_s
 

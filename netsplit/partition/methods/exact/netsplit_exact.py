@@ -128,7 +128,9 @@ class _ExactSolvers:
             raise infeasible(problem, self.method.name)
         key = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
         where = instance.decode(answer.where)
-        return answer, Choice(where, key, status="feasible", engine=_engine(), notes=answer.notes)
+        return answer, Choice(
+            where, key, status="feasible", engine=f"cp-sat {version('ortools')}", notes=answer.notes
+        )
 
 
 def _known(problem: Problem, instance: Instance, deadline: float) -> Answer | None:
@@ -298,7 +300,3 @@ def _filled(instance: Instance) -> Answer | None:
 
 def _incomparable(instance: Instance) -> int:
     return instance.n * (instance.n - 1) // 2 - int(reachable(instance).sum())
-
-
-def _engine() -> str:
-    return f"cp-sat {version('ortools')}"

@@ -125,12 +125,12 @@ class OsDpos(Partitioner):
         begun = min(fitting, key=lambda each: each.finish_s)
         best, ended_by = _split_while_it_gains(begun, deadline)
         answer, scored = _least(problem, [best, begun, *fitting, *replicas])
-        made = answer.made
+        schedule = answer.schedule
         origins = {id(whole): "whole", id(narrow): "narrow", **{id(each): "replicas" for each in replicas}}
         start = origins.get(id(begun), "data_parallel")
         cut = answer is best and best is not begun
         notes = {
-            **made.notes(),
+            **schedule.notes(),
             "start": start,
             "answered": "splits" if cut else origins.get(id(answer), "data_parallel"),
             "ended_by": ended_by,
@@ -141,7 +141,7 @@ class OsDpos(Partitioner):
             **({"explored": explored.to_dict()} if explored.origins else {}),
         }
         return Choice(
-            made.device_of(),
+            schedule.device_of(),
             answer.order_key(self.order),
             objective_s=answer.finish_s,
             notes=notes,
@@ -150,7 +150,7 @@ class OsDpos(Partitioner):
 
 
 def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
-    """Of the graph as it is; or why it does not fit."""
+    """The graph as it is, sequenced; or why it does not fit."""
     try:
         return Sequenced.of(problem, problem), None
     except InfeasibleError as refusal:
@@ -177,8 +177,8 @@ def _explored(whole: Sequenced, start: Start, limit_s: float, deadline: float) -
 
 
 def _data_parallel(problem: Problem, deadline: float) -> Iterator[Sequenced]:
-    """With every operator in parts along the samples, on copies of the weights or on the one there is; none
-    where a replica with its part of the batch does not fit on each device."""
+    """Schedules with every operator in parts along the samples, on copies of the weights or on the one there
+    is; none where a replica with its part of the batch does not fit on each device."""
     devices, memory = problem.cluster.devices, problem.memory_model
     replica = sum(memory.state_bytes.values()) + sum(memory.variable_bytes.values()) / len(devices)
     if len(devices) < 2 or replica > min(each.capacity_bytes for each in devices):
@@ -190,9 +190,9 @@ def _data_parallel(problem: Problem, deadline: float) -> Iterator[Sequenced]:
         with suppress(RewriteError):
             rewrites = parts(problem.graph, len(devices))
             graph = rewrite.applied(problem.graph, (*problem.graph.rewrites, *rewrites))
-            made = Sequenced.rewritten(problem, graph, deadline)
-            if made is not None:
-                yield made
+            candidate = Sequenced.rewritten(problem, graph, deadline)
+            if candidate is not None:
+                yield candidate
 
 
 def _replicas(problem: Problem, deadline: float) -> Iterator[Sequenced]:
@@ -210,8 +210,8 @@ def _replicas(problem: Problem, deadline: float) -> Iterator[Sequenced]:
         with suppress(RewriteError):
             rewrites = rewrite.replicate(graph, len(devices))
             if rewrites:
-                made = rewrite.applied(graph, (*graph.rewrites, *rewrites))
-                replicas = Sequenced.side_by_side(problem, problem_rewritten(problem, made), devices)
+                copied = rewrite.applied(graph, (*graph.rewrites, *rewrites))
+                replicas = Sequenced.side_by_side(problem, problem_rewritten(problem, copied), devices)
                 plain = replace(replicas, as_it_stands=True)  # which may hold less at once
                 yield plain if problem.simulator and not replicas.fits and plain.fits else replicas
 
@@ -223,14 +223,14 @@ def _in_parts_that_fit(problem: Problem, deadline: float) -> Sequenced | None:
         return None
     while (narrower := _narrower(problem, now, deadline)) is not None:
         now = narrower
-        made = Sequenced.rewritten(problem, now.graph, deadline)
-        if made is not None:
-            return made
+        cut = Sequenced.rewritten(problem, now.graph, deadline)
+        if cut is not None:
+            return cut
     return None
 
 
 def _narrower(given: Problem, now: Problem, deadline: float) -> Problem | None:
-    """With the operator of most bytes that can be cut in parts, of which the largest has least."""
+    """The problem with the operator of most bytes in parts, cut so that the largest has least."""
     devices, load = now.cluster.devices, now.memory_model.load
     nbytes = {name: load((name,)).nbytes for name in now.graph.nodes}
     small = min(each.capacity_bytes for each in devices) // ROOM
@@ -264,11 +264,11 @@ def _split_while_it_gains(begun: Sequenced, deadline: float) -> tuple[Sequenced,
 
 
 def _best_cut(now: Sequenced, deadline: float) -> tuple[Sequenced | None, str]:
-    """Of the longest operator of the path that can be cut; and why there is no better one."""
+    """The best cut of the longest operator of the path that can be cut; or why there is none."""
     best: Sequenced | None = None
     for v in longest_operators(now):
         devices = len(now.given.cluster.devices)
-        options = list(_options(now.problem.graph, now.made.instance.names[v], devices))
+        options = list(_options(now.problem.graph, now.schedule.instance.names[v], devices))
         for split in options:
             if time.perf_counter() > deadline:
                 return best, "time"
@@ -298,21 +298,21 @@ def placed_ranks(tasks: StepTasks, instance: Instance, where: list[int]) -> Floa
 
 def longest_operators(now: Sequenced) -> list[int]:
     """Nodes of the critical path under the placement, by falling seconds; ties in the path's order."""
-    instance = now.made.instance
+    instance = now.schedule.instance
     path = longest_ranked_path(now.tasks, placed_ranks(now.tasks, instance, now.where))
     seconds = instance.forward_s + instance.backward_s
     return sorted(path, key=lambda v: -seconds[v, now.where[v]])
 
 
-def _least(problem: Problem, made: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
+def _least(problem: Problem, candidates: Sequence[Sequenced]) -> tuple[Sequenced, dict[str, Any]]:
     """The one that is foreseen to fit and to take least, or else to lack least, where the problem has what
     foresees; else the first. Where the problem has a `meter`, by what its parts were measured to take."""
     if problem.simulator is None:
-        return made[0], {}
-    can_be = {each: each for each in made if each.foreseen[1] < math.inf}  # and as it is known now
+        return candidates[0], {}
+    can_be = {each: each for each in candidates if each.predicted[1] < math.inf}  # and as it is known now
     if not can_be:
-        problem.simulator(made[0].placement())
-    notes = {"foreseen_s": [each.foreseen[1] for each in made]}
+        problem.simulator(candidates[0].placement())
+    notes = {"foreseen_s": [each.predicted[1] for each in candidates]}
     while True:
         answer = min(can_be, key=lambda each: can_be[each].rank)
         try:

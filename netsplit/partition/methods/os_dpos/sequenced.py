@@ -35,7 +35,7 @@ class Sequenced:
     given: Problem  # of the graph before them
     problem: Problem
     tasks: StepTasks
-    made: PartialSchedule
+    schedule: PartialSchedule
     as_it_stands: bool = False  # in the graph's own order, not as it was timed
 
     @classmethod
@@ -45,12 +45,12 @@ class Sequenced:
 
     @classmethod
     def side_by_side(cls, given: Problem, problem: Problem, devices: Sequence[str]) -> Sequenced:
-        """With part j of every operator on the j-th of these, whether that fits or not."""
+        """The schedule with part j of every operator on the j-th device, whether that fits or not."""
         tasks = StepTasks.of(Instance.of(problem))
         order = tasks.by_rank(max_ranks(Instance.of(problem), tasks))
         device_of = devices_of_nodes(problem.graph, devices)
-        made = schedule_placed(problem, OS_DPOS, tasks, order, device_of, "replicas")
-        return cls(given, problem, tasks, made)
+        schedule = schedule_placed(problem, OS_DPOS, tasks, order, device_of, "replicas")
+        return cls(given, problem, tasks, schedule)
 
     def knowing(self, given: Problem) -> Sequenced:
         """The same, to be foreseen anew by what is known now."""
@@ -58,17 +58,17 @@ class Sequenced:
 
     @property
     def rewrites(self) -> tuple[Rewrite, ...]:
-        """From the given graph on."""
+        """Rewrites from the given graph on."""
         return self.problem.graph.rewrites
 
     @cached_property
     def finish_s(self) -> float:
-        """Until all gradients are there: those of copies are summed after all else, one sum after another."""
-        return self.made.makespan + sums_s(self.problem, self.made.device_of())
+        """Seconds until all gradients are there: those of copies are summed last, one sum after another."""
+        return self.schedule.makespan + sums_s(self.problem, self.schedule.device_of())
 
     @classmethod
     def rewritten(cls, given: Problem, graph: Graph, deadline: float) -> Sequenced | None:
-        """Of a graph that was made of the given one; None where none fits, or time is over."""
+        """Sequences a graph rewritten from the given one; None where none fits, or time is over."""
         problem = problem_rewritten(given, graph)
         left = max(deadline - time.perf_counter(), 1e-3)
         try:
@@ -77,8 +77,8 @@ class Sequenced:
             return None
 
     def cut(self, split: Split, deadline: float) -> Iterator[Sequenced]:
-        """With one more split, and with copies of the weights that its parts read, as far as that can be
-        done and fits."""
+        """Candidates with one more split, and with copies of the weights that its parts read, as
+        far as that can be done and fits."""
         graph = self.problem.graph
         with suppress(RewriteError):
             yield from self._also(deadline, split)
@@ -87,26 +87,26 @@ class Sequenced:
                 yield from self._also(deadline, split, *copies)
 
     def _also(self, deadline: float, *rewrites: Rewrite) -> Iterator[Sequenced]:
-        made = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites), deadline)
-        if made is not None:
-            yield made
+        candidate = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites), deadline)
+        if candidate is not None:
+            yield candidate
 
     def order_key(self, order: Order) -> Mapping[str, float]:
         """Node -> by what it is ordered."""
         if self.as_it_stands and order == "priority":
             return {name: float(place) for name, place in self.problem.graph.position.items()}
-        return order_key(self.made, order)
+        return order_key(self.schedule, order)
 
     def placement(self) -> Placement:
-        """As it would be answered."""
+        """The placement that would be the answer."""
         priority = topological_priority(self.problem.graph, self.order_key("priority"))
         report = SolverReport("heuristic", 0.0)
         return Placement(
-            OS_DPOS, self.made.device_of(), priority, report, rewrites=self.problem.graph.rewrites
+            OS_DPOS, self.schedule.device_of(), priority, report, rewrites=self.problem.graph.rewrites
         )
 
     @cached_property
-    def foreseen(self) -> tuple[int, float]:
+    def predicted(self) -> tuple[int, float]:
         """Bytes that are missing on the device that lacks most, and seconds, as the problem has what foresees
         them; infinite seconds under a schedule that has no copies of weights."""
         simulator = self.given.simulator
@@ -122,21 +122,21 @@ class Sequenced:
     @property
     def rank(self) -> tuple[bool, float]:
         """Least is best: what is foreseen to fit, by its seconds; else by what is missing."""
-        missing, seconds = self.foreseen
+        missing, seconds = self.predicted
         return missing > 0, missing or seconds
 
     @property
     def fits(self) -> bool:
-        """As it is foreseen, else by the count of bytes that methods go by."""
+        """Whether it fits as predicted, else by the count of bytes that methods go by."""
         if self.given.simulator is None:
-            return self.made.instance.fits(self.made.where[self.made.instance.atom_of])
-        missing, seconds = self.foreseen
+            return self.schedule.instance.fits(self.schedule.where[self.schedule.instance.atom_of])
+        missing, seconds = self.predicted
         return not missing and seconds < math.inf
 
     @cached_property
     def where(self) -> list[int]:
         """[n] device of each node."""
-        return self.made.where[self.made.instance.atom_of].tolist()
+        return self.schedule.where[self.schedule.instance.atom_of].tolist()
 
 
 def sums_s(problem: Problem, device_of: Mapping[str, str]) -> float:

@@ -110,26 +110,26 @@ def mergeable_batch(
         out.setdefault(u, []).append(v)
         into[v] = into.get(v, 0) + 1
     height = heights(nbytes)
-    taken: set[int] = set()
+    merged: set[int] = set()
     hubs: set[tuple[int, str]] = set()
     batch: list[Edge] = []
     for u, v in sorted(nbytes, key=lambda edge: (-nbytes[edge], edge)):
         if len(batch) == most:
             break
         only_out, only_in = len(out[u]) == 1, into[v] == 1
-        if u in taken or v in taken:
-            leaf_out = v not in taken and only_in and (u, "out") in hubs
-            leaf_in = u not in taken and only_out and (v, "in") in hubs
+        if u in merged or v in merged:
+            leaf_out = v not in merged and only_in and (u, "out") in hubs
+            leaf_in = u not in merged and only_out and (v, "in") in hubs
             if not (stars and (leaf_out or leaf_in)):
                 continue
         only = only_out or only_in
         if (only or all(height[w] > height[v] for w in out[u] if w != v)) and accepts((u, v)):
             batch.append((u, v))
-            if only_in and u not in taken:
+            if only_in and u not in merged:
                 hubs.add((u, "out"))
-            if only_out and v not in taken:
+            if only_out and v not in merged:
                 hubs.add((v, "in"))
-            taken.update((u, v))
+            merged.update((u, v))
     return batch
 
 

@@ -163,7 +163,7 @@ def _contiguous(tasks: CoarseTasks) -> Iterator[tuple[int, ...]]:
     loads = [memory.load([instance.names[v] for v in members]) for members in coarse.classes]
     seconds = np.zeros((len(coarse.classes), len(instance.devices)))
     np.add.at(seconds, list(tasks.class_of), tasks.seconds)
-    seen: set[tuple[int, ...]] = set()
+    yielded: set[tuple[int, ...]] = set()
     for order in islice(permutations(range(len(instance.devices))), _ORDERS):
         tried = [_equal_split(seconds, order[:count]) for count in range(1, len(order) + 1)]
         filled: list[int] = []
@@ -178,9 +178,9 @@ def _contiguous(tasks: CoarseTasks) -> Iterator[tuple[int, ...]]:
         else:
             tried.append(tuple(filled))
         for where in tried:
-            if where not in seen and instance.fits(tasks.nodes_at(where)):
+            if where not in yielded and instance.fits(tasks.nodes_at(where)):
                 yield where
-            seen.add(where)
+            yielded.add(where)
 
 
 def _equal_split(seconds: np.ndarray[Any, Any], order: Sequence[int]) -> tuple[int, ...]:

@@ -214,7 +214,7 @@ def _order(layers: Layers, draw: random.Random, kind: str) -> list[int]:
     """A topological order of the blocks: of those that could be next, by a key with some noise."""
     count = len(layers.block_feeders)
     fed = successors(count, ((a, b) for b, feeders in enumerate(layers.block_feeders) for a in feeders))
-    made = np.bincount(layers.block_of, weights=layers.output_bytes, minlength=layers.blocks)
+    output_bytes = np.bincount(layers.block_of, weights=layers.output_bytes, minlength=layers.blocks)
     unread = [len(own) for own in fed]
     since: dict[int, int] = {}  # how many came before each when it could first come
     places = itertools.count()
@@ -224,8 +224,8 @@ def _order(layers: Layers, draw: random.Random, kind: str) -> list[int]:
         if kind == "drawn":
             return draw.random()
         if kind == "bytes":  # what it makes, less what nobody else reads any more
-            freed = sum(made[a] for a in layers.block_feeders[b] if unread[a] == 1)
-            return float(made[b] - freed) * (1 + noise * draw.random())
+            freed = sum(output_bytes[a] for a in layers.block_feeders[b] if unread[a] == 1)
+            return float(output_bytes[b] - freed) * (1 + noise * draw.random())
         return (since[b] if kind == "breadth" else -since[b]) + noise * draw.random()
 
     def least(ready: list[int]) -> int:

@@ -98,17 +98,17 @@ def _spans(tables: Sequence[_LevelTable], level: int, begin: int, end: int, unit
     i, j, m = begin + 1, end, table.value.shape[2] - 1
     while j > begin:
         m = int(table.used[i, j, m]) - 1
-        cut, taken = int(table.cut[i, j, m]), int(table.units[i, j, m])
-        runs.append((cut if cut >= 0 else begin, j, taken))
+        cut, count = int(table.cut[i, j, m]), int(table.units[i, j, m])
+        runs.append((cut if cut >= 0 else begin, j, count))
         if cut < 0:
             break
-        j, m = cut, m - taken
+        j, m = cut, m - count
     spans: list[StageSpan] = []
     offset = 0
-    for cut, j, taken in reversed(runs):
-        own = np.take(units, range(offset, offset + taken), axis=axis)
+    for cut, j, count in reversed(runs):
+        own = np.take(units, range(offset, offset + count), axis=axis)
         spans += _spans(tables, level - 1, cut, j, own)
-        offset += taken
+        offset += count
     return spans
 
 
@@ -132,7 +132,7 @@ class _Level:
         starts = 1 if final else count
         value = np.full((starts, count, units), math.inf)
         cut = np.full((starts, count, units), -1, np.int64)
-        taken = np.zeros((starts, count, units), np.int64)
+        last_units = np.zeros((starts, count, units), np.int64)
         used = np.broadcast_to(np.arange(1, units + 1, dtype=np.int64), value.shape).copy()
         most = 1 if self.straight else units
         for j in range(count):
@@ -146,15 +146,15 @@ class _Level:
                 if allowed is not None:
                     cost = np.where(allowed(j, m, whole)[:, m - 1], cost, math.inf)
                 value[whole + 1, j, m - 1] = cost
-                taken[whole + 1, j, m - 1] = m
+                last_units[whole + 1, j, m - 1] = m
             if len(begins) > 1:
-                self._split(j, begins[1:], whole, value, cut, taken, most, allowed)
+                self._split(j, begins[1:], whole, value, cut, last_units, most, allowed)
             if self.fewer:
                 for m in range(1, units):
                     better = value[:, j, m - 1] < value[:, j, m]
-                    for table in (value, cut, taken, used):
+                    for table in (value, cut, last_units, used):
                         table[better, j, m] = table[better, j, m - 1]
-        return _LevelTable(value, cut, taken, used)
+        return _LevelTable(value, cut, last_units, used)
 
     def _split(
         self,
@@ -163,7 +163,7 @@ class _Level:
         whole: Ints,
         value: Floats,
         cut: Ints,
-        taken: Ints,
+        last_units: Ints,
         most: int,
         allowed: Allowed | None,
     ) -> None:
@@ -190,7 +190,7 @@ class _Level:
                 hit = rows[better]
                 value[hit, j, total - 1] = best[better]
                 cut[hit, j, total - 1] = k[at[better]]
-                taken[hit, j, total - 1] = m
+                last_units[hit, j, total - 1] = m
 
     def _stage(self, k: Ints, j: int, m: int, first: bool) -> Floats:
         inner = self._since(self.compute, k, j) if self.inner is None else self.inner[k + 1, j]

@@ -304,6 +304,6 @@ class Formulation:
         seconds = self._link_s(nbytes)
         flipped = self.group_of[source] != pair[0]
         flat = (seconds.T if flipped else seconds).ravel()
-        some = np.flatnonzero(flat)
+        nonzero = np.flatnonzero(flat)
         first = self.both + self.pairs[pair] * len(self.devices) ** 2
-        return (some + first).astype(np.int32), flat[some] / self.unit_s
+        return (nonzero + first).astype(np.int32), flat[nonzero] / self.unit_s

@@ -100,14 +100,14 @@ class Grouped(Partitioner):
     def __post_init__(self) -> None:
         self.require_time_limit()
         self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.0001")
-        some = self.groups is None or self.groups >= 1
-        self.require("groups", some, "1 or more, or null for 2 x devices")
+        enough = self.groups is None or self.groups >= 1
+        self.require("groups", enough, "1 or more, or null for 2 x devices")
         self.require_choice("group_bytes", GroupBytes)
         check_engine(self.engine)
 
     @abstractmethod
     def limit_s(self, problem: Problem) -> float:
-        """Of the whole decision."""
+        """Seconds for the whole decision."""
 
     @abstractmethod
     def times(self, problem: Problem, device_of: Mapping[str, str]) -> tuple[float, Mapping[str, float]]:

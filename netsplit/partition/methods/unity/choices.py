@@ -33,6 +33,7 @@ TaskKind: TypeAlias = tuple[tuple[Axis | None, int, int], ...]
 Dimension = Literal["samples", "columns", "reduction", "heads", "copies"]
 DIMENSIONS: tuple[Dimension, ...] = ("samples", "columns", "reduction", "heads", "copies")
 
+MANY = 48  # devices, of which no part of a host is a view, and only quarters of quarters of the hosts
 FEW = 8  # devices, of which every number is a view; of more, the divisors of hosts and whole hosts
 
 
@@ -102,9 +103,11 @@ class Machines:
         if n <= FEW:
             return list(range(1, n + 1))
         host = sum(self.hosts[p] == self.hosts[devices[0]] for p in devices)
-        inside = [k for k in range(1, host + 1) if host % k == 0]
         hosts = -(-n // host)
-        return sorted({*inside, *(host * k for k in range(1, hosts + 1) if hosts % k == 0), n})
+        if n <= MANY:
+            inside = [k for k in range(1, host + 1) if host % k == 0]
+            return sorted({*inside, *(host * k for k in range(1, hosts + 1) if hosts % k == 0), n})
+        return sorted({1, host, n, *(host * hosts // k for k in (4, 16) if hosts % k == 0)})
 
     def views(self, devices: Sequence[int], anywhere: bool = False) -> list[MachineView]:
         """On meshes of one axis, and of two: hosts and their devices, or factors of one host's devices."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,7 +29,7 @@ from netsplit.partition.methods.unity.choices import (
     choices_on,
     task_axes,
 )
-from netsplit.partition.methods.unity.movement import Movement, key_of
+from netsplit.partition.methods.unity.movement import Movement, distinct_layouts, key_of
 from netsplit.partition.methods.unity.task_seconds import PartCost, TaskSeconds
 from netsplit.profile.costs import Costs
 from netsplit.profile.operator_keys import operator_key
@@ -87,6 +87,7 @@ class Known:
     moves: dict[object, Floats] = field(default_factory=dict)
     tables: dict[object, tuple[Floats, Any]] = field(default_factory=dict)
     movement: Movement | None = None
+    keys: dict[object, tuple[object, str]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -117,7 +118,7 @@ class Costed:
 
     def __post_init__(self) -> None:
         graph = self.graph
-        self.keys = {node.name: operator_key(graph, node) for node in graph}
+        self.keys = {node.name: self._operator_key(node) for node in graph}
         self.seconds = TaskSeconds(graph, self.costs, self.keys)
         weights = {k for k, each in graph.initializers.items() if each.requires_grad}
         self.trained = max(sum(not weights.isdisjoint(node.initializers) for node in graph), 1)
@@ -125,6 +126,19 @@ class Costed:
         self.calls, _ = ways_of_graph(graph)
         self._layouts: dict[object, tuple[Layout, ...]] = {}
         self.vertices, self.links = self._drawn()
+
+    def _operator_key(self, node: Node) -> str:
+        """Kept for graphs of which only other operators are new."""
+        graph = self.graph
+        own = [
+            node,
+            *(graph.variables[k] for k in node.inputs),
+            *(graph.initializers[k] for k in node.initializers),
+        ]
+        key = *map(id, own), *(k in graph.requires_backward for k in node.outputs)
+        if key not in self.known.keys:
+            self.known.keys[key] = own, operator_key(graph, node)
+        return self.known.keys[key][1]
 
     def _drawn(self) -> tuple[list[Vertex], list[TensorLink]]:
         graph = self.graph
@@ -157,9 +171,12 @@ class Costed:
             said = ";".join(self._told(k, *ends) for k in tensors)
             key = self.number(f"{ends[0].key}-{said}-{ends[1].key}")
             links.append(TensorLink(source, target, tuple(tensors), key))
-        for k in graph.initializers:
-            reading = list({number[node.name]: node.name for node in graph if k in node.initializers}.items())
-            for (a, one), (b, other) in pairwise(reading):
+        reading: dict[str, dict[int, str]] = {k: {} for k in graph.initializers}
+        for node in graph:
+            for k in node.initializers:
+                reading[k][number[node.name]] = node.name
+        for k, by in reading.items():
+            for (a, one), (b, other) in pairwise(by.items()):
                 read = [sorted(map(str, self._places(name).get(k, ()))) for name in (one, other)]
                 key = self.number(
                     f"tied {graph.initializers[k].shape}{vertices[a].key}{read}{vertices[b].key}"
@@ -289,24 +306,25 @@ class Costed:
 
     def _seconds(self, name: str, choice: TaskChoice) -> float:
         """Of computing on the slowest device, summing gradients, stepping, and the price of its bytes."""
-        cluster, devices = self.machines.cluster, choice.view.devices
-        parts = self._parts(name, choice)
-        slowest = max(part.seconds[cluster.devices[p].kind] for part, p in zip(parts, devices, strict=True))
-        total = self.microbatches * (slowest + self._ends(name, choice))
+        cluster = self.machines.cluster
+        parts, numbers = self._parts(name, choice)
+        devices = list(zip(numbers, choice.view.devices, strict=True))
+        unlike = {(i, self.machines.classes[p]): (parts[i], cluster.devices[p]) for i, p in devices}.values()
         names = self.graph.nodes[name].initializers
         trained = [i for i, k in enumerate(names) if self.graph.initializers[k].requires_grad]
-        steps = [
-            sum(part.weights[i] for i in trained) * self.costs.of(cluster.devices[p].kind).step_s_per_byte
-            for part, p in zip(parts, devices, strict=True)
-        ]
-        total += max(steps) + self._sums(name, choice, parts[0], trained)
+        stepped = [sum(part.weights[i] for i in trained) for part in parts]
+        slowest = max(part.seconds[p.kind] for part, p in unlike)
+        total = self.microbatches * (slowest + self._ends(name, choice))
+        total += max(stepped[parts.index(part)] * self.costs.of(p.kind).step_s_per_byte for part, p in unlike)
+        total += self._sums(name, choice, parts[numbers[0]], trained)
         if self.spread_s:
-            alpha, full = self.costs.device_alpha, 0.0
-            for part, p in zip(parts, devices, strict=True):
-                held = sum((alpha if i in trained else 1) * n for i, n in enumerate(part.weights))
-                full = max(full, (held + part.kept_bytes) / cluster.devices[p].capacity_bytes)
-                total += self.price[p] * (held + part.kept_bytes)
-            total += self.spread_s * full
+            alpha = self.costs.device_alpha
+            held = [
+                part.kept_bytes + sum((alpha if i in trained else 1) * n for i, n in enumerate(part.weights))
+                for part in parts
+            ]
+            total += self.spread_s * max(held[i] / cluster.devices[p].capacity_bytes for i, p in devices)
+            total += sum(self.price[p] * held[i] for i, p in devices)
         return total
 
     def _ends(self, name: str, choice: TaskChoice) -> float:
@@ -335,13 +353,18 @@ class Costed:
         """Of a batch."""
         return [k for k in node.inputs if self.graph.variables[k].producer is None]
 
-    def _parts(self, name: str, choice: TaskChoice) -> list[PartCost]:
-        """Of each device."""
-        sizes = [
-            tuple((own[0], own[1][n]) for own, n in zip(choice.axes, at, strict=True) if own is not None)
-            for at in np.ndindex(choice.view.shape)
+    def _parts(self, name: str, choice: TaskChoice) -> tuple[list[PartCost], list[int]]:
+        """Unlike ones, and which of them each device has."""
+        sizes = [[0] if own is None else list(dict.fromkeys(own[1])) for own in choice.axes]
+        every = [
+            tuple((own[0], n) for own, n in zip(choice.axes, each, strict=True) if own is not None)
+            for each in product(*sizes)
         ]
-        return self.seconds.of(name, sizes)
+        numbers = [0]
+        for m, (own, n) in enumerate(zip(choice.axes, choice.view.shape, strict=True)):
+            along = [0] * n if own is None else [sizes[m].index(size) for size in own[1]]
+            numbers = [i * len(sizes[m]) + j for i in numbers for j in along]
+        return self.seconds.of(name, every), numbers
 
     def _sums(self, name: str, choice: TaskChoice, part: PartCost, trained: Sequence[int]) -> float:
         """Rings over devices that have one region, queued at NICs; with part of the latency of all sums."""
@@ -362,15 +385,10 @@ class Costed:
         return sum(self._ring(choice, alike, nbytes) for alike, nbytes in total.items())
 
     def _ring(self, choice: TaskChoice, alike: tuple[int, ...], nbytes: int) -> float:
-        cluster, shape = self.machines.cluster, choice.view.shape
-        at = np.arange(len(choice.view.devices)).reshape(shape)
-        index = tuple(slice(None) if m in alike else 0 for m in range(len(shape)))
-        names = [cluster.devices[choice.view.devices[i]].name for i in at[index].ravel()]
-        latency_s = cluster.ring_seconds(0, names)
-        queued, rings = cluster.ring(names), len(choice.view.devices) // len(names)
-        busy_s = max((pace for pair in queued for _, pace in cluster.way(*pair)), default=0.0) * nbytes
-        nic_s = rings * 2 * (len(names) - 1) / len(names) * busy_s
-        return max(cluster.ring_seconds(nbytes, names) - latency_s, nic_s) + latency_s / self.trained
+        devices = np.array(choice.view.devices).reshape(choice.view.shape)
+        index = tuple(slice(None) if m in alike else 0 for m in range(devices.ndim))
+        ring = tuple(devices[index].ravel().tolist())
+        return self.movement.ring_seconds(ring, nbytes, devices.size // len(ring), self.trained)
 
     def moving(self, link: TensorLink, sources: Devices, targets: Devices) -> Floats:
         """[choices of the source on those devices, choices of the target on those] seconds."""
@@ -393,8 +411,8 @@ class Costed:
     def _moving(self, k: str, made: Sequence[Layout], read: Sequence[Layout]) -> Floats:
         variable = self.graph.variables[k]
         size, back = dtype_bytes(variable.dtype), k in self.graph.requires_backward
-        rows, of_row = _distinct(made)
-        columns, of_column = _distinct(read)
+        rows, of_row = distinct_layouts(made)
+        columns, of_column = distinct_layouts(read)
         each = self.movement.seconds(rows, columns, variable.shape, size, back)
         made_s: Floats = each[np.ix_(of_row, of_column)]
         return made_s
@@ -428,15 +446,3 @@ def _says_what_it_reads(node: Node) -> bool:
     return not node.op.startswith(CALL) and {*node.inputs, *node.initializers} == {
         k for _, k in read_by(node)
     }
-
-
-def _distinct(layouts: Sequence[Layout]) -> tuple[list[Layout], list[int]]:
-    numbers: dict[object, int] = {}
-    first, of = list[Layout](), list[int]()
-    for layout in layouts:
-        key = key_of(layout)
-        if key not in numbers:
-            numbers[key] = len(first)
-            first.append(layout)
-        of.append(numbers[key])
-    return first, of

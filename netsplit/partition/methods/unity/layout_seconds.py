@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.engines.compiled import compiled, inner
+from netsplit.compiled import compiled, inner
 
 __all__ = ["PASSES", "Packed", "seconds_of_layouts"]
 
@@ -44,52 +44,33 @@ def _common(runs: Numbers, a0: int, a1: int, other: Numbers, b0: int, b1: int) -
 
 
 @inner
-def _overlaps(a: Packed, m: int, b: Packed, n: int, itemsize: int, nbytes: Numbers, boxes: Numbers) -> None:
-    """[devices of one, devices of the other] bytes that both have, and in how many boxes."""
-    p0, p1, q0, q1 = a[0][m], a[0][m + 1], b[0][n], b[0][n + 1]
-    dimensions, length, count = a[4].shape[1], itemsize, 1
-    for d in range(dimensions):  # that neither cuts
-        x, y = a[1][m * dimensions + d], b[1][n * dimensions + d]
-        if a[1][m * dimensions + d + 1] - x == 1 and b[1][n * dimensions + d + 1] - y == 1:
-            own, runs = _common(a[5], a[2][x], a[2][x + 1], b[5], b[2][y], b[2][y + 1])
-            length *= own
-            count *= runs
-    nbytes[: p1 - p0, : q1 - q0] = length
-    boxes[: p1 - p0, : q1 - q0] = count
+def _overlaps(a: Packed, m: int, b: Packed, n: int, lengths: Numbers, counts: Numbers) -> tuple[int, int]:
+    """Of each dimension that is cut [pieces of one, pieces of the other] elements that both have, and in how
+    many boxes; and those of the dimensions that neither cuts."""
+    dimensions, length, count = a[4].shape[1], 1, 1
     for d in range(dimensions):
         x0, x1 = a[1][m * dimensions + d], a[1][m * dimensions + d + 1]
         y0, y1 = b[1][n * dimensions + d], b[1][n * dimensions + d + 1]
-        if x1 - x0 == 1 and y1 - y0 == 1:
-            continue
-        lengths, counts = np.empty((2, x1 - x0, y1 - y0), np.int64)
         for x in range(x0, x1):
             for y in range(y0, y1):
-                both = _common(a[5], a[2][x], a[2][x + 1], b[5], b[2][y], b[2][y + 1])
-                lengths[x - x0, y - y0], counts[x - x0, y - y0] = both
-        for i in range(p1 - p0):
-            x = a[4][p0 + i, d]
-            for j in range(q1 - q0):
-                y = b[4][q0 + j, d]
-                nbytes[i, j] *= lengths[x, y]
-                boxes[i, j] *= counts[x, y]
+                own, boxes = _common(a[5], a[2][x], a[2][x + 1], b[5], b[2][y], b[2][y + 1])
+                if x1 - x0 == 1 and y1 - y0 == 1:
+                    length, count = length * own, count * boxes
+                else:
+                    lengths[d, x - x0, y - y0], counts[d, x - x0, y - y0] = own, boxes
+    return length, count
 
 
 @inner
-def _nearest(p: Numbers, region: Numbers, q: Numbers, host: Numbers, nbytes: Numbers) -> None:
-    """Of devices with the same piece each reader takes the nearest, and not all the same one."""
-    regions = region.max() + 1
-    best, least = np.empty(regions, np.int64), np.empty(regions, np.int64)
-    for j in range(len(q)):
-        least[:] = 3 * len(p)
-        begin = j % len(p)
-        for i in range(len(p)):
-            near = 0 if p[i] == q[j] else 1 if host[p[i]] == host[q[j]] else 2
-            cost = near * len(p) + i - begin + (len(p) if i < begin else 0)
-            if cost < least[region[i]]:
-                least[region[i]], best[region[i]] = cost, i
-        for i in range(len(p)):
-            if best[region[i]] != i:
-                nbytes[i, j] = 0
+def _nearest(p: Numbers, holders: Numbers, t: int, j: int, host: Numbers) -> int:
+    """Of devices with the same piece a reader takes the nearest, and not all the same one."""
+    best, least, begin = -1, 3 * len(p), j % len(p)
+    for i in holders:
+        near = 0 if p[i] == t else 1 if host[p[i]] == host[t] else 2
+        cost = near * len(p) + i - begin + (len(p) if i < begin else 0)
+        if cost < least:
+            best, least = i, cost
+    return best
 
 
 @compiled
@@ -119,32 +100,53 @@ def seconds_of_layouts(
             out of a NIC and into it.
         there, back: [a, b] seconds; written.
     """
-    hosts, devices = host.max() + 1, len(host)
+    hosts, devices, dimensions = host.max() + 1, len(host), a[4].shape[1]
     busy, out, into = np.empty(devices), np.empty(hosts), np.empty(hosts)
-    needed, boxes, first = np.empty((3, devices, devices), np.int64)
-    readers, amount, most = np.empty((3, devices), np.int64)
-    count, several = np.empty((2, devices), np.int64)
+    needed, first = np.empty((2, devices, devices), np.int64)
+    lengths, counts = np.empty((2, dimensions, devices, devices), np.int64)
+    amount, most, several, count = np.empty((4, devices), np.int64)
+    cuts = np.empty(dimensions, np.int64)
     for m in range(len(a[0]) - 1):
-        p = a[3][a[0][m] : a[0][m + 1]]
-        region, held = a[6][a[0][m] : a[0][m + 1]], a[7][a[0][m] : a[0][m + 1]]
+        own = slice(a[0][m], a[0][m + 1])
+        p, at, region, held = a[3][own], a[4][own], a[6][own], a[7][own]
+        order = np.argsort(region, kind="mergesort")
+        begins = np.searchsorted(region[order], np.arange(region.max() + 2))
+        sources = len(p) if partial[m] else len(begins) - 1
         for n in range(len(b[0]) - 1):
-            q, group = b[3][b[0][n] : b[0][n + 1]], b[8][b[0][n] : b[0][n + 1]]
-            _overlaps(a, m, b, n, itemsize, needed, boxes)
-            if not partial[m]:
-                _nearest(p, region, q, host, needed)
+            other = slice(b[0][n], b[0][n + 1])
+            q, to, group = b[3][other], b[4][other], b[8][other]
+            each, each_count = _overlaps(a, m, b, n, lengths, counts)
+            cut_here = 0
+            for d in range(dimensions):
+                x, y = m * dimensions + d, n * dimensions + d
+                if a[1][x + 1] - a[1][x] > 1 or b[1][y + 1] - b[1][y] > 1:
+                    cuts[cut_here] = d
+                    cut_here += 1
             busy[:], out[:], into[:] = 0, 0, 0
-            first[: len(p), : len(q)] = -1
-            readers[: len(p)], amount[: len(q)], most[: len(q)], count[: len(q)] = 0, 0, 0, 0
+            amount[: len(q)], most[: len(q)], several[: len(q)], count[: len(q)] = 0, 0, 0, 0
+            first[: len(begins), : len(q)] = -1
             longest, handed, wait, cut, cut_back, far = 0.0, 0.0, 0.0, 0.0, 0.0, False
-            for i in range(len(p)):
-                s, is_cut = p[i], False
+            for source in range(sources):
+                i = source if partial[m] else order[begins[source]]
+                r, readers = region[i], 0
+                holders = order[begins[r] : begins[r + 1]]
                 for j in range(len(q)):
-                    nbytes = needed[i, j]
+                    nbytes, number = each * itemsize, each_count
+                    for c in range(cut_here):
+                        d = cuts[c]
+                        nbytes *= lengths[d, at[i, d], to[j, d]]
+                        number *= counts[d, at[i, d], to[j, d]]
+                    needed[source, j] = nbytes
                     if not nbytes:
                         continue
-                    t, number = q[j], boxes[i, j]
-                    is_cut = is_cut or nbytes < held[i] * itemsize
-                    readers[region[i]] += 1
+                    t = q[j]
+                    if not partial[m] and len(holders) > 1:
+                        i = _nearest(p, holders, t, j, host)
+                    s = p[i]
+                    if nbytes < held[i] * itemsize:
+                        cut = max(cut, rates[s, 1])
+                        cut_back = max(cut_back, rates[s, 1] + PASSES * rates[s, 0] * held[i] * itemsize)
+                    readers += 1
                     count[j] += number
                     amount[j] += nbytes
                     most[j] = max(most[j], nbytes)
@@ -152,34 +154,28 @@ def seconds_of_layouts(
                         continue
                     if host[s] != host[t]:
                         far = True
-                        own = first[region[i], group[j]]
-                        if own >= 0:
-                            if own != t:
-                                seconds = latency[own, t] + nbytes * pace[own, t] + 2 * rates[t, 2]
-                                handed = max(handed, seconds)
+                        there_first = first[r, group[j]]
+                        if there_first >= 0:
+                            if there_first != t:
+                                seconds = latency[there_first, t] + nbytes * pace[there_first, t]
+                                handed = max(handed, seconds + 2 * rates[t, 2])
                             continue
-                        first[region[i], group[j]] = t
+                        first[r, group[j]] = t
                         out[host[s]] += nbytes * rates[s, 4]
                         into[host[t]] += nbytes * rates[t, 5]
                         wait = max(wait, latency[s, t])
                     longest = max(longest, number * latency[s, t] + nbytes * pace[s, t])
                     busy[s] += number
                     busy[t] += number
-                if is_cut:
-                    cut = max(cut, rates[s, 1])
-                    cut_back = max(cut_back, rates[s, 1] + PASSES * rates[s, 0] * held[i] * itemsize)
+                if readers > 1 and not partial[m]:
+                    for j in range(len(q)):
+                        several[j] += needed[source, j]
             if far:
                 longest = max(longest, wait + max(out.max(), into.max()))
             messages = 0.0
             for t in range(devices):
                 messages = max(messages, busy[t] * rates[t, 2])
             longest += handed + messages
-            several[: len(q)] = 0
-            if not partial[m]:
-                for i in range(len(p)):
-                    if readers[region[i]] > 1:
-                        for j in range(len(q)):
-                            several[j] += needed[i, j]
             ends, ends_back = 0.0, 0.0
             for j in range(len(q)):
                 t = q[j]

@@ -322,8 +322,7 @@ class _Programme:
         cache = self.costed.known.tables if self.cache else self.own
         key = number, self.devices, self.split
         if key not in cache:
-            total = _summed(own, axes, size)
-            cache[key] = total.min(axis=-1), total.argmin(axis=-1)
+            cache[key] = _least(own, axes, size)
         table, which = cache[key]
         return _OfVertices(scope, table, number), which
 
@@ -359,13 +358,26 @@ def _elements(v: int, tables: Sequence[_OfVertices], size: Mapping[int, int]) ->
     return prod(size[u] for u in {u for each in tables if v in each.scope for u in each.scope})
 
 
-def _summed(tables: Sequence[_OfVertices], scope: tuple[int, ...], size: Mapping[int, int]) -> Floats:
-    total = np.zeros([size[u] for u in scope])
+def _least(
+    tables: Sequence[_OfVertices], axes: tuple[int, ...], size: Mapping[int, int]
+) -> tuple[Floats, Numbers]:
+    """Of the sum of tables over the last of these vertices; one of its choices after another, as all at once
+    have no room in a cache."""
+    turned = []
     for each in tables:
-        order = sorted(range(len(each.scope)), key=lambda axis: scope.index(each.scope[axis]))
-        shape = [size[u] if u in each.scope else 1 for u in scope]
-        total += np.transpose(each.seconds, order).reshape(shape)
-    return total
+        order = sorted(range(len(each.scope)), key=lambda axis: axes.index(each.scope[axis]))
+        shape = [size[u] if u in each.scope else 1 for u in axes]
+        turned.append(np.moveaxis(np.transpose(each.seconds, order).reshape(shape), -1, 0))
+    turned.sort(key=lambda table: table.size)
+    shape = [size[u] for u in axes[:-1]]
+    least, which = np.full(shape, np.inf), np.zeros(shape, np.int64)
+    for n in range(size[axes[-1]]):
+        total = turned[0][n if len(turned[0]) > 1 else 0]
+        for table in turned[1:]:
+            total = total + table[n if len(table) > 1 else 0]
+        which[total < least] = n
+        np.minimum(least, total, out=least)
+    return least, which
 
 
 def _pair(a: int, b: int) -> tuple[int, int]:
@@ -407,9 +419,10 @@ def _beside(links: Iterator[_WayBetween]) -> dict[tuple[int, int], _WayBetween]:
 
 
 def _counts(devices: Devices, hosts: Sequence[int]) -> list[int]:
-    """Of devices for the first of two branches; of many, whole hosts and halves alone."""
+    """Of devices for the first of two branches; of many whole hosts, or about quarters of them."""
     n = len(devices)
     if n <= 8:
         return list(range(1, n))
     host = sum(hosts[p] == hosts[devices[0]] for p in devices)
-    return sorted({*range(host, n, host), n // 2} - {n})
+    step = host * -(-n // (4 * host))
+    return sorted({*range(step, n, step), n // 2} - {n})

@@ -23,12 +23,13 @@ from netsplit.partition.methods.unity.layout_seconds import PASSES, Packed, seco
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.tasks import SLICED_BYTES
 
-__all__ = ["Movement", "key_of"]
+__all__ = ["Movement", "distinct_layouts", "key_of"]
 
 Numbers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 Runs: TypeAlias = tuple[tuple[int, int], ...]
+Devices: TypeAlias = tuple[int, ...]
 
 
 def key_of(layout: Layout) -> tuple[object, ...]:
@@ -36,6 +37,19 @@ def key_of(layout: Layout) -> tuple[object, ...]:
     mesh = layout.mesh.devices, layout.mesh.shape
     sizes = tuple(sorted(layout.sizes.items())), tuple(sorted(layout.blocks.items()))
     return (*mesh, layout.spec, layout.partial, *sizes)
+
+
+def distinct_layouts(layouts: Sequence[Layout]) -> tuple[list[Layout], list[int]]:
+    """The first of each that are the same, and for each of all which of these it is."""
+    numbers: dict[object, int] = {}
+    first, of = list[Layout](), list[int]()
+    for layout in layouts:
+        key = key_of(layout)
+        if key not in numbers:
+            numbers[key] = len(first)
+            first.append(layout)
+        of.append(numbers[key])
+    return first, of
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +79,8 @@ class Movement:
     costs: Costs
     known: dict[object, tuple[Floats, Floats]] = field(default_factory=dict)
     pieces: dict[object, _HeldPieces] = field(default_factory=dict)
+    cuts: dict[object, tuple[tuple[Runs, ...], Numbers, Numbers]] = field(default_factory=dict)
+    rings: dict[Devices, tuple[Floats, Floats, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         cluster = self.machines.cluster
@@ -139,19 +155,26 @@ class Movement:
 
     def _pieces(self, layout: Layout, shape: tuple[int, ...]) -> _HeldPieces:
         devices: tuple[Any, ...] = layout.mesh.devices  # numbers
-        numbers = np.zeros((len(devices), len(shape)), np.int64)
-        pieces, runs = [], list[Runs]()
-        region = np.zeros(len(devices), np.int64)
-        every = [layout.runs(device, shape) for device in devices]
-        for d in range(len(shape)):
-            own = [tuple(each[d]) for each in every]
-            there = {piece: i for i, piece in enumerate(dict.fromkeys(own))}
-            numbers[:, d] = [there[piece] for piece in own]
-            runs += there
-            pieces.append(len(there))
-            region = region * len(there) + numbers[:, d]
+        every = np.arange(len(devices)).reshape(layout.mesh.shape)
+        numbers, pieces, runs = np.zeros((len(devices), len(shape)), np.int64), [], list[Runs]()
+        region, elements = np.zeros(len(devices), np.int64), np.ones(len(devices), np.int64)
+        for d, (size, axes) in enumerate(zip(shape, layout.axes, strict=True)):
+            cut = [(layout.mesh.shape[m], layout.sizes.get(m), layout.blocks.get(m, 1)) for m in axes]
+            key = size, axes, every.ndim, tuple(cut)
+            if key not in self.cuts:
+                where = every[tuple(slice(None if m in axes else 1) for m in range(every.ndim))]
+                own = [tuple(layout.runs(devices[i], shape)[d]) for i in where.flat]
+                there = {piece: i for i, piece in enumerate(dict.fromkeys(own))}
+                at = np.array([there[piece] for piece in own]).reshape(where.shape)
+                held = np.array([sum(high - low for low, high in piece) for piece in there])
+                self.cuts[key] = tuple(there), at, held
+            own_runs, at, held = self.cuts[key]
+            numbers[:, d] = np.broadcast_to(at, every.shape).ravel()
+            region = region * len(own_runs) + numbers[:, d]
+            elements *= held[numbers[:, d]]
+            pieces.append(len(own_runs))
+            runs += own_runs
         _, region = np.unique(region, return_inverse=True)
-        held = [prod(sum(high - low for low, high in runs) for runs in each) for each in every]
         where = np.array(devices, np.int64)
         _, group = np.unique(region * len(self.host) + self.host[where], return_inverse=True)
         return _HeldPieces(
@@ -161,9 +184,26 @@ class Movement:
             np.array([len(each) for each in runs], np.int64),
             np.array([run for each in runs for run in each], np.int64).reshape(-1, 2),
             region,
-            np.array(held, np.int64),
+            elements,
             group,
         )
+
+    def ring_seconds(self, devices: Devices, nbytes: int, rings: int, steps: int) -> float:
+        """Of so many rings at once, queued at NICs; with a part of the latency of all `steps`."""
+        if len(devices) < 2:
+            return 0.0
+        if devices not in self.rings:
+            cluster = self.machines.cluster
+            pairs = cluster.ring([cluster.devices[p].name for p in devices])
+            links = [cluster.links[pair] for pair in pairs]
+            latency, pace = np.array([(each.latency_s, each.seconds_per_byte) for each in links]).T
+            queued = max((pace for pair in pairs for _, pace in cluster.way(*pair)), default=0.0)
+            self.rings[devices] = latency, pace, queued
+        latency, pace, queued = self.rings[devices]
+        times = 2 * (len(devices) - 1)
+        alone = times * float(latency.max())
+        busy = times * float((latency + nbytes / len(devices) * pace).max()) - alone
+        return max(busy, rings * times / len(devices) * queued * nbytes) + alone / steps
 
 
 def _packed(every: Sequence[_HeldPieces]) -> Packed:

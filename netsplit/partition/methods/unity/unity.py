@@ -1,7 +1,8 @@
 """`unity`: what is cut along which dimension over which devices, and what is computed twice.
 
     graph ──► candidates (substitutions) ──► best_mapping of each ──► the best, and the captured graph
-          lowered ──► placed ──► simulated beside data parallelism, columns and rows, and one device
+          lowered ──► placed ──► simulated beside data parallelism, columns and rows, and one device;
+          devices of the best, and of whole operators, annealed
 
 Source: Unger et al., "Unity: Accelerating DNN Training Through Joint Optimization of Algebraic
 Transformations and Parallelization", OSDI 2022, section 5.
@@ -26,6 +27,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
 from netsplit.partition.common.homes import linked_groups
+from netsplit.partition.methods.annealed import LISTED, annealed
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines, TaskKind
 from netsplit.partition.methods.unity.costed import Costed, Devices, Known
@@ -53,7 +55,10 @@ log = logging.getLogger(__name__)
 Search = Literal["joint", "paper", "sequential"]
 
 RAISES = 8  # of the price of bytes
-SMALL = 2000  # operators times devices, for which `os_dpos` is quick
+SMALL = 800  # operators times devices, for which `os_dpos` and annealing are quick
+MUCH = 1.2  # times what was estimated of parts, from which the programme is run again with what was measured
+LESS = 0.99  # times the seconds before, below which other devices are worth it
+STARTS, ANNEALED_S = 4, 2.0  # of annealing; its moves are counted, and take less
 
 
 Before: TypeAlias = Callable[[Costed], Mapping[str, int]]
@@ -144,6 +149,11 @@ class Unity(Partitioner):
         judged += search.others()
         if all(each.missing for each in judged):
             judged += search.filled()
+        estimated_s = min(judged, key=lambda each: each.rank).seconds
+        judged = search.measured(judged)
+        if min(judged, key=lambda each: each.rank).seconds > MUCH * estimated_s:
+            judged = search.measured([*judged, *search.anew().programmes()])
+        judged = search.measured([*judged, *search.annealed(judged)])
         best = min(judged, key=lambda each: each.rank)
         if best.missing:
             raise infeasible(problem, self.name)
@@ -377,6 +387,42 @@ class UnitySearch:
         device_of = fill_in_order(problem, [each.capacity_bytes for each in problem.cluster.devices])
         if device_of is not None:
             yield self._judged("devices filled in order", problem.graph, device_of, None)
+
+    def measured(self, judged: list[_Judged]) -> list[_Judged]:
+        """By what devices measure of parts (`Problem.meter`), until those of the best are measured."""
+        done = {self.problem.graph.rewrites}
+        while self.problem.meter is not None:
+            rewrites = min(judged, key=lambda each: each.rank).placement.rewrites
+            if rewrites in done:
+                break
+            done.add(rewrites)
+            known = self.problem.with_measured_parts(rewrites)
+            if known is not self.problem:
+                self.problem = known
+                now = [self._simulated(each.origin, each.placement, each.mapped) for each in judged]
+                judged = [replace(n, searched=each.searched) for n, each in zip(now, judged, strict=True)]
+        return judged
+
+    def anew(self) -> UnitySearch:
+        """With what is known now of parts."""
+        return UnitySearch(self.method, self.problem, self.refused)
+
+    def annealed(self, judged: Sequence[_Judged]) -> Iterator[_Judged]:
+        """On small problems: devices of the best, and of the best of whole operators."""
+        problem = self.problem
+        if problem.simulator is None or len(problem.graph) * len(problem.cluster.devices) > SMALL:
+            return
+        ranked = sorted(judged, key=lambda each: each.rank)
+        whole = next((each for each in ranked if not each.placement.rewrites), None)
+        own = replace(problem, known=None, improved=None, meter=None)
+        for each in filter(None, dict.fromkeys((ranked[0], whole))):
+            start, ends = each.placement, time.perf_counter() + ANNEALED_S
+            again = annealed(own.rewritten(start.rewrites), start, STARTS, ends, LISTED)
+            if again is not None:
+                said = f"{each.origin}, devices annealed" if start.rewrites else "whole operators"
+                now = replace(self._simulated(said, again, each.mapped), searched=each.searched)
+                if now.missing < each.missing or now.seconds < LESS * each.seconds:
+                    yield now
 
     def _judged(self, origin: str, graph: Graph, device_of: dict[str, str], mapped: Mapped | None) -> _Judged:
         rewrites: tuple[Rewrite, ...] = graph.rewrites

@@ -54,7 +54,7 @@ class InTurn:
 
     Args:
         values: the initializers; read only.
-        threads, window_bytes: as of `Profiler`.
+        window_bytes: as of `Profiler`.
     """
 
     def __init__(
@@ -63,11 +63,10 @@ class InTurn:
         values: Mapping[str, Tensor],
         torch_device: torch.device | str,
         *,
-        threads: int = 1,
         window_bytes: int = 2**28,
     ) -> None:
-        self.device, self.threads = torch.device(torch_device), threads
-        clock = Clock(self.device, threads)
+        self.device = torch.device(torch_device)
+        clock = Clock(self.device)
         self.walkers = [_Walker(step, values, clock, window_bytes) for step in steps]
 
     def round(self) -> dict[int, float]:
@@ -76,7 +75,7 @@ class InTurn:
         A size for which a CUDA device has too little memory is left out, now and later.
         """
         took = {}
-        with worker_conditions(self.device, self.threads):
+        with worker_conditions(self.device):
             for walker in list(self.walkers):
                 size = walker.step.graph.batch_size
                 try:
@@ -115,7 +114,7 @@ def in_rounds(
 
 
 def _ratios(own: Mapping[int, float], several: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """Of the mean of several devices to one alone, by size."""
+    """Ratios of the mean of several devices to one alone, by size."""
     sizes = [n for n in own if several and all(n in each for each in several)]
     return {n: fmean(each[n] for each in several) / own[n] for n in sizes}
 

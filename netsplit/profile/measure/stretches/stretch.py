@@ -16,7 +16,7 @@ from netsplit.profile.measure.bench import random_like
 from netsplit.profile.measure.clock import Clock, Lap
 from netsplit.profile.measure.live_values import LiveValues
 
-__all__ = ["Stretch", "windows"]
+__all__ = ["Stretch", "Timed", "windows"]
 
 
 class Stretch:
@@ -33,7 +33,7 @@ class Stretch:
         self.clock, self.in_flight = clock, in_flight
         self.inputs, self.outputs = _borders(graph, names)
         self.initializers = list(dict.fromkeys(k for name in names for k in graph.nodes[name].initializers))
-        self.timed = _Timed(self.module(deferrable=False), clock)
+        self.timed = Timed(self.module(deferrable=False), clock)
         self.forward = self.timed.laps
         self.backward: list[Lap] = []
 
@@ -76,25 +76,25 @@ class Stretch:
     def results(
         self, module: nn.Module, inputs: tuple[Tensor, ...], tensors: dict[str, Tensor]
     ) -> tuple[Tensor, ...]:
-        """Of a module that is called `module` in another, as `copies` names tensors, on copies of inputs."""
+        """Results on copies of inputs, of a module called `module` in another, as `copies` names tensors."""
         cloned = tuple(t.clone() for t in inputs)
         with autocast_of(self.graph, self.clock.device):
             results: tuple[Tensor, ...] = functional_call(module, tensors, cloned)
         return results
 
     def ends(self, results: tuple[Tensor, ...]) -> list[Tensor]:
-        """Where a backward begins."""
+        """The tensors where a backward begins."""
         asked = self.graph.requires_backward
         return [t for k, t in zip(self.outputs, results, strict=True) if k in asked]
 
     @property
     def seconds(self) -> float:
-        """Of the last micro-batches in flight together, forward and backward."""
+        """Seconds of the last micro-batches in flight together, forward and backward."""
         n = self.in_flight
         return sum(self.clock.seconds(self.forward[-n:])) + sum(self.clock.seconds(self.backward[-n:]))
 
 
-class _Timed(nn.Module):
+class Timed(nn.Module):
     """A module whose forward is timed without what surrounds it."""
 
     def __init__(self, module: nn.Module, clock: Clock) -> None:

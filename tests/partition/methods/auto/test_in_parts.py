@@ -100,6 +100,16 @@ def test_parts_are_measured_before_they_win() -> None:
     assert plan.problem.meter is None
 
 
+def test_unity_measures_what_it_answers() -> None:
+    """A second device of a tenth of the speed gains less than the fifth by which parts turn out slower."""
+    kinds, method = (1.0, 0.1), Unity(algebra=False)
+    assert decide(problem_of(1.0, kinds=kinds), method).placement.rewrites
+    _, problem = SlowParts.on(problem_of(1.0, kinds=kinds), lambda rewrites: 1.19)
+    plan = decide(problem, method)
+    assert plan.placement.rewrites == ()
+    assert plan.placement.report.notes["foreseen_s"]["the programme"] > plan.objective_s
+
+
 def on_servers(schedule: Schedule, layers: int = 4) -> Problem:
     """Wide layers on two servers of two devices, between which a byte takes a thousand times as long."""
     steps = [step for _ in range(layers) for step in (nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))]

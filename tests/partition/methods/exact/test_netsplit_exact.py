@@ -15,9 +15,9 @@ from netsplit.partition import NetSplitExact, Problem
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.methods.exact import netsplit_exact
 from netsplit.partition.methods.exact.netsplit_exact import solve_latency
-from netsplit.program import SingleBatch, compile_program
+from netsplit.program import SingleBatch
 from netsplit.simulate import simulate
-from tests.builders import behind_nics
+from tests.builders import behind_nics, compile_placed
 from tests.partition.brute_force import arrays, iteration, least_latency
 from tests.partition.builders import large_problem, problems, trained
 
@@ -58,7 +58,7 @@ def placements(instance: Instance) -> list[Ints]:
 
 def simulated_s(problem: Problem, instance: Instance, where: Ints, order: tuple[int, ...]) -> float:
     priority = {instance.names[v]: i for i, v in enumerate(order)}
-    program = compile_program(problem.graph, instance.decode(where), priority, problem.cluster, SingleBatch())
+    program = compile_placed(problem.graph, instance.decode(where), priority, problem.cluster, SingleBatch())
     return simulate(program, problem.cluster, problem.costs).iteration_s
 
 

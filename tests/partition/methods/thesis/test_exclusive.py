@@ -10,9 +10,9 @@ from netsplit.partition import NetSplit, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.methods.thesis.grouped import coplace
-from netsplit.program import SingleBatch, compile_program
+from netsplit.program import SingleBatch
 from netsplit.simulate import simulate
-from tests.builders import cluster_of, costs_of, graph_of
+from tests.builders import cluster_of, compile_placed, costs_of, graph_of
 from tests.examples import tried
 from tests.partition.builders import large_problem, problems, trained
 from tests.partition.every_placement import least
@@ -39,7 +39,7 @@ def test_it_is_the_best_of_all_placements_of_its_groups_as_simulated(problem):
     if best is None:
         return
     placement = NetSplit(groups=3, exclusive=True).partition(problem)
-    program = compile_program(
+    program = compile_placed(
         problem.graph, placement.device_of, placement.priority, problem.cluster, SingleBatch()
     )
     assert (placement.report.status, placement.report.gap) == ("optimal", 0.0)

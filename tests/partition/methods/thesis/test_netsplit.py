@@ -121,7 +121,7 @@ def test_gurobi_without_a_licence_for_the_size_falls_back_unless_it_was_asked_fo
 
 
 def test_a_process_without_gurobi_solves_the_model():
-    """Of its own, as Gurobi may be imported in this one."""
+    """Runs in a process of its own, as Gurobi may be imported in this one."""
     script = (
         "import sys; sys.modules['gurobipy'] = None\n"
         "from tests.partition.builders import large_problem\n"

@@ -12,7 +12,7 @@ Fixed = Mapping[int, tuple[Devices, int]]
 
 
 def seconds_of(costed: Costed, chosen: Fixed) -> float:
-    """Of some vertices, by their devices and the number of their choice there: one after another."""
+    """Seconds of some vertices one after another, by their devices and the number of their choice there."""
     total = sum(float(costed.options(v, on).seconds[n]) for v, (on, n) in chosen.items())
     for link in costed.links:
         if link.source in chosen and link.target in chosen:
@@ -24,7 +24,7 @@ def seconds_of(costed: Costed, chosen: Fixed) -> float:
 def least(
     costed: Costed, vertices: Sequence[int], devices: Devices, known: Fixed, bound: float
 ) -> tuple[float, Fixed]:
-    """Of all choices of these vertices, beside what is known; nothing that takes longer than the bound."""
+    """The least of all choices of these vertices, beside what is known, within the bound."""
     best: tuple[float, Fixed] = (bound, {})
     rest = [0.0]
     for v in reversed(vertices):

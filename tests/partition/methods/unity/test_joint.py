@@ -156,13 +156,14 @@ def test_a_product_of_a_cat_becomes_products_where_its_parts_are() -> None:
     """Figure 16 of Unity: the towers' halves stay where they are made, and only their products are added."""
     choice = Unity().choose(problem_of("towers", (1.0, 1.0)))
     foreseen = choice.notes["foreseen_s"]
-    assert choice.notes["answered"] == "the programme"
+    assert choice.notes["answered"].startswith("the programme")
     assert [rule for rule, *_ in choice.notes["substitutions"]] == [
         "a product of a cat as a sum (linear with bias), 2"
     ]
     products = {name: at for name, at in choice.device_of.items() if name.startswith("cat+linear")}
     assert {*products.values()} == {"d0", "d1"}
-    assert foreseen["the programme"] < 0.8 * min(s for name, s in foreseen.items() if name != "the programme")
+    others = (s for name, s in foreseen.items() if not name.startswith("the programme"))
+    assert foreseen["the programme"] < 0.8 * min(others)
 
 
 def test_a_bag_becomes_an_embedding_whose_samples_are_cut() -> None:

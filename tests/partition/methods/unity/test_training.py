@@ -197,7 +197,7 @@ def test_parallelize(name: str, workers: int, pools: Pools, tmp_path: Path) -> N
         plan = trained.plan
         rules = require_rewritten(name, plan.placement)
         told = [each for each in str(plan.summary()).splitlines() if each.startswith("algebra: ")]
-        assert len(rules) == len(told) == len(plan.explain().algebra)
+        assert len(rules) == len(told)
         assert all(rule in line and "then" in line for rule, line in zip(rules, told, strict=True))
         losses = [trained.train_batch(*batch) for batch in batches[:2]]
         trained.save_checkpoint(tmp_path / "two")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from numba import njit
 
-from netsplit.partition.engines import compiled
+from netsplit import compiled
 
 
 def _twice(x: int) -> int:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
-from netsplit.graph.onnx.call import DTYPES
+from netsplit.graph.onnx.call import DTYPES, Value
 from netsplit.graph.onnx.constants import kinds_of
+from netsplit.graph.onnx.export import exported_inference
 from netsplit.graph.onnx.files import (
     OnnxNode,
     load_model,
@@ -22,20 +25,19 @@ from netsplit.graph.onnx.files import (
     opsets_of,
     without_trailing_gaps,
 )
-from netsplit.graph.onnx.module import value_types
+from netsplit.graph.onnx.module import OnnxFile, OnnxModule, OnnxPart
 
-__all__ = ["PREFIX", "graph_of", "read_onnx"]
+__all__ = ["graph_of", "inference_model", "read_onnx"]
 
-PREFIX = "onnx."
-"""Precedes the names of ONNX's own operators, with the operator set after them: ``onnx.Conv.17``. Operators
-of another domain have that in its place."""
+ValueType = tuple[str, tuple[int, ...]]
+"""Dtype and shape."""
 
 
 def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph:
-    """The graph of a file, of which every operator is kept, known or not.
+    """The graph of a file, of which every operator is kept, known or not: ``onnx.Conv.17``.
 
     What the file calls a node, a value and an initializer are the graph's nodes, variables and initializers.
-    The graph is for planning and counting; to train a file, `from_onnx` makes a module of it.
+    The graph is for counting; to train a file, `netsplit.from_onnx` makes a module of it.
 
     Args:
         path: of the file; external data beside it.
@@ -49,15 +51,15 @@ def read_onnx(path: str | Path, sizes: Mapping[str, int] | None = None) -> Graph
 
 
 def graph_of(model: Any, path: str, sizes: Mapping[str, int] | None = None) -> Graph:
-    """As `read_onnx`, of a ModelProto, which is changed; `path` is what errors call it."""
+    """Reads a ModelProto, which is changed, as `read_onnx` does; `path` is what errors call it."""
     nodes, notes = nodes_of(model, path), metadata_of(model)
     kinds = kinds_of(model, nodes, notes)
     initializers = {each.name: _initializer(each, kinds[each.name]) for each in model.graph.initializer}
     opsets = opsets_of(model)
     read = {k for node in nodes for k in node.inputs} | {each.name for each in model.graph.output}
     inputs = tuple(each.name for each in model.graph.input if each.name not in initializers)
-    made = [k for node in nodes for i, k in enumerate(node.outputs) if k and (i == 0 or k in read)]
-    shapes = _types(model, dict(sizes or {}), inputs, made, path)
+    outputs = [k for node in nodes for i, k in enumerate(node.outputs) if k and (i == 0 or k in read)]
+    shapes = _types(model, dict(sizes or {}), inputs, outputs, path)
     shapes = {k: shapes[k] for k in (*inputs, *(k for node in nodes for k in node.outputs)) if k in shapes}
     read_nodes = tuple(_node(node, initializers, shapes, opsets) for node in nodes)
     used = {k for node in read_nodes for k in node.initializers}
@@ -73,7 +75,7 @@ def graph_of(model: Any, path: str, sizes: Mapping[str, int] | None = None) -> G
 
 def _types(
     model: Any, sizes: dict[str, int], inputs: Iterable[str], names: Iterable[str], path: str
-) -> dict[str, tuple[str, tuple[int, ...]]]:
+) -> dict[str, ValueType]:
     """Dtype and shape of inputs, of `names` and of what else is known.
 
     As ONNX infers them; what it cannot, by a run without data.
@@ -97,7 +99,7 @@ def _types(
             unknown.append(error)
     if unknown:
         try:
-            types = value_types(model, path, types) | types
+            types = _run_types(model, path, types) | types
         except NetSplitError as error:
             raise unknown[0] from error
     for name in names:
@@ -111,8 +113,41 @@ def _types(
     return types
 
 
+class _TypedModule(OnnxModule):
+    """Notes dtype and shape of every value that it makes."""
+
+    def __init__(self, part: OnnxPart, types: dict[str, ValueType]) -> None:
+        super().__init__(part)
+        self.types = types
+
+    def _run(self, node: OnnxNode, values: list[Value | None], device: torch.device) -> Sequence[Value]:
+        results = super()._run(node, values, device)
+        self.types |= {
+            name: _type_of(each) for name, each in zip(node.outputs, results, strict=False) if name
+        }
+        return results
+
+
+def _run_types(model: Any, path: str, inputs: Mapping[str, ValueType]) -> dict[str, ValueType]:
+    """Of the values that lead to a ModelProto's outputs.
+
+    Raises:
+        NetSplitError: an operator is not known, or a size depends on the data.
+    """
+    file = OnnxFile(model, path)
+    types = {name: _type_of(value) for name, value in (file.numbers | file.large).items()}
+    with torch.device("meta"), torch.no_grad():
+        module = _TypedModule(file.part(file.outputs), types).eval()
+        module(*(torch.empty(inputs[k][1], dtype=getattr(torch, inputs[k][0])) for k in module.input_names))
+    return types
+
+
+def _type_of(value: Value) -> ValueType:
+    return str(value.dtype).removeprefix("torch."), tuple(value.shape)
+
+
 def _light(model: Any) -> Any:
-    """Without the data of large weights, which has nothing to say of shapes and may be more than fits."""
+    """Drops the data of large weights, which says nothing of shapes and may be more than fits."""
     for each in model.graph.initializer:
         if len(each.raw_data) > 2**16:
             each.ClearField("raw_data")
@@ -137,7 +172,7 @@ def _fix(model: Any, sizes: dict[str, int]) -> None:
         each.type.tensor_type.ClearField("shape")
 
 
-def _typed(name: str, kind: Any, path: str | Path) -> tuple[str, tuple[int, ...]]:
+def _typed(name: str, kind: Any, path: str | Path) -> ValueType:
     """Dtype and shape of a value."""
     tensor = kind.tensor_type if kind is not None else None
     if tensor is None or tensor.elem_type not in DTYPES or not tensor.HasField("shape"):
@@ -200,7 +235,7 @@ def _plain(value: Any) -> Any:
 
 def _variables(
     nodes: Iterable[Node],
-    shapes: Mapping[str, tuple[str, tuple[int, ...]]],
+    shapes: Mapping[str, ValueType],
     initializers: Mapping[str, Initializer],
 ) -> dict[str, Variable]:
     producer: dict[str, str] = {}
@@ -220,3 +255,24 @@ def _variables(
         name: Variable(name, dtype, shape, producer.get(name), tuple(consumers[name]), name in trained)
         for name, (dtype, shape) in shapes.items()
     }
+
+
+def inference_model(model: nn.Module, inputs: Tensor, merge: bool = True) -> Any:
+    """The ModelProto that `export_inference` writes; errors as it has them.
+
+    With `merge=False` operators that compute the same of the same values stay as many as there are, as in
+    PyTorch before autumn 2022, whose exporter did not merge them (pytorch pull request 85665).
+    """
+    with nullcontext() if merge else _unmerged():
+        return exported_inference(model, inputs)
+
+
+@contextmanager
+def _unmerged() -> Iterator[None]:
+    """Without the exporter's pass that merges equal operators, which no option of it leaves out."""
+    own = torch._C._jit_pass_cse
+    torch._C._jit_pass_cse = lambda *_: False
+    try:
+        yield
+    finally:
+        torch._C._jit_pass_cse = own

@@ -1,6 +1,6 @@
 """The score of a placement by its definition, slowly, in code that neither objectives nor methods use.
 
-What is simulated is checked by `verify_timeline` instead. PipeDream's period is of the nodes that its planner
+PipeDream's period is of the nodes that its planner
 sees; which those are, and which others share the stage of each, is taken from `Layers`, and nothing else.
 """
 
@@ -66,13 +66,13 @@ def recomputed_max_load_s(problem: Problem, placement: Placement) -> float:
 
 def recomputed_stage_time_s(problem: Problem, placement: Placement) -> float:
     """Seconds of the slowest stage or transfer by PipeDream's released formula (see `StageTime`)."""
-    seen = _PlannersView.of(problem)
-    return _of_stages(seen, placement) if placement.stages else _of_devices(seen, placement)
+    view = _PlannersView.of(problem)
+    return _of_stages(view, placement) if placement.stages else _of_devices(view, placement)
 
 
 @dataclass(frozen=True)
 class _PlannersView:
-    """Of the nodes that PipeDream's planner sees."""
+    """The problem as PipeDream's planner sees it."""
 
     problem: Problem
     levels: tuple[tuple[int, float], ...]  # (units, bytes per second), innermost first
@@ -127,59 +127,59 @@ class _PlannersView:
         opened = {w for v in last for w in self.before[v] if self.readers[w] - self.before[v] - {v}}
         total = 0
         for name in last | opened:
-            made = [self.problem.graph.variables[k] for k in self.problem.graph.nodes[name].outputs if k]
-            total += sum(k.nbytes for k in ([k for k in made if k.consumers] or made))
+            outputs = [self.problem.graph.variables[k] for k in self.problem.graph.nodes[name].outputs if k]
+            total += sum(k.nbytes for k in ([k for k in outputs if k.consumers] or outputs))
         return total
 
 
 def _is_fed(problem: Problem, node: Node) -> bool:
     """Whether it is an input in a file's words: its seconds are of loading data."""
-    made = any(problem.graph.variables[k].producer is not None for k in node.inputs)
-    return not made and node.op.rpartition(".")[2].startswith("Input")
+    computed = any(problem.graph.variables[k].producer is not None for k in node.inputs)
+    return not computed and node.op.rpartition(".")[2].startswith("Input")
 
 
-def _of_stages(seen: _PlannersView, placement: Placement) -> float:
+def _of_stages(view: _PlannersView, placement: Placement) -> float:
     """Stages that are on the same units of a level are one stage of that level, with replicas on these."""
-    rank = {device.name: p for p, device in enumerate(seen.problem.cluster.devices)}
-    stages = [[name for name in stage.nodes if name in seen.seconds] for stage in placement.stages]
+    rank = {device.name: p for p, device in enumerate(view.problem.cluster.devices)}
+    stages = [[name for name in stage.nodes if name in view.seconds] for stage in placement.stages]
     passed: set[str] = set()
     crossing = []
     for own in stages:
         passed |= set(own)
-        crossing.append(seen.crossing_bytes(passed))
+        crossing.append(view.crossing_bytes(passed))
 
     def slowest(level: int, among: Sequence[int]) -> float:
         if level < 0:
-            return sum(seen.seconds[name] for s in among for name in stages[s])
-        units, rate = seen.levels[level]
-        size = math.prod(count for count, _ in seen.levels[:level])
+            return sum(view.seconds[name] for s in among for name in stages[s])
+        units, rate = view.levels[level]
+        size = math.prod(count for count, _ in view.levels[:level])
         worst = 0.0
         groups = groupby(among, lambda s: {rank[p] // size % units for p in placement.stages[s].devices})
         for g, (members, each) in enumerate(groups):
             own, m = list(each), len(members)
-            weights = sum(seen.weight_bytes[name] for s in own for name in stages[s])
-            shared = seen.levels[level - 1][0] if level and not g else 1
+            weights = sum(view.weight_bytes[name] for s in own for name in stages[s])
+            shared = view.levels[level - 1][0] if level and not g else 1
             worst = max(worst, (slowest(level - 1, own) + 4 * (m - 1) * weights / (rate * m) / shared) / m)
             if g:
                 read, sent = crossing[own[0] - 1], crossing[own[-1]] if own[-1] + 1 < len(stages) else 0
                 worst = max(worst, 2 * max(read, sent) / (rate * m))
         return worst
 
-    return slowest(len(seen.levels) - 1, range(len(stages)))
+    return slowest(len(view.levels) - 1, range(len(stages)))
 
 
-def _of_devices(seen: _PlannersView, placement: Placement) -> float:
+def _of_devices(view: _PlannersView, placement: Placement) -> float:
     """Every device alone; between two, what is made on the one and read on the other goes at once."""
-    where, graph = placement.device_of, seen.problem.graph
-    devices = [device.name for device in seen.problem.cluster.devices]
+    where, graph = placement.device_of, view.problem.graph
+    devices = [device.name for device in view.problem.cluster.devices]
     worst = 0.0
     for p, source in enumerate(devices):
-        own = [name for name in seen.seconds if where[name] == source]
-        worst = max(worst, sum(seen.seconds[name] for name in own))
+        own = [name for name in view.seconds if where[name] == source]
+        worst = max(worst, sum(view.seconds[name] for name in own))
         for q, target in enumerate(devices):
             moved = 0
             for k in (k for name in own for k in graph.nodes[name].outputs if k and p != q):
-                readers = [w for w in graph.variables[k].consumers if w in seen.seconds]
+                readers = [w for w in graph.variables[k].consumers if w in view.seconds]
                 moved += graph.variables[k].nbytes if any(where[w] == target for w in readers) else 0
-            worst = max(worst, 2 * moved / seen.rate(p, q))
+            worst = max(worst, 2 * moved / view.rate(p, q))
     return worst

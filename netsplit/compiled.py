@@ -7,14 +7,29 @@ which took a tenth of all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["Compiled", "compiled", "inlined", "inner"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Compiled", "Floats", "Ints", "Packed", "compiled", "inlined", "inner", "packed_rows"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Packed: TypeAlias = Ints
+"""Rows of indices in one array: row i is ``p[p[i] : p[i + 1]]``; there are ``p[0] - 1``."""
 
 log = logging.getLogger(__name__)
+
+
+def packed_rows(rows: Sequence[Sequence[int]]) -> Packed:
+    starts = accumulate(map(len, rows), initial=len(rows) + 1)
+    return np.array([*starts, *(i for row in rows for i in row)], np.int64)
+
 
 _NOT_FROM_PYTHON: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
@@ -65,8 +80,9 @@ def inlined(function: Callable[..., Any]) -> Compiled:
 @cache
 def _stamp() -> tuple[tuple[str, float, int], ...]:
     """Of all files with compiled functions."""
-    files = sorted(Path(__file__).parents[1].rglob("*.py"))
-    own = (file for file in files if "engines.compiled import" in file.read_text(encoding="utf-8"))
+    rooms = (Path(__file__).parent / room for room in ("partition", "simulate"))
+    files = sorted(file for room in rooms for file in room.rglob("*.py"))
+    own = (file for file in files if "netsplit.compiled import" in file.read_text(encoding="utf-8"))
     return tuple((str(file), (stat := file.stat()).st_mtime, stat.st_size) for file in own)
 
 

@@ -1,0 +1,1 @@
+"""What a program takes, in compiled loops: the simulator's, and those of searches."""

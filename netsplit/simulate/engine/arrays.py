@@ -1,0 +1,105 @@
+"""What devices do, and what they do it with, for compiled functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from netsplit.cluster.cluster import Cluster, Device
+from netsplit.compiled import Floats, Ints, Packed
+from netsplit.profile.costs import Costs
+
+__all__ = ["COMPUTES", "MOVES", "WAITS", "DeviceSeconds", "Nics", "Notes", "ProgramArrays"]
+
+COMPUTES, MOVES, WAITS = range(3)
+"""Of `Notes`: a task, a message, a device for a message."""
+
+
+class DeviceSeconds(NamedTuple):
+    """`DeviceCosts` without its nodes; [D] where nothing else is said."""
+
+    instruction: Floats
+    message: Floats
+    slowdown: Floats  # [D, devices of a host + 1]
+    host: Ints  # whose memory the device shares with others; -1: it has its own
+    copy_per_byte: Floats
+    step_per_byte: Floats
+    accumulate_per_byte: Floats
+    slowed: bool  # anything slows a computation of one of these devices
+
+    @classmethod
+    def of(cls, devices: Sequence[Device], costs: Costs) -> DeviceSeconds:
+        kinds = {kind: costs.of(kind) for kind in {device.kind for device in devices}}
+        on = [kinds[device.kind] for device in devices]
+        hosts: dict[str, int] = {}
+        homes = [device.memory_host for device in devices]
+        rows = list(costs.slowdowns(devices).values())
+        width = max(map(len, rows))
+        own = [
+            [each.instruction_s for each in on], [each.message_overhead_s for each in on],
+            copying := [each.copy_s_per_byte for each in on], [each.step_s_per_byte for each in on],
+            [each.accumulate_s_per_byte for each in on],
+        ]  # fmt: skip
+        instruction, message, copy, step, accumulate = np.array(own, float)
+        slowdown = np.array([(*row, *row[-1:] * (width - len(row))) for row in rows], float)
+        host = np.array([-1 if each is None else hosts.setdefault(each, len(hosts)) for each in homes], int)
+        slowed = any(each > 0 for each in copying) or any(row[-1] != 1.0 for row in rows)
+        return cls(instruction, message, slowdown, host, copy, step, accumulate, slowed)
+
+
+class Nics(NamedTuple):
+    """What transfers between hosts share (`Cluster.way`)."""
+
+    of: Ints  # [D] NIC of the device's host; -1: none
+    s_per_byte: Floats  # [2, NICs] out, and in
+
+    @classmethod
+    def among(cls, devices: Sequence[Device], cluster: Cluster) -> Nics:
+        number = {name: n for n, nic in enumerate(cluster.nics) for name in nic.devices}
+        paces = [(nic.out_s_per_byte, nic.in_s_per_byte) for nic in cluster.nics]
+        return cls(
+            np.array([number.get(device.name, -1) for device in devices], int),
+            np.array(paces, float).reshape(-1, 2).T.copy(),
+        )
+
+
+class ProgramArrays(NamedTuple):
+    """Tasks of the devices, and the messages between them.
+
+    A message is a transfer, a chunk of one, or a sum or gathering over several devices. Message i has row
+    i % rows: those of several micro-batches have one together.
+    """
+
+    first: Ints  # [D + 1] the first task of each device; they follow one another
+    overhead_s: Floats  # [tasks]
+    compute_s: Floats  # [tasks]
+    meets: Ints  # [tasks] the message that the device comes to; -1: it computes
+    waits: Ints  # of each task those from `wait_from` to `wait_to`: messages that it waits for
+    wait_from: Ints  # [tasks]
+    wait_to: Ints  # [tasks]
+    tag: Ints  # [messages] of those that are ready at once the least goes first
+    missing: Ints  # [messages] devices that have to come to it, and messages that it hands on
+    handed: Packed  # [messages] -> messages that hand it on; empty, where none does
+    source: Ints  # [rows] device; of a sum -1 - its row of `groups` and `rings`
+    target: Ints  # [rows] device
+    moving_s: Floats  # [rows]
+    nbytes: Floats  # [rows] over each link
+    groups: Packed  # [sums] -> devices
+    rings: Packed  # [sums] -> links, each source * D + target
+
+
+class Notes(NamedTuple):
+    """What happened, as it did; empty arrays, where nobody asks."""
+
+    kind: Ints
+    device: Ints
+    what: Ints  # task or message
+    start_s: Floats
+    end_s: Floats
+
+    @classmethod
+    def of(cls, size: int) -> Notes:
+        ints, floats = np.zeros((3, size), np.int64), np.zeros((2, size))
+        return cls(ints[0], ints[1], ints[2], floats[0], floats[1])
