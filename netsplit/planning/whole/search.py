@@ -341,7 +341,8 @@ class WholeSearch:
         counts = list(dict.fromkeys([self.counts[0], best]))
         for i, m in enumerate(counts):
             now = time.perf_counter()
-            until = now + 0.85 * max(0.0, self._late(self.deadline) - now) / (len(counts) - i)
+            least_s = (1 - UNSPLIT) * (self.deadline - self.started)  # however late it is
+            until = now + 0.85 * max(least_s, self._late(self.deadline) - now) / (len(counts) - i)
             usual, quick = self.open.usual(m), self.open.quick(m)
             with self._metered(m):
                 problem = problem_under(self.problem_of(m), usual)
