@@ -106,5 +106,5 @@ def test_what_others_see_stays_in_place(name: str) -> None:
     write = next(node for node in graph if node.kind in ("relu_", "add_", "dropout_", "dropout"))
     assert out_of_place(graph).nodes[write.name].op == write.op
     assert split_axes(graph, write.name) == {}
-    with pytest.raises(RewriteError, match="in one piece|writes in place|activation checkpoint|random"):
+    with pytest.raises(RewriteError, match=r"in one piece|writes in place|activation checkpoint|random"):
         split_operator(graph, write.name, 0, 2)
