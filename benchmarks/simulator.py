@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
-from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import compile_program
 from netsplit.program.instructions import Program
@@ -78,12 +78,7 @@ def compiled(graph: Graph, cluster: Cluster, schedule: Schedule) -> Program:
     device_of = {
         name: names[i * SEGMENTS // len(graph.nodes) % len(names)] for i, name in enumerate(graph.nodes)
     }
-    return compile_program(
-        graph,
-        Placement("given", device_of, graph.position, SolverReport("heuristic", 0.0)),
-        cluster,
-        schedule,
-    )
+    return compile_program(graph, Placement.given(device_of, graph.position), cluster, schedule)
 
 
 def best_s(program: Program, cluster: Cluster, costs: Costs, rounds: int) -> float:

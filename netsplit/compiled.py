@@ -94,7 +94,7 @@ def _say_that_nothing_is_kept() -> None:
 @cache
 def _say_that_it_compiles() -> None:
     """To a user of Python too, who set up no log: nothing else is seen meanwhile."""
-    log.warning("Compiling the search: up to a minute, once per installation.")
+    log.warning("Compiling the simulator and the search: up to a minute, once per installation.")
 
 
 @cache

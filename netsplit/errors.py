@@ -58,6 +58,9 @@ class ReshardError(NetSplitError):
 class InfeasibleError(NetSplitError):
     """No placement satisfies the memory limits."""
 
+    nearest: object = None  # the placement that lacks least, of a method that looks at peaks itself
+    remedy = ""  # what else may help, after a comma
+
 
 class ModelSizeError(NetSplitError):
     """A method's model of the problem that would take more memory than a method may."""

@@ -10,7 +10,7 @@ from netsplit.cluster.cluster import Cluster, Device
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.pictures.drawing import PALETTE
-from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.placement import Placement
 from netsplit.profile.memory import memory_of
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import SingleBatch
@@ -97,12 +97,7 @@ def lifetime_peak(graph: Graph, alpha: int) -> int:
     device = Device("device", "any", 2**60)
     cluster = Cluster("one device", (device,), {})
     placed = dict.fromkeys(graph.nodes, device.name)
-    program = compile_program(
-        graph,
-        Placement("given", placed, graph.position, SolverReport("heuristic", 0.0)),
-        cluster,
-        SingleBatch(),
-    )
+    program = compile_program(graph, Placement.given(placed, graph.position), cluster, SingleBatch())
     return predicted_peak_bytes(program, alpha)[device.name]
 
 

@@ -175,7 +175,7 @@ def _whole_plan(
         return described_case(case, cluster, size, OneFOneB(m), seed).problem
 
     counts = [m for m in range(1, 2 * case.microbatches + 1) if size % m == 0]
-    return decide_whole(cache(problem), counts, size, AutoSchedule(time_limit_s=limit_s), gains=False)
+    return decide_whole(cache(problem), counts, size, AutoSchedule(time_limit_s=limit_s))
 
 
 def stages_over_hosts(problem: Problem, a_host: int, hosts: int, parts: StageParts) -> Placement:

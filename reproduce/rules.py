@@ -3,7 +3,8 @@
     expressions of n operators over the first of each fingerprint ──► two of one fingerprint ──► Rule
     ──► without renamings, and what contains a smaller rule ──► true at other sizes ──► proven ──► the file
 
-``python -m reproduce.rules`` makes the file of the package anew, which takes some minutes.
+``python -m reproduce.rules`` makes the file of the package anew, which takes some minutes;
+``python -m reproduce.rules FILE`` counts how rules of a FlexFlow file end.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import combinations, islice, product
+from pathlib import Path
 from typing import Any
 
 from netsplit.rewrite.algebra.builtin import FILE
-from netsplit.rewrite.algebra.proofs import follows, is_proven, properties
+from netsplit.rewrite.algebra.foreign import read_rules
+from netsplit.rewrite.algebra.proofs import follows, properties
 from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, Term
 from reproduce.evaluation import Absent, DrawnTensor, cases, drawn_tensor, operator_values
 
@@ -52,6 +57,7 @@ PARALLELISM: tuple[Kind, ...] = (
 )
 COMMUTE = ("add", "mul")
 UNPROVEN = "not proven"
+PARALLEL_PROPERTIES = Path(__file__).with_name("parallel_properties.txt")
 
 
 @dataclass
@@ -326,7 +332,7 @@ def _judged(rule: Rule) -> tuple[Rule, str]:
         rule = general
     elif not _is_true(rule):
         return rule, "differs at other sizes"
-    return rule, "" if is_proven(rule) else UNPROVEN
+    return rule, "" if follows(rule, _of_all()) else UNPROVEN
 
 
 def _any_degree(rule: Rule) -> Rule:
@@ -340,10 +346,15 @@ def _any_degree(rule: Rule) -> Rule:
     return _named(replace(rule, left=left, right=right))
 
 
+@cache
+def _of_all() -> tuple[Rule, ...]:
+    known = (*properties(), *properties(PARALLEL_PROPERTIES))
+    return tuple(own for _, rules in known for own in rules)
+
+
 def property_counts() -> dict[str, int]:
     """How many properties have parallel operators, and how many none."""
-    parallel = sum(rules[0].is_parallel for _, rules in properties())
-    return {"without parallel operators": len(properties()) - parallel, "with": parallel}
+    return {"without parallel operators": len(properties()), "with": len(properties(PARALLEL_PROPERTIES))}
 
 
 def parallel_kind(rule: Rule) -> str:
@@ -410,6 +421,10 @@ def main(size: int = 3, parallel_size: int = 2, workers: int = 2) -> dict[str, A
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)
-    main()
-    log.info(summary())
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if sys.argv[1:]:
+        for each in read_rules(sys.argv[1]):
+            log.info("%s: %s", each.name, ": ".join(filter(None, (each.proof, each.reason))))
+    else:
+        main()
+        log.info(summary())

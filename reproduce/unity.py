@@ -37,7 +37,7 @@ BatchNorm = Literal["whole", "local"]
 
 NOTES = (
     "Planned, in samples/s. simulated: of the lowered plan; costs: seconds of the search, nothing lowered.",
-    "gain: of the subject over the best of the others; printed: that of the paper.",
+    "gain: of the subject over the best of the others, without study.beside; printed: that of the paper.",
     "local: every BatchNorm is planned as one of each sample alone, with the same seconds; not to train so.",
     "-: nothing fits, or the method has no answer.",
 )
@@ -58,6 +58,7 @@ def parallel_speeds(
     batch_norm: BatchNorm = "local",
     fused: bool = False,
     subject: str = "unity",
+    beside: Sequence[str] = (),
     seed: int = 0,
 ) -> StudyResult:
     """Samples per second of every method on every cluster.
@@ -75,6 +76,7 @@ def parallel_speeds(
         fused: a ReLU is in the operator before it, takes nothing, and lets no operator be cut along what it
             sums over: costs alone, which nothing can run, of `Unity` without algebra.
         subject: the method whose gain is shown, where it is among them.
+        beside: methods that are shown, and are none of the others of the gain.
         seed: of methods.
 
     Raises:
@@ -115,7 +117,7 @@ def parallel_speeds(
                 log.info("%s, %d devices: %s %s samples/s", name, devices, method, speeds_of[method])
             known = {method: speed for method, speed in speeds_of.items() if speed is not None}
             metrics |= {f"samples_s.{k}.{name}.{each.name}.{devices}": speed for k, speed in known.items()}
-            mine, others = known.pop(subject, None), list(known.values())
+            mine, others = known.get(subject), [v for k, v in known.items() if k not in (subject, *beside)]
             gain = mine / max(others) if mine is not None and others else None
             best = max(speeds_of, key=lambda k: speeds_of[k] or 0.0)
             judged = "simulated" if simulated else "costs, not lowered"

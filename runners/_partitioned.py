@@ -72,7 +72,7 @@ def run(
     console = console_of(_WIDTH)
     log.info("%s", headline(work, problem, partitioner))
     try:
-        with Waiting(console, partitioner.name, settings.time_limit):
+        with Waiting(console, partitioner.name, partitioner.time_limit_s and settings.time_limit):
             plan = decide(problem, partitioner)
         work.check_supported(problem, plan.placement)
     except InfeasibleError as error:

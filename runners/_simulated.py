@@ -61,7 +61,7 @@ def run(
     if partitioner is None:
         plan = verified(problem, read_placement(settings.placement or "", problem), room=False)
     else:
-        with Waiting(console, partitioner.name, settings.time_limit):
+        with Waiting(console, partitioner.name, partitioner.time_limit_s and settings.time_limit):
             plan = decide(problem, partitioner, room=partitioner.respects_capacity)
         log.info("%s: %s", plan.placement.method, plan.placement.report.summary())
     program, timeline = plan.simulated

@@ -16,6 +16,7 @@ import itertools
 import json
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,10 +33,10 @@ from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.partition.base import Problem
 from netsplit.partition.compile_all import compile_all
-from netsplit.placement.placement import Placement
+from netsplit.placement.placement import Placement, device_in_turn
 from netsplit.planning.fitting import fitted
 from netsplit.planning.whole.auto_schedule import SYNCHRONOUS, AutoSchedule
-from netsplit.planning.whole.judge import Judge, problem_under
+from netsplit.planning.whole.judge import problem_under
 from netsplit.planning.whole.whole_plan import decide_whole
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.simulate.simulate import simulate
@@ -121,7 +122,7 @@ def measured(model: str, cluster: str, options: argparse.Namespace) -> PlanRow:
     open_ = AutoSchedule(microbatches=counts, time_limit_s=options.time_limit)
     began = time.perf_counter()
     try:
-        whole = decide_whole(subject.problem, counts, subject.batch_size, open_, gains=False)
+        whole = decide_whole(subject.problem, counts, subject.batch_size, open_)
         words = f"{whole.frontier[0].kind}: {whole.lines[0].partition(': ')[2]}"
         whole_s, bound_s = whole.iteration_s, whole.bound_s
     except NetSplitError as error:
@@ -160,11 +161,11 @@ def _grid(subject: Subject, counts: Sequence[int], options: argparse.Namespace) 
     schedule, than an iteration that is known. Methods that search come last, asked anew under every schedule.
     """
     names = [name for name in SYNCHRONOUS if name in options.schedules] if options.schedules else SYNCHRONOUS
-    judge, best_s = Judge(subject.problem, recompute=False), float("inf")
+    best_s = float("inf")
     points = []
     for method, m in itertools.product(options.methods, counts):
         free = _answer(_roomy(subject.problem(m)), method, options.method_limit)
-        points.append((0.0 if free is None else judge.least_s(m, free), method, m, free))
+        points.append((0.0 if free is None else _busiest_s(subject.problem(m), m, free), method, m, free))
     points.sort(key=lambda point: point[0])
     points += [(0.0, method, m, None) for method in SLOW if options.slow for m in counts]
     for load_s, method, m, free in points:
@@ -180,6 +181,16 @@ def _grid(subject: Subject, counts: Sequence[int], options: argparse.Namespace) 
                     best_s = min(best_s, seconds)
                     yield Best(method, name, m, recompute, seconds)
                     break
+
+
+def _busiest_s(problem: Problem, m: int, placement: Placement) -> float:
+    """Of a batch's computing, on the device that has most of it: no iteration is shorter."""
+    kinds, busy = {each.name: each.kind for each in problem.cluster.devices}, defaultdict[str, float](float)
+    for stage in placement.all_stages:
+        for i in range(m):
+            name = device_in_turn(stage.in_turn, i)
+            busy[name] += sum(problem.costs.total_s(v, kinds[name]) for v in stage.nodes)
+    return max(busy.values(), default=0.0)
 
 
 def _point(

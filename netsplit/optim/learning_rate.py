@@ -119,7 +119,8 @@ class LearningRate:
         """Whether a scheduler that another plan's devices make goes on where this one stands.
 
         Args:
-            optimizer, other: two alike.
+            optimizer: one.
+            other: one like it.
 
         Raises:
             ConfigError: its `state_dict`, which moves, lacks what its rates go by.

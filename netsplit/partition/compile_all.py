@@ -19,10 +19,9 @@ from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.unity.choices import Machines
 from netsplit.partition.methods.unity.movement import Movement
 from netsplit.partition.objectives import MaxLoad
-from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import GPipe, compile_program
-from netsplit.simulate import simulate
+from netsplit.program import GPipe
+from netsplit.simulate.simulator import Simulator
 
 __all__ = ["compile_all"]
 
@@ -41,18 +40,8 @@ def compile_all() -> None:
     links = {("p", "q"): Link(0.1, 0.1), ("q", "p"): Link(0.1, 0.1)}
     costs = Costs({"any": DeviceCosts(dict.fromkeys(names, NodeSeconds(1.0, 0.0)))}, alpha=1)
     problem = Problem(graph, costs, Cluster("small", devices, links), time_limit_s=60.0)
-    simulate(
-        compile_program(
-            graph,
-            Placement("given", dict.fromkeys(names, "p"), graph.position, SolverReport("heuristic", 0.0)),
-            problem.cluster,
-            GPipe(1),
-        ),
-        problem.cluster,
-        costs,
-    )
     NetSplitExact().partition(problem)
-    Heft().partition(problem)
+    Simulator(graph, problem.cluster, costs, GPipe(1))(Heft().partition(problem))
     tried, arrays = np.array([0, 1, 0]), CompiledStep(Instance.of(problem)).arrays
     least_s(tried, arrays)
     best_order(tried, np.array([0, 1, 2]), arrays, 100.0)

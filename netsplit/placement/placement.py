@@ -131,6 +131,11 @@ class Placement:
         own = {"recomputed": sorted(self.recomputed), "rewrites": rewrites, "exchanges": exchanges}
         return asdict(self) | own
 
+    @classmethod
+    def given(cls, device_of: dict[str, str], priority: dict[str, int]) -> Placement:
+        """A placement of no method."""
+        return cls("given", device_of, priority, SolverReport("heuristic", 0.0))
+
     @property
     def all_stages(self) -> tuple[Stage, ...]:
         """Its stages; of a method that has none, one for each device that has nodes."""

@@ -19,7 +19,7 @@ recomputed: what is told is then of the peaks that are in reach.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from netsplit.errors import InfeasibleError, ModelSizeError, TimeLimitError
@@ -48,7 +48,6 @@ def fitted(
     problem: Problem,
     partitioner: Partitioner,
     until: float = float("inf"),
-    nearest: Callable[[Placement], object] | None = None,
 ) -> Placement:
     """What the method decides, within the capacities by the peaks that `problem.simulator` predicts.
 
@@ -56,7 +55,6 @@ def fitted(
 
     Args:
         until: on ``time.perf_counter``: where no answer fits by then, it is not asked again.
-        nearest: told what lacks least, where nothing fits, before that is raised.
 
     Raises:
         InfeasibleError: no answer of the method fits; the message says what is missing, and what would do.
@@ -66,8 +64,8 @@ def fitted(
         return partitioner.partition(problem)
     if partitioner.respects_capacity:
         if recomputes(problem):
-            return _best_of_both(problem, partitioner, until, nearest)
-        return _Fitting(problem, partitioner, last=until, nearest=nearest).run()
+            return _best_of_both(problem, partitioner, until)
+        return _Fitting(problem, partitioner, last=until).run()
     placement = partitioner.partition(problem)
     if recomputes(problem):
         again, peaks = nearest_recomputed(problem.rewritten(placement.rewrites), placement)
@@ -85,17 +83,16 @@ def _best_of_both(
     problem: Problem,
     partitioner: Partitioner,
     until: float,
-    nearest: Callable[[Placement], object] | None,
 ) -> Placement:
     """Tries everything kept, and recomputation where devices have too little room for that."""
     limit_s = problem.time_limit_s or partitioner.time_limit_s
-    kept = _Fitting(problem, partitioner, last=until, nearest=nearest)
+    kept = _Fitting(problem, partitioner, last=until)
     if not kept.binds:
         return kept.run()
     halved = replace(problem, time_limit_s=None if limit_s is None else limit_s / 2)
     answers = []
     for anew in (False, True):
-        fitting = _Fitting(halved, partitioner, anew, until, nearest)
+        fitting = _Fitting(halved, partitioner, anew, until)
         try:
             answers.append(fitting.run())
         except (ModelSizeError, TimeLimitError):
@@ -132,7 +129,6 @@ class _Fitting:
     partitioner: Partitioner
     anew: bool = False  # what has no room may be computed again
     last: float = float("inf")  # on ``time.perf_counter``
-    nearest: Callable[[Placement], object] | None = None
     allowed: dict[str, float] = field(init=False)  # device -> bytes of the count that it may hold
     least: tuple[Placement, dict[str, int]] | None = None  # the nearest to fit, and its peaks
     best: Placement | None = None
@@ -169,7 +165,7 @@ class _Fitting:
                 placement = self.partitioner.partition(self._asked())
             except InfeasibleError as refusal:
                 self.refusal = refusal
-                if self.best is not None or not self._loosened():
+                if self.best is not None or not (self._is_nearer(refusal) and self._loosened()):
                     break
                 continue
             except ModelSizeError:  # of groups that were doubled where what is told is too tight for them
@@ -180,8 +176,6 @@ class _Fitting:
                 break
             if self.best is not None and self.until is not None and time.perf_counter() > self.until:
                 break
-        if self.best is None and self.least is not None and self.nearest is not None:
-            self.nearest(self.least[0])
         if self.best is None and time.perf_counter() > self.last:
             raise TimeLimitError(f"{self.partitioner.name} has no placement that fits in its time.")
         if self.best is None:
@@ -347,6 +341,14 @@ class _Fitting:
         if self.least is None or self._missing(peaks) < self._missing(self.least[1]):
             self.least = placement, peaks
 
+    def _is_nearer(self, refusal: InfeasibleError) -> bool:
+        """Note what a method says is nearest to fit; False where that is no news."""
+        if not isinstance(refusal.nearest, Placement):
+            return True
+        before = self.least
+        self._note(*self._fit(refusal.nearest))
+        return self.least is not before
+
     def _missing(self, peaks: Mapping[str, int]) -> int:
         return max((peaks[name] - self.capacity[name] for name in peaks), default=0)
 
@@ -378,7 +380,7 @@ class _Fitting:
             f"the best packing found peaks at {read_bytes(peaks[name])} on device '{name}' of "
             f"{read_bytes(self.capacity[name])}: {read_bytes(missing)} are missing there; "
             f"{enough} on each device is enough (or use more devices, a smaller micro-batch, an optimizer "
-            f"with less state{self._other_schedule()})."
+            f"with less state{self._other_schedule()}{'' if self.refusal is None else self.refusal.remedy})."
         )
 
     def _other_schedule(self) -> str:

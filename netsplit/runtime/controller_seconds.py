@@ -7,7 +7,7 @@ import time
 import torch
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs
 from netsplit.profile.measure.messages import trivial_step
 from netsplit.program.compile import compile_program
@@ -29,12 +29,7 @@ def controller_seconds(pool: WorkerPool, cluster: Cluster, costs: Costs) -> floa
         costs: what an instruction takes there.
     """
     name, graph = cluster.devices[0].name, trivial_step()
-    program = compile_program(
-        graph,
-        Placement("given", {"mul": name}, {"mul": 0}, SolverReport("heuristic", 0.0)),
-        cluster,
-        SingleBatch(),
-    )
+    program = compile_program(graph, Placement.given({"mul": name}, {"mul": 0}), cluster, SingleBatch())
     runtime = DistributedRuntime(program, pool, {"w": torch.ones(1, dtype=torch.float32)}, None)
     batch, seconds = torch.ones(1, dtype=torch.float32), []
     for _ in range(REPEATS):

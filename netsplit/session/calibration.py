@@ -23,7 +23,7 @@ from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.graph.surroundings.settings import settings
-from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs, DeviceCosts
 from netsplit.profile.measure.clock import host_seconds_per_byte, reference_seconds
 from netsplit.profile.measure.compute import Profiler, walks_to_settle
@@ -270,12 +270,7 @@ def _measuring(worker: Worker, task: Calibration) -> Generator[None, None, Measu
 def _instruction_seconds(worker: Worker, microbatches: int = 16) -> float:
     name, graph = worker.device.name, trivial_step()
     cluster = Cluster("alone", (worker.device,), {})
-    program = compile_program(
-        graph,
-        Placement("given", {"mul": name}, {"mul": 0}, SolverReport("heuristic", 0.0)),
-        cluster,
-        GPipe(microbatches),
-    )
+    program = compile_program(graph, Placement.given({"mul": name}, {"mul": 0}), cluster, GPipe(microbatches))
     share = Share.of({"w": torch.ones(1)}, worker.torch_device, None, ["w"])
     transport = LocalTransport({name: worker.torch_device})
     executor = Executor(program, name, share, transport, worker.torch_device)

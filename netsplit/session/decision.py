@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from netsplit.errors import CaptureError, ConfigError, InfeasibleError, NetSplitError
 from netsplit.graph.checks.check import check_capture
+from netsplit.graph.checks.per_microbatch import statistics_notes
 from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
 from netsplit.partition.base import Problem
@@ -21,9 +22,7 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import why_none_fits
 from netsplit.planning.whole.nearest import require_room
-from netsplit.planning.whole.notes import statistics_notes
-from netsplit.planning.whole.one_schedule import plan_under
-from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
+from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.profile.optimizer_checks import check_idle
@@ -243,7 +242,6 @@ class _WholeDecision:
         if source.is_local:
             require_room(sizes.by_bytes, sizes.counts, auto)
         sizes.cost()
-        more = sizes.derivable(auto.counts(samples, source.count + 1, equal=not source.is_local))
         left_out = sizes.left_out if cutting.named else ()
         least = sizes.graphs[min(sizes.graphs)]
         refused = () if source.is_local else _refused(self.step, least)
@@ -257,7 +255,6 @@ class _WholeDecision:
                 auto,
                 method=self.method,
                 improved=self.stages.improved,
-                others=more if counts is sizes.counts else (),
                 told=lambda m: (*left_out, *self.remarks, *cutting.notes_for(m), *refused),
             )
 

@@ -12,8 +12,7 @@ from netsplit.errors import ConfigError
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.one_schedule import plan_under
-from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
+from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.planning.workload import Workload
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.progress import Stages

@@ -6,7 +6,7 @@ captures ──graph_at──► a graph at every size        two measured sizes
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -111,7 +111,7 @@ class StepSizes:
         log.info("%s", self.left_out[-1])
 
     def problem(self, m: int) -> Problem:
-        """The problem with one of `counts` or `derivable`; another object once more is known of parts."""
+        """The problem with one of `counts`; another object once more is known of parts."""
         if m not in self.problems:
             samples = self._samples(m)
             graph = self.graphs.get(samples) or self._derived(samples)
@@ -137,15 +137,6 @@ class StepSizes:
             dict.fromkeys((each.kind for each in cluster.devices), none), optimizer_alpha(self.step.optimizer)
         )
         return self.step.problem(graph, self.step.complete(costs, graph), cluster, GPipe(m))
-
-    def derivable(self, counts: Iterable[int]) -> list[int]:
-        """Other numbers of equal micro-batches whose graphs need no capture."""
-        if self.ends is None:
-            return []
-        (few, _, many), whole = self.ends, self.step.whole.samples
-        each = (m for m in counts if m not in self.problems and whole % m == 0)
-        inside = (m for m in each if few.batch_size < whole // m < many.batch_size)
-        return [m for m in inside if self._derived(whole // m) is not None]
 
     def _derived(self, samples: int) -> Graph | None:
         """The graph from captures of fewer and of more samples, if a third is what these say."""

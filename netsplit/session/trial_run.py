@@ -32,7 +32,7 @@ from netsplit.cluster.catalogue import CPU_THREAD, accelerator
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
-from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.program.compile import compile_program
 from netsplit.program.instructions import Program
@@ -81,12 +81,7 @@ class TrialRun:
     ) -> Program:
         """The graph in pieces of equal seconds, which the devices take in turn."""
         device_of = in_turns(self.graph, seconds, self.names, pieces)
-        return compile_program(
-            self.graph,
-            Placement("given", device_of, self.graph.position, SolverReport("heuristic", 0.0)),
-            cluster,
-            schedule,
-        )
+        return compile_program(self.graph, Placement.given(device_of, self.graph.position), cluster, schedule)
 
     def seconds(self, program: Program, pool: WorkerPool) -> float:
         """Median seconds of an iteration in one round."""

@@ -17,7 +17,7 @@ from netsplit.errors import ConfigError
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import Collective, Program, Recv, Send
-from netsplit.simulate.engine.arrays import COMPUTES, WAITS, DeviceSeconds, Nics, Notes, ProgramArrays
+from netsplit.simulate.engine.arrays import COMPUTES, WAITS, DeviceSeconds, Notes, ProgramArrays
 from netsplit.simulate.engine.carry_out import carry_out_noted
 from netsplit.simulate.tasks import (
     Key,
@@ -51,14 +51,14 @@ class Run:
         self.messages = _Messages(program, cluster)
         of = {device.name: device for device in cluster.devices}
         devices = [of[name] for name in program.devices]
-        own = DeviceSeconds.of(devices, costs)
+        own = DeviceSeconds.of(devices, cluster.nics, costs)
         if slowed is not None:
             own = own._replace(slowed=slowed)
         tasks = ProgramTasks(program, cluster, costs)
         self.tasks: list[Task] = []  # of all devices
         work = self._work(tasks)
         self.notes = Notes.of(len(self.tasks) + len(work.tag) + len(work.waits))
-        clock, at, arrived, self.noted = carry_out_noted(work, own, Nics.among(devices, cluster), self.notes)
+        clock, at, arrived, self.noted = carry_out_noted(work, own, self.notes)
         self.clock, self.arrived = clock.tolist(), arrived.tolist()
         if at.tolist() != work.first[1:].tolist() or min(self.arrived, default=0.0) < 0:
             _stand_still(program)
@@ -90,13 +90,13 @@ class Run:
                         waits.append(arrival[key])
                     wait_from.append(len(waits))
             first.append(len(meets))
-        handed = messages.handed(tasks.handed_on)
+        handed, missing = messages.handed(tasks.handed_on)
+        source, target, moving_s, moved, ends = np.array(messages.rows, float).reshape(-1, 5).T.copy()
         return ProgramArrays(
-            _ints(first), _floats(overhead_s), _floats([task.seconds for task in self.tasks]), _ints(meets),
-            _ints(waits), _ints(wait_from[:-1]), _ints(wait_from[1:]), np.arange(len(messages.each)),
-            _ints(messages.missing), packed_rows(handed) if any(handed) else _ints(()),
-            _ints(messages.source), _ints(messages.target), _floats(messages.moving_s),
-            _floats(messages.moved), packed_rows(messages.groups), packed_rows(messages.rings),
+            _ints(first), np.array(overhead_s, float), np.array([task.seconds for task in self.tasks], float),
+            _ints(meets), _ints(waits), _ints(wait_from[:-1]), _ints(wait_from[1:]), np.arange(len(source)),
+            _ints(ends) + _ints(missing), packed_rows(handed) if any(handed) else _ints(()), _ints(source),
+            _ints(target), moving_s, moved, packed_rows(messages.groups), packed_rows(messages.rings),
         )  # fmt: skip
 
     def _noted(self) -> Iterator[Event]:
@@ -138,11 +138,7 @@ class _Messages:
         self.of: dict[int, list[int]] = {}  # tag -> numbers
         self.arrival: dict[Key, int] = {}
         self.each: list[tuple[Send | Collective, Message, int]] = []  # what its receiver has of it; its bytes
-        self.source: list[int] = []
-        self.target: list[int] = []
-        self.moving_s: list[float] = []
-        self.moved: list[float] = []  # bytes over each link
-        self.missing: list[int] = []
+        self.rows: list[tuple[float, ...]] = []  # `ProgramArrays.source` to `nbytes`, and how many meet
         self.groups: list[list[int]] = []
         self.rings: list[list[int]] = []
         sent: dict[int, Send | Collective] = {}
@@ -168,11 +164,11 @@ class _Messages:
         link = recv.peer, send.peer
         if link not in cluster.links:
             raise ConfigError(missing_link(*link))
-        first, sizes = len(self.each), program.sizes(send)
-        for nbytes in sizes:
-            ends = self.rank[recv.peer], self.rank[send.peer]
-            self._add((send, recv, nbytes), ends, cluster.links[link].seconds(nbytes), nbytes, 2)
-        self.of[send.tag] = list(range(first, first + len(sizes)))
+        first, p, q = len(self.each), self.rank[recv.peer], self.rank[send.peer]
+        for nbytes in program.sizes(send):
+            self.each.append((send, recv, nbytes))
+            self.rows.append((p, q, cluster.links[link].seconds(nbytes), nbytes, 2))
+        self.of[send.tag] = list(range(first, len(self.each)))
         self.arrival[recv.variable, recv.microbatch, recv.gradient] = len(self.each) - 1  # in their order
 
     def _add_sum(self, reduce: Collective, program: Program, cluster: Cluster) -> None:
@@ -180,35 +176,22 @@ class _Messages:
         self.arrival.update({(reduce.tag, name): len(self.each) for name in reduce.devices})
         nbytes, ring = reduce_bytes(program, reduce), cluster.ring(reduce.devices)
         moved = times_round(reduce) * (len(ring) - 1) / len(ring) * nbytes if ring else 0.0
-        seconds, ends = reduce_seconds(program, cluster, reduce), (-1 - len(self.groups), -1)
-        self._add((reduce, reduce, nbytes), ends, seconds, moved, len(reduce.devices))
+        seconds = reduce_seconds(program, cluster, reduce)
+        self.each.append((reduce, reduce, nbytes))
+        self.rows.append((-1 - len(self.groups), -1, seconds, moved, len(reduce.devices)))
         self.groups.append([self.rank[name] for name in reduce.devices])
         self.rings.append([self.rank[p] * len(self.rank) + self.rank[q] for p, q in ring])
 
-    def _add(
-        self,
-        message: tuple[Send | Collective, Message, int],
-        ends: tuple[int, int],
-        seconds: float,
-        moved: float,
-        missing: int,
-    ) -> None:
-        self.each.append(message)
-        self.source.append(ends[0])
-        self.target.append(ends[1])
-        self.moving_s.append(seconds)
-        self.moved.append(moved)
-        self.missing.append(missing)
-
-    def handed(self, handed_on: Mapping[int, Sequence[Key]]) -> list[list[int]]:
-        """Of each message those that hand it on, which miss it: a chunk is handed on by the same chunk."""
+    def handed(self, handed_on: Mapping[int, Sequence[Key]]) -> tuple[list[list[int]], list[int]]:
+        """Of each message those that hand it on, a chunk by the same chunk; how many each hands on."""
         handed: list[list[int]] = [[] for _ in self.each]
+        missing = [0] * len(handed)
         for tag, keys in handed_on.items():
             for chunk, n in enumerate(self.of[tag]):
+                missing[n] = len(keys)
                 for last in map(self.arrival.__getitem__, keys):
                     handed[last + 1 - len(self.of[tag]) + chunk].append(n)
-                    self.missing[n] += 1
-        return handed
+        return handed, missing
 
 
 def _wait(device: str, message: Message, start_s: float, end_s: float) -> Event:
@@ -222,9 +205,5 @@ def _stand_still(program: Program) -> NoReturn:
     raise AssertionError("the simulator stands still in a program that was proved to complete")
 
 
-def _ints(values: Sequence[int]) -> Ints:
+def _ints(values: Sequence[float] | Floats) -> Ints:
     return np.array(values, np.int64)
-
-
-def _floats(values: Sequence[float]) -> Floats:
-    return np.array(values, np.float64)

@@ -377,7 +377,7 @@ def record_parts(run: MethodRun, plan: Plan) -> None:
     """How many operators are in parts, along what, by what fraction and where; what algebra replaced."""
     run.tags(
         {
-            "operators_in_parts": len(plan.splits),
+            "operators_in_parts": len({each.captured for each in plan.splits}),
             "in_parts": parts_summary(plan.splits),
             "algebra": "; ".join(algebra_lines(plan.placement)),
         }

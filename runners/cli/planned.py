@@ -22,7 +22,6 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.frontier import frontier_table
-from netsplit.planning.whole.gains import gain_lines
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
@@ -126,7 +125,7 @@ def _verdict(whole: WholePlan) -> str:
 
 
 def show_whole(console: Console, whole: WholePlan, notes: bool = True) -> None:
-    """What was chosen, a row per device, what it was chosen from, and what more hardware would bring.
+    """What was chosen, a row per device, and what it was chosen from.
 
     Args:
         notes: also what the choice changes of what is trained; False where that was said before.
@@ -139,6 +138,4 @@ def show_whole(console: Console, whole: WholePlan, notes: bool = True) -> None:
     console.print(table.title, highlight=False)
     console.print("\n".join(table.lines()), highlight=False, markup=False, soft_wrap=True)
     for line in whole.absent:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for line in gain_lines(whole.gains):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -30,7 +30,7 @@ def cell(model: str, cluster: str, limit_s: float) -> dict[str, Any]:
     asked = AutoSchedule(microbatches=counts, time_limit_s=limit_s)
     with _by_process_time():
         try:
-            whole = decide_whole(subject.problem, counts, subject.batch_size, asked, gains=False)
+            whole = decide_whole(subject.problem, counts, subject.batch_size, asked)
         except NetSplitError as error:
             return {"ms": None, "plan": str(error)}
     return {"ms": 1e3 * whole.iteration_s, "plan": whole.lines[0]}

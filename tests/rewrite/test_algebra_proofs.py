@@ -1,20 +1,26 @@
 """Rules of the algebra: properties that hold, rules made anew, and what is read of others' files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from netsplit.errors import RewriteError
+from netsplit.graph import capture
+from netsplit.rewrite import matches
 from netsplit.rewrite.algebra.builtin import FILE, rules_builtin
 from netsplit.rewrite.algebra.foreign import read_rules
 from netsplit.rewrite.algebra.proofs import is_proven, properties
 from netsplit.rewrite.algebra.rule import Rule, rule_of
 from reproduce.evaluation import cases
+from reproduce.rules import PARALLEL_PROPERTIES
 
 ASSOCIATIVE = "concat(concat(x, y, dim=d), z, dim=d) = concat(x, concat(y, z, dim=d), dim=d)"
-LINES = dict(properties())
+LINES = dict((*properties(), *properties(PARALLEL_PROPERTIES)))
 DEAR = [
     line for line, rules in LINES.items()
     if rules[0].exact or (rules[0].is_parallel and len(rules[0].inputs) > 1)
@@ -95,6 +101,10 @@ _ADD, _RELU = _operator("EW_ADD", -1, -2), _operator("RELU", -1)
 _LINEAR = _operator("LINEAR", -1, -2, acti=0)
 
 
+def _second(activation: int) -> dict[str, Any]:
+    return _operator("LINEAR", 0, -2, acti=activation)
+
+
 _ENDS: dict[str, tuple[list[Any], list[Any], str, str]] = {
     "one input of a weight": (
         [_operator("LINEAR", -1, -3, acti=0), _operator("LINEAR", -2, -3, acti=0), _concat(0, 1, 1)],
@@ -104,22 +114,49 @@ _ENDS: dict[str, tuple[list[Any], list[Any], str, str]] = {
     "widths apart": (
         [_concat(-1, -2, 2), _concat(-3, -4, 2), _operator("LINEAR", 0, 1, acti=0)],
         [_operator("LINEAR", -1, -3, acti=0), _operator("LINEAR", -2, -4, acti=0), _operator("EW_ADD", 0, 1)],
-        "proven", "",
+        "guarded", "where both sides exist",
     ),
     "another order": (
         [_concat(-1, -2, 2), _concat(-3, -4, 2), _operator("LINEAR", 0, 1, acti=0)],
         [_concat(-2, -1, 2), _concat(-4, -3, 2), _operator("LINEAR", 0, 1, acti=0)],
-        "rejected", "differ where inputs are x1 1 x 1, x2 1 x 2, x3 1 x 2, x4 1 x 1",
+        "guarded", "where both sides exist",
     ),
-    "rows": ([_LINEAR], [_parallel("PARTITION", -1, 1), _operator("LINEAR", 0, -2, acti=0),
-                         _parallel("COMBINE", 1, 1)], "rejected", "OP_PARTITION is no operator"),
+    "cut after": ([_parallel("PARTITION", -1, 1), _parallel("COMBINE", 0, 1)],
+                  [_parallel("PARTITION", -1, 2), _parallel("COMBINE", 0, 2)], "identity of layouts", ""),
+    "rows": ([_LINEAR], [_parallel("PARTITION", -1, 1), _second(0), _parallel("COMBINE", 1, 1)], "way", ""),
+    "rows of both": ([_LINEAR, _operator("RELU", 0)],
+                     [_parallel("PARTITION", -1, 1), _second(2), _parallel("COMBINE", 1, 1)],
+                     "identity of layouts", ""),
+    "products": ([_parallel("REPLICATE", -1, 0), _parallel("REPLICATE", -2, 0), _operator("EW_MUL", 0, 1)],
+                 [_operator("EW_MUL", -1, -2), _parallel("REPLICATE", 0, 0)], "way", ""),
+    "parts stay apart": ([_LINEAR], [_parallel("PARTITION", -1, 1), _second(0)], "rejected",
+                         "are in different pieces where inputs are x1 16 x 16 in 4 x 4 x 4 pieces"),
+    "copies summed": (
+        [_RELU], [_parallel("REPLICATE", -1, 0), _operator("RELU", 0), _parallel("REDUCE", 1, 0)],
+        "rejected", "both sides differ",
+    ),
+    "a sum by reduce": ([_ADD], [_concat(-1, -2, 0), _parallel("REDUCE", 0, 0)], "rejected",
+                        "without its parallel operators, both sides differ"),
+    "merged, by rows": (
+        [_parallel("PARTITION", -1, 1), _second(0), _operator("LINEAR", 0, -3, acti=0), _concat(1, 2, 2),
+         _parallel("COMBINE", 3, 1)],
+        [_concat(-2, -3, 1), _operator("LINEAR", -1, 0, acti=0)], "proven", "",
+    ),
+    "one function": ([_RELU, _operator("RELU", 0)], [_RELU], "rejected", "holds for relu only"),
+    "powers": ([_operator("EXP", -1), _operator("EXP", -2), _operator("EW_MUL", 0, 1)],
+               [_ADD, _operator("EXP", 0)], "rejected", "holds for exp only"),
+    "no axis": ([_operator("CONCAT", -1, -2)], [_ADD], "rejected", "OP_CONCAT has no PM_AXIS"),
+    "one input": ([_operator("EW_ADD", -1)], [_ADD], "rejected", "OP_EW_ADD reads 1 tensors, not 2"),
+    "out of order": ([_operator("RELU", 1), _RELU], [_RELU], "rejected", "no operator before it"),
+    "no part": ([_operator("RELU", -1)], [{**_RELU, "input": [{"opId": -1}]}], "rejected", "tsId is missing"),
+    "dimension": ([_parallel("PARTITION", -1, 3)], [_RELU], "rejected", "along another dimension"),
     "unbound": ([_RELU], [_operator("EW_ADD", -1, -2), _operator("RELU", 0)], "rejected", "reads x2"),
     "not linear": ([_operator("RELU", -1), _operator("RELU", -2), _operator("EW_ADD", 0, 1)],
                    [_ADD, _operator("RELU", 0)], "rejected", "differ"),
     "copies that differ": ([_LINEAR], [_concat(-2, -1, 0), _operator("LINEAR", -1, 0, acti=0)],
-                           "rejected", "along another dimension"),
+                           "rejected", "no sizes"),
     "no sizes": (
-        [_concat(-1, -2, 1), _concat(-1, -2, 2), _operator("EW_ADD", 0, 1)], [_ADD], "rejected", "z3",
+        [_concat(-1, -2, 1), _concat(-1, -2, 2), _operator("EW_ADD", 0, 1)], [_ADD], "rejected", "no sizes",
     ),
     "split again": (
         [_operator("SIGMOID", -1), _operator("TANH", -2), _concat(0, 1, 2),
@@ -148,6 +185,27 @@ def test_each_rule_of_a_file_ends_as_what_it_is(tmp_path: Path) -> None:
     for rule, (_, _, proof, reason) in zip(read, _ENDS.values(), strict=True):
         assert rule.proof == proof, rule
         assert reason in rule.reason, rule
+
+
+@pytest.mark.parametrize(("second", "applies"), [(3, True), (4, False)])
+def test_a_guarded_rule_applies_where_its_sizes_are_equal(second: int, applies: bool) -> None:
+    """Elsewhere both sides can be computed, and differ."""
+
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c = nn.Parameter(torch.randn(2, second))
+            self.d = nn.Parameter(torch.randn(2, 7 - second))
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return nn.functional.linear(torch.cat((a, b), 1), torch.cat((self.c, self.d), 1))
+
+    left = "linear(concat(x1, x2, dim=1), concat(x3, x4, dim=1))"
+    swapped = "linear(concat(x2, x1, dim=1), concat(x4, x3, dim=1))"
+    rule = replace(rule_of(f"{left} = {swapped}"), equal=((("x1", 1), ("x3", 1)),))
+    inputs = torch.randn(2, 3), torch.randn(2, 4)
+    graph = capture(Joined(), nn.MSELoss(), (inputs, torch.zeros(2, 2)))
+    assert bool(matches(graph, [rule])) == applies
 
 
 def test_a_file_that_is_no_collection_is_refused(tmp_path: Path) -> None:

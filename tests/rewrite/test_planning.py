@@ -20,6 +20,7 @@ from netsplit.placement.priority import topological_priority
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
+    parts_summary,
     placed_splits,
     restated,
 )
@@ -121,6 +122,7 @@ def test_every_part_of_every_split_is_where_its_nodes_are() -> None:
     assert [part.nodes for part in second.parts] == [("linear_2:0:0",), ("linear_2:0:1",)]
     for part in (*first.parts, *second.parts):
         assert set(part.devices) == {placement.device_of[name] for name in part.nodes}
+    assert parts_summary((first, second)).startswith("1 operator in parts: ")
 
 
 @pytest.mark.parametrize("cut", [along_samples, replicate])

@@ -40,7 +40,6 @@ def written(folder: str = "here") -> dict[str, object]:
 
 
 def test_a_model_is_planned_and_everything_written(run: Run) -> None:
-    """With time enough for what more devices, memory and bandwidth would bring, which comes last."""
     ended = run(*SMALL, "schedule.time_limit_s=2", "cluster=titan_rtx3", "hydra.run.dir=here")
     assert ended.code == 0, ended.err
     assert {path.name for path in Path("here").iterdir()} >= FILES

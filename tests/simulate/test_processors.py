@@ -59,7 +59,7 @@ def test_equal_devices_at_once_take_as_many_times_as_long_as_there_are_too_many(
 
 def test_who_has_a_processor_of_its_own_disturbs_nobody() -> None:
     def slowed(cluster: Cluster) -> bool:
-        return DeviceSeconds.of(cluster.devices, Costs({"a": DeviceCosts({})}, 2)).slowed
+        return DeviceSeconds.of(cluster.devices, (), Costs({"a": DeviceCosts({})}, 2)).slowed
 
     assert not slowed(here(4, 4))
     assert not slowed(here(4, None))

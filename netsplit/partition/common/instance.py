@@ -22,7 +22,7 @@ from netsplit.graph.storage import hands_on
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Stage
 from netsplit.profile.costs import DeviceCosts
-from netsplit.simulate.engine.arrays import DeviceSeconds, Nics
+from netsplit.simulate.engine.arrays import DeviceSeconds
 
 __all__ = ["Csr", "DeviceTotals", "Floats", "Instance", "Ints", "Packed"]
 
@@ -234,11 +234,8 @@ class Instance:
 
     @cached_property
     def device(self) -> DeviceSeconds:
-        return DeviceSeconds.of(self.problem.cluster.devices, self.problem.costs)
-
-    @cached_property
-    def nics(self) -> Nics:
-        return Nics.among(self.problem.cluster.devices, self.problem.cluster)
+        cluster = self.problem.cluster
+        return DeviceSeconds.of(cluster.devices, cluster.nics, self.problem.costs)
 
     @cached_property
     def successors(self) -> Csr:

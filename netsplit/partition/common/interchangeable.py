@@ -43,7 +43,7 @@ def _alike(table: NDArray[np.generic], p: int, q: int) -> bool:
 def interchangeable_devices(instance: Instance) -> list[list[int]]:
     """The sets by seconds of all they do, bytes, links, hosts and NICs."""
     columns, host = np.concatenate((instance.forward_s, instance.backward_s)), instance.device.host
-    paces = [() if n < 0 else tuple(instance.nics.s_per_byte[:, n].tolist()) for n in instance.nics.of]
+    paces = [() if n < 0 else tuple(instance.device.nic_per_byte[:, n].tolist()) for n in instance.device.nic]
     own = [
         (
             int(c), columns[:, p].tobytes(), instance.device.slowdown[p].tobytes(),
@@ -51,7 +51,7 @@ def interchangeable_devices(instance: Instance) -> list[list[int]]:
         )
         for p, c in enumerate(instance.capacity)
     ]  # fmt: skip
-    shared = [(each[:, None] == each) & (each >= 0) for each in (host, instance.nics.of)]
+    shared = [(each[:, None] == each) & (each >= 0) for each in (host, instance.device.nic)]
     return interchangeable(
         [repr(each) for each in own], (instance.latency_s, instance.seconds_per_byte, *shared)
     )

@@ -30,7 +30,7 @@ class CompiledStep:
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
             i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.latency_s,
-            i.seconds_per_byte, i.nics, i.trainable_bytes, i.device, i.unit_of, _units(i), i.weights.packed,
+            i.seconds_per_byte, i.trainable_bytes, i.device, i.unit_of, _units(i), i.weights.packed,
             i.weight_bytes, np.array([k in same for k in i.variables], bool),
             np.array([KINDS[turns.schedule], turns.microbatches]),
         )  # fmt: skip

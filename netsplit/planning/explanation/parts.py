@@ -130,9 +130,9 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
         return ""
     groups = _groups(splits)
     lines = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].where}" for each in groups[:most])
-    left = sum(map(len, groups[most:]))
-    rest = f"; and {left} more" if left else ""
-    return f"{counted(len(splits), 'operator')} in parts: {lines}{rest}"
+    shown, every = ({own.captured for each in some for own in each} for some in (groups[:most], groups))
+    rest = f"; and {len(every - shown)} more" if every - shown else ""
+    return f"{counted(len(every), 'operator')} in parts: {lines}{rest}"
 
 
 def algebra_lines(placement: Placement) -> tuple[str, ...]:

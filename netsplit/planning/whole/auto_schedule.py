@@ -11,7 +11,7 @@ from netsplit.errors import ConfigError
 from netsplit.placement.exchange import ExchangeName
 from netsplit.placement.placement import ShardName
 from netsplit.planning.explanation.notation import counted
-from netsplit.program.schedules import SCHEDULES, Schedule, SingleBatch
+from netsplit.program.schedules import SCHEDULES, ZBV, OneFOneB, Schedule, Searched, SingleBatch
 from netsplit.program.schedules.base import check_exchange, check_shard
 from netsplit.settings import check_switches
 from netsplit.signature import suggest
@@ -160,6 +160,22 @@ class AutoSchedule:
             names = (SingleBatch.name, "gpipe")
         shard = "none" if self.shard == "auto" else self.shard
         return [replace(_made(name, microbatches), exchange=self.exchange, shard=shard) for name in names]
+
+    def named(self, microbatches: int) -> list[Schedule]:
+        """Of these the ones whose orders go by no durations."""
+        return [each for each in self.orders(microbatches) if not each.timed]
+
+    def usual(self, microbatches: int, folded: bool = False) -> Schedule:
+        """The one that a placement is first tried under; `folded`: where it is stages in a V."""
+        allowed = self.orders(microbatches)
+        wanted = SingleBatch.name if microbatches == 1 else ZBV.name if folded else OneFOneB.name
+        return next((each for each in allowed if each.name == wanted), allowed[0])
+
+    def quick(self, microbatches: int) -> Schedule | None:
+        """The order that is searched for without moves, where one may be: named schedules are up to twice as
+        far from the best order of a placement as those of another are, and say little of which is better."""
+        searched = (each for each in self.orders(microbatches) if isinstance(each, Searched))
+        return next((replace(each, moves=False) for each in searched), None) if microbatches > 1 else None
 
 
 def _uncut(microbatches: object) -> ConfigError:

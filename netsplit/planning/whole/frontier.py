@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from netsplit.graph.checks.replicated import why_unreplicable
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.explanation.notation import counted, listed
-from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried, identity
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
 from netsplit.rewrite.records import folded
 from netsplit.tables import Column, Table, nbytes
 
@@ -44,11 +46,14 @@ class FrontierRow:
     why_not: str  # "" of the one that was chosen
     parts: int = 0  # operators that are in parts
     recomputes: bool = False
-    slices: str = ""  # what replicas keep in slices, and what the other levels would take
+    shard: str = ""  # what replicas keep in slices
 
     @property
     def cells(self) -> tuple[Any, ...]:
-        told = (self.why_not or "chosen", self.in_parts, "recomputes" * self.recomputes, self.slices)
+        told = (
+            self.why_not or "chosen", self.in_parts, "recomputes" * self.recomputes,
+            f"shard={self.shard}" * bool(self.shard),
+        )  # fmt: skip
         return (
             self.kind, self.placement, self.schedule, self.microbatches, self.devices, self.samples_per_s,
             self.peak_bytes, "; ".join(filter(None, told)),
@@ -62,37 +67,50 @@ class FrontierRow:
 
 def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierRow, ...]:
     """The best few placements of every kind, each under its best schedule; the chosen one first."""
-    rows = [_row(winner, winner, batch_size, judge.levels.get(identity(winner.placement), ()))]
+    rows = [_row(winner, winner, batch_size)]
     for kind in (*KINDS, "parts"):
         seen = [winner] if kind == winner.kind else []
-        own = sorted((t for t in judge.tried if t.kind == kind), key=lambda tried: tried.rank)
-        for tried in own:
-            if any(_alike(tried, other) for other in seen):
-                continue
+        for tried in (each for each in judge.tried if each.kind == kind):
             shown = len(seen) - (kind == winner.kind)
             if shown == PER_KIND or (shown > 0 and not tried.fits):
                 break
-            seen.append(tried)
-            rows.append(_row(tried, winner, batch_size))
+            if not any(_alike(tried, other) for other in seen):
+                seen.append(tried)
+                rows.append(_row(tried, winner, batch_size))
     return tuple(rows)
 
 
-def absent_kinds(judge: Judge, reasons: Mapping[Kind, str], method: Partitioner | None) -> tuple[str, ...]:
+def absent_kinds(
+    judge: Judge, counts: Sequence[int], open_: AutoSchedule, method: Partitioner | None
+) -> tuple[str, ...]:
     """Sentences for the kinds that have no row, those of one reason in one.
 
     Args:
-        reasons: why nothing was tried of a kind.
         method: whose placements alone were wanted.
     """
     shown = {tried.kind for tried in judge.tried}
-    usual = "all that were tried were refused" if method is None else f"only {method.name} was asked for"
     skipped: dict[str, list[str]] = {}
-    for kind in KINDS:
-        if kind not in shown:
-            skipped.setdefault(reasons.get(kind, usual), []).append(_WORDS.get(kind, kind))
+    for kind in (each for each in KINDS if each not in shown):
+        why = f"only {method.name} was asked for" if method else _why_absent(judge, counts, open_, kind)
+        skipped.setdefault(why, []).append(_WORDS.get(kind, kind))
     return tuple(
         f"{listed(kinds).capitalize()} plans skipped: {reason}." for reason, kinds in skipped.items()
     )
+
+
+def _why_absent(judge: Judge, counts: Sequence[int], open_: AutoSchedule, kind: Kind) -> str:
+    problem = judge.problem_of(counts[0])
+    least = {"single": 1, "hybrid": 3}.get(kind, 2)
+    if len(problem.cluster.devices) < least:
+        return f"they need at least {least} devices"
+    if kind in ("data parallel", "hybrid"):
+        if not open_.replicas:
+            return open_.no_replicas
+        if (refused := why_unreplicable(problem.graph, problem.graph.nodes)) is not None:
+            return refused
+        if max(counts) < 2:
+            return "they need at least 2 micro-batches"
+    return "none was found in the time"
 
 
 def frontier_table(rows: Iterable[FrontierRow]) -> Table:
@@ -114,8 +132,8 @@ def _order(tried: Tried) -> str:
     return tried.schedule.name if ordered else ""
 
 
-def _row(tried: Tried, winner: Tried, batch_size: int, levels: Sequence[Tried] = ()) -> FrontierRow:
-    schedule = tried.schedule
+def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
+    schedule, shards = tried.schedule, tried.placement.shards
     return FrontierRow(
         tried.kind,
         tried.origin,
@@ -127,57 +145,26 @@ def _row(tried: Tried, winner: Tried, batch_size: int, levels: Sequence[Tried] =
         "" if tried is winner else _why_not(tried, winner),
         sum(bool(each.cuts) for each in folded(tried.placement.rewrites).values()),
         tried.recomputes,
-        _slices(tried, levels),
+        shards[0].level if shards else "",
     )
-
-
-def _slices(tried: Tried, levels: Sequence[Tried]) -> str:
-    """As "shard=parameters (none: 10.58 GiB missing, optimizer: 2,010.0 ms)"; "" for whole states."""
-    if not tried.placement.shards:
-        return ""
-    own = _level(tried)
-    others = {
-        _level(each): _ms(each.iteration_s) if each.fits else f"{nbytes(each.missing_bytes)} missing"
-        for each in levels
-        if _level(each) != own
-    }
-    told = ", ".join(f"{level}: {much}" for level, much in others.items())
-    return f"shard={own}" + (f" ({told})" if told else "")
-
-
-def _level(tried: Tried) -> str:
-    shards = tried.placement.shards
-    return shards[0].level if shards else "none"
 
 
 def _why_not(tried: Tried, winner: Tried) -> str:
     """What it has more of than the chosen plan, where that is most."""
     if not tried.fits:
         return f"does not fit: {tried.missing_on} lacks {nbytes(tried.missing_bytes)}"
-    more = {
-        f"{tried.busiest} sums gradients for {{}} more": tried.sums_s - winner.sums_s,
-        f"{tried.busiest} recomputes activations for {{}} more": tried.recompute_s - winner.recompute_s,
-        f"{tried.busiest} computes {{}} more": (tried.compute_s - tried.recompute_s)
-        - (winner.compute_s - winner.recompute_s),
-        f"{tried.busiest} waits {{}} more (bubbles, transfers, overheads)": tried.wait_s - winner.wait_s,
-    }
     behind = tried.iteration_s / winner.iteration_s - 1
     if behind <= SHOWN:
-        return "as fast within 0.1 %, " + _second_to(tried, winner)
+        return "as fast within 0.1 %"
+    more = {
+        "sums gradients for {} more": tried.sums_s - winner.sums_s,
+        "recomputes activations for {} more": tried.recompute_s - winner.recompute_s,
+        "computes {} more": (tried.compute_s - tried.recompute_s) - (winner.compute_s - winner.recompute_s),
+        "waits {} more (bubbles, transfers, overheads)": tried.wait_s - winner.wait_s,
+    }
     words = max(more, key=lambda key: more[key])
     much = f"{100 * behind:.1f} % longer" if behind < 1.0 else f"{1.0 + behind:,.1f} times as long"
-    return f"takes {much}: " + words.format(_ms(more[words]))
-
-
-def _second_to(tried: Tried, winner: Tried) -> str:
-    """Why it comes after a plan that takes as long."""
-    if len(tried.devices) > len(winner.devices):
-        return "on more devices"
-    if max(tried.peak_bytes.values(), default=0) > max(winner.peak_bytes.values(), default=0):
-        return "with more bytes"
-    if tried.schedule.microbatches > winner.schedule.microbatches:
-        return "with more micro-batches"
-    return "though no faster"
+    return f"takes {much}: {tried.busiest} " + words.format(_ms(more[words]))
 
 
 def _ms(seconds: float) -> str:

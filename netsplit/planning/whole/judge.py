@@ -1,8 +1,8 @@
-"""What a placement takes under a schedule, simulated: seconds, bytes, and where the seconds go."""
+"""What a placement takes under a schedule: simulated, made to fit where it does not, and kept."""
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,60 +11,22 @@ from typing import Literal
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import successors
 from netsplit.partition.base import Problem
-from netsplit.placement.placement import Placement, device_in_turn
+from netsplit.placement.placement import Placement
 from netsplit.placement.sharding import sharded_levels
 from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
-from netsplit.planning.whole.pace import SimulationPace
-from netsplit.program.schedules import Schedule
+from netsplit.planning.whole.stages import LineStages
+from netsplit.program.schedules import Schedule, Searched
 from netsplit.simulate.simulate import simulate
-from netsplit.simulate.timeline import COMPUTING, Timeline
+from netsplit.simulate.timeline import Timeline
 
-__all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under", "under_any_schedule_s"]
-
-
-def under_any_schedule_s(problem: Problem, microbatches: int, placement: Placement) -> float:
-    """Seconds of an iteration that none is shorter than: of the device that is done last, if none waited.
-
-        device q   |--- head(v) ---|--- rounds x work of all on q that no micro-batch comes to before v ---|
-
-    head(v) is the longest way of a first micro-batch's forward to node v, each node on the fastest of its
-    devices; transfers, sums of gradients and what a backward waits for are left out.
-
-    Args:
-        problem: of the graph whose operators are placed.
-    """
-    costs, kinds = problem.costs, {each.name: each.kind for each in problem.cluster.devices}
-    forward_s = {
-        v: min(costs.forward_s(v, kinds[name]) for name in stage.devices)
-        for stage in placement.all_stages
-        for v in stage.nodes
-    }
-    heads: dict[str, float] = {}
-    for v in problem.graph.nodes:
-        heads[v] = max((heads[u] + forward_s[u] for u in problem.graph.predecessors[v]), default=0.0)
-    work: dict[str, list[tuple[float, float]]] = {}
-    for stage in placement.all_stages:
-        turns = Counter(device_in_turn(stage.in_turn, i) for i in range(microbatches))
-        for name, rounds in turns.items():
-            own = ((heads[v], rounds * costs.total_s(v, kinds[name])) for v in stage.nodes)
-            work.setdefault(name, []).extend(own)
-    return max((_done_s(each) for each in work.values()), default=0.0)
-
-
-def _done_s(work: list[tuple[float, float]]) -> float:
-    """When a device has done all, at the earliest; of what comes when, and the seconds that it takes."""
-    done_s = 0.0
-    for head_s, seconds in sorted(work):
-        if seconds > 0.0:
-            done_s = max(done_s, head_s) + seconds
-    return done_s
-
+__all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under"]
 
 Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators", "parts"]
 """One device; replicas of everything; a stage a device; stages with replicas; operators as they come, or in
 parts."""
 KINDS: tuple[Kind, ...] = ("single", "data parallel", "pipeline", "hybrid", "operators")
 """Of whole operators."""
+BEHIND = 1.06  # times the best of the same kind, from which its bytes are not asked for
 
 
 @dataclass(frozen=True)
@@ -76,17 +38,18 @@ class Tried:
     schedule: Schedule
     placement: Placement
     iteration_s: float
-    peak_bytes: dict[str, int]
+    peak_bytes: dict[str, int]  # none: not asked for, as it is far behind the best of its kind
     missing_bytes: int  # over a capacity, on the device that lacks most; 0: it fits
     missing_on: str
     busiest: str  # the device that computes longest
     compute_s: float  # of it
     recompute_s: float  # of that, for activations again
     sums_s: float  # of it, in sums of gradients
+    cut: LineStages | None = None  # of stages of a line: what the placement was made of
 
     @property
     def fits(self) -> bool:
-        return self.missing_bytes <= 0
+        return bool(self.peak_bytes) and self.missing_bytes <= 0
 
     @property
     def recomputes(self) -> bool:
@@ -112,16 +75,10 @@ class Tried:
         held = max(self.peak_bytes.values(), default=0)
         return (not self.fits, value, len(self.devices), held, self.schedule.microbatches)
 
-
-@dataclass
-class Met:
-    """A placement that was simulated under some schedule of so many micro-batches."""
-
-    origin: str
-    microbatches: int
-    placement: Placement
-    least_s: float  # under any schedule
-    fastest_s: float  # under those that it was tried under, whether it fits or not
+    @cached_property
+    def where(self) -> tuple[object, ...]:
+        """Equal for the same placement with as many micro-batches, whatever the schedule."""
+        return (self.schedule.microbatches, *identity(self.placement))
 
 
 def problem_under(problem: Problem, schedule: Schedule) -> Problem:
@@ -133,55 +90,53 @@ def problem_under(problem: Problem, schedule: Schedule) -> Problem:
     )
 
 
-BEHIND = 1.06  # times the best of the same kind, from which its bytes are not asked for
-
-
 class Judge:
-    """Keeps the best of each kind that was tried, and everything that was, once.
+    """Keeps what was simulated, once.
 
     What would be the best in parts is measured, where it was not, and simulated again.
 
     Args:
         problem_of: micro-batches to the problem of planning with that many, with what is known of parts.
         recompute: whether what does not fit is tried with activations computed again.
-        improved: told seconds and origin of a better plan.
         shard: whether the states of replicas that do not fit are tried in slices.
-        pace: what would end after its deadline is not begun, once there is a plan that fits.
+        improved: told seconds and origin of a better plan.
+        deadline: on ``time.perf_counter``: what would end later is not begun, once there is a plan that fits.
     """
 
     def __init__(
         self,
         problem_of: Callable[[int], Problem],
-        recompute: bool,
-        improved: Callable[[float, str], object] | None = None,
-        pace: SimulationPace | None = None,
+        recompute: bool = False,
         shard: bool = False,
+        improved: Callable[[float, str], object] | None = None,
+        deadline: float = float("inf"),
     ) -> None:
-        self.problem_of = problem_of
+        self.problem_of, self.improved, self.deadline = problem_of, improved, deadline
         self.recompute, self.shard = recompute, shard
-        self.improved = improved
-        self.pace = SimulationPace() if pace is None else pace
+        self.seen: dict[tuple[object, ...], Tried | None] = {}  # None: refused by verification
         self.best: dict[Kind, Tried] = {}
-        self.seen: dict[tuple[object, ...], Tried | None] = {}
-        self.met: dict[tuple[object, ...], Met] = {}  # everything that was simulated, under any schedule
-        self.levels: dict[tuple[object, ...], list[Tried]] = {}  # by `identity`: whole states, and slices
-        self.left_out = 0  # for want of time
-        self.refused: set[tuple[object, ...]] = set()  # by verification
-
-    def problem_for(self, microbatches: int, placement: Placement) -> Problem:
-        """Of so many, and of the operators that are placed."""
-        return self.problem_of(microbatches).rewritten(placement.rewrites)
+        self.took_s: dict[str, float] = {}  # by `_orders`: the quickest simulation
 
     @property
     def tried(self) -> list[Tried]:
-        """All whose bytes are known."""
-        return [each for each in self.seen.values() if each is not None]
+        """All whose bytes are known, the best first."""
+        known = (each for each in self.seen.values() if each is not None and each.peak_bytes)
+        return sorted(known, key=lambda each: each.rank)
+
+    def placements(self) -> list[Tried]:
+        """Every placement under the schedule that is fastest for it, whether it fits or not, in order."""
+        fastest: dict[object, Tried] = {}
+        every = (each for each in self.seen.values() if each is not None)
+        for each in sorted(every, key=lambda each: each.iteration_s):
+            fastest.setdefault(each.where, each)
+        return list(fastest.values())
 
     @property
     def winner(self) -> Tried | None:
         """The best that fits."""
-        fitting = [each for each in self.best.values() if each.fits]
-        return min(fitting, key=lambda each: each.rank, default=None)
+        return min(
+            (each for each in self.best.values() if each.fits), key=lambda each: each.rank, default=None
+        )
 
     @property
     def best_s(self) -> float:
@@ -189,156 +144,110 @@ class Judge:
         return winner.iteration_s if winner is not None else float("inf")
 
     def judge(
-        self, origin: str, schedule: Schedule, placement: Placement, however_late: bool = False
+        self,
+        origin: str,
+        schedule: Schedule,
+        placement: Placement,
+        cut: LineStages | None = None,
+        however_late: bool = False,
     ) -> Tried | None:
-        """Simulate it; with recomputation where that is allowed and makes it fit.
+        """Simulate it; in slices, and with recomputation, where those are open and make it fit.
 
         Returns:
-            None for what is so far behind the best of its kind that its bytes were not asked for, and for
-            what there is no time for.
+            None for what there is no time for, and for what was refused.
         """
-        if placement.recomputed or placement.shards:
-            placement = _kept(placement)
-        key = _key(schedule, placement)
+        placement = replace(placement, recomputed=frozenset(), shards=())
+        key = schedule, *identity(placement)
         if key not in self.seen:
-            if not however_late and not self.affords(schedule, placement):
-                self.left_out += 1
+            if not (however_late or self._affords(schedule)):
                 return None
-            tried = self._tried(origin, schedule, placement)
-            if tried is not None and self._leads(tried) and self._measured(schedule.microbatches, placement):
-                tried = self._tried(origin, schedule, placement)
-            self.seen[key] = tried
-            if tried is not None:
-                self._note(tried)
+            tried = self._simulated(origin, schedule, placement, cut)
+            if self._leads(tried) and self._measures(tried):
+                tried = self._simulated(origin, schedule, placement, cut)
+            if tried.missing_bytes > 0 and self._is_worth_fitting(tried):
+                tried = self._fitted(tried)
+            self._keep(key, tried)
         return self.seen[key]
-
-    def _tried(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
-        tried = self._simulated(origin, schedule, placement)
-        if tried is not None and not tried.fits and self._worth_recomputing(tried):
-            sharded = self._sharded(origin, schedule, placement)
-            if sharded:
-                self.levels[identity(placement)] = [tried, *sharded]
-            again = self._recomputed(origin, schedule, placement)
-            tried = min([tried, *sharded, *again], key=lambda each: each.rank)
-        return tried
-
-    def _meet(self, origin: str, microbatches: int, placement: Placement, seconds: float) -> None:
-        key = microbatches, *identity(placement)
-        if key in self.met:
-            self.met[key].fastest_s = min(self.met[key].fastest_s, seconds)
-        else:
-            least_s = self.least_s(microbatches, placement)
-            kept = _kept(placement)
-            self.met[key] = Met(origin, microbatches, kept, least_s, seconds)
-
-    def met_as(self, tried: Tried) -> Met:
-        return self.met[(tried.schedule.microbatches, *identity(tried.placement))]
-
-    def knows(self, tried: Tried) -> bool:
-        """Whether the same placement was simulated under the same schedule, and not refused."""
-        key = _key(tried.schedule, tried.placement)
-        return key in self.seen and key not in self.refused
 
     def discard(self, tried: Tried) -> None:
         """A plan that was refused is as one that was never tried."""
-        key = _key(tried.schedule, tried.placement)
-        self.refused.add(key)
-        self.seen[key] = None
+        self.seen[tried.schedule, *identity(tried.placement)] = None
         self.best = {}
         for each in self.tried:
-            if each.kind not in self.best or each.rank < self.best[each.kind].rank:
-                self.best[each.kind] = each
+            self.best.setdefault(each.kind, each)
 
-    def affords(self, schedule: Schedule, placement: Placement) -> bool:
-        """Whether there is time to simulate it; always, as long as nothing fits."""
-        problem = self.problem_for(schedule.microbatches, placement)
-        return self.winner is None or self.pace.affords(problem, schedule, placement)
+    def _keep(self, key: tuple[object, ...], tried: Tried) -> None:
+        better = tried.fits and tried.iteration_s < self.best_s
+        self.seen[key] = tried
+        if not tried.peak_bytes:
+            return
+        if tried.kind not in self.best or tried.rank < self.best[tried.kind].rank:
+            self.best[tried.kind] = tried
+        if better and self.improved is not None:
+            self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
+
+    def _affords(self, schedule: Schedule) -> bool:
+        """Whether a simulation may end in time, by the quickest that tried as many orders; always, as long as
+        nothing fits."""
+        least_s = self.took_s.get(_orders(schedule), 0.0)
+        return self.winner is None or time.perf_counter() + least_s < self.deadline
 
     def _leads(self, tried: Tried) -> bool:
         return tried.fits and (self.winner is None or tried.rank < self.winner.rank)
 
-    def _measured(self, microbatches: int, placement: Placement) -> bool:
-        """Whether more is known of what its parts take than before."""
-        problem = self.problem_of(microbatches)
-        if problem.with_measured_parts(placement.rewrites) is problem:
-            return False
-        del self.met[(microbatches, *identity(placement))]
-        return True
+    def _measures(self, tried: Tried) -> bool:
+        """Whether more is known now of what its parts take than before."""
+        problem = self.problem_of(tried.schedule.microbatches)
+        return problem.with_measured_parts(tried.placement.rewrites) is not problem
 
-    def _worth_recomputing(self, tried: Tried) -> bool:
+    def _is_worth_fitting(self, tried: Tried) -> bool:
         """It gets no faster by that: so what is faster than the best, or where nothing of its kind fits."""
         known = self.best.get(tried.kind)
-        first = known is None or not known.fits
-        return (self.recompute or self.shard) and (first or tried.iteration_s < self.best_s)
+        return known is None or not known.fits or tried.iteration_s < self.best_s
 
-    def _recomputed(self, origin: str, schedule: Schedule, placement: Placement) -> list[Tried]:
-        """With activations computed again, where there is time for that and it is worth something."""
-        if not self.recompute or not self.affords(schedule, placement):
-            return []
-        problem = problem_under(self.problem_for(schedule.microbatches, placement), schedule)
-        until = float("inf") if self.winner is None else self.pace.deadline
-        nearest, _ = nearest_recomputed(problem, placement, until)
-        other = self._simulated(origin, schedule, nearest)
-        return [] if other is None else [other]
+    def _fitted(self, tried: Tried) -> Tried:
+        """With states of replicas in slices; with activations computed again; with both, where it must be."""
+        schedule, options = tried.schedule, [tried]
+        problem = problem_under(self._problem(tried.placement, schedule), schedule)
+        for changed in sharded_levels(problem.graph, tried.placement) if self.shard else ():
+            if self._affords(schedule):
+                options.append(self._simulated(tried.origin, schedule, changed, tried.cut))
+        kept = [tried] if len(options) == 1 or any(each.fits for each in options) else [tried, options[-1]]
+        for each in kept if self.recompute else ():
+            if self._affords(schedule):
+                until = float("inf") if self.winner is None else self.deadline
+                nearest, _ = nearest_recomputed(problem, each.placement, until)
+                options.append(self._simulated(tried.origin, schedule, nearest, tried.cut))
+        return min(options, key=lambda each: each.rank)
 
-    def _sharded(self, origin: str, schedule: Schedule, placement: Placement) -> list[Tried]:
-        """With states of replicas in slices, and activations computed again where that is not enough."""
-        graph = self.problem_for(schedule.microbatches, placement).graph
-        tried: list[Tried] = []
-        for changed in sharded_levels(graph, placement) if self.shard else ():
-            if not self.affords(schedule, changed):
-                break
-            other = self._simulated(origin, schedule, changed)
-            if other is not None:
-                tried.append(other)
-        if tried and not any(each.fits for each in tried):
-            tried += self._recomputed(origin, schedule, tried[-1].placement)
-        return tried
+    def _problem(self, placement: Placement, schedule: Schedule) -> Problem:
+        return self.problem_of(schedule.microbatches).rewritten(placement.rewrites)
 
-    def least_s(self, microbatches: int, placement: Placement) -> float:
-        """Under any schedule: no iteration is shorter."""
-        return under_any_schedule_s(self.problem_for(microbatches, placement), microbatches, placement)
-
-    def _simulated(self, origin: str, schedule: Schedule, placement: Placement) -> Tried | None:
-        problem = self.problem_for(schedule.microbatches, placement)
-        with self.pace.learning(problem, schedule, placement):
-            return self._predicted(problem, origin, schedule, placement)
-
-    def _predicted(
-        self, problem: Problem, origin: str, schedule: Schedule, placement: Placement
-    ) -> Tried | None:
+    def _simulated(
+        self, origin: str, schedule: Schedule, placement: Placement, cut: LineStages | None
+    ) -> Tried:
+        began = time.perf_counter()
+        problem = self._problem(placement, schedule)
         simulator, kind = replace(problem.the_simulator, schedule=schedule), _kind_of(problem, placement)
         program = simulator.whole_microbatches(placement)
         timeline = simulate(program, simulator.cluster, simulator.costs, peaks=False)
-        self._meet(origin, schedule.microbatches, _kept(placement), timeline.iteration_s)
-        known = self.best.get(kind)
-        if known is not None and known.fits and timeline.iteration_s > BEHIND * known.iteration_s:
-            return None
-        timeline = replace(timeline, peak_bytes=simulator.peak_bytes(program))
+        best = self.best.get(kind)
+        if best is None or not best.fits or timeline.iteration_s <= BEHIND * best.iteration_s:
+            if simulator.hands_on and timeline.iteration_s <= BEHIND * self.best_s:
+                timeline = simulator.scored(placement, self.deadline).timeline
+            else:
+                timeline = replace(timeline, peak_bytes=simulator.peak_bytes(program))
+        took_s, orders = time.perf_counter() - began, _orders(schedule)
+        self.took_s[orders] = min(took_s, self.took_s.get(orders, took_s))
         capacity = {each.name: each.capacity_bytes for each in problem.cluster.devices}
         over = {name: peak - capacity[name] for name, peak in timeline.peak_bytes.items()}
-        on = max(over, key=lambda name: over[name])
-        busiest, compute_s, recompute_s, sums_s = _busiest(timeline)
+        on = max(over, key=lambda name: over[name], default="")
+        busiest = max(capacity, key=timeline.busy_s)
         return Tried(
-            kind, origin, schedule, placement, timeline.iteration_s, dict(timeline.peak_bytes),
-            max(over[on], 0), on, busiest, compute_s, recompute_s, sums_s,
+            kind, origin, schedule, placement, timeline.iteration_s,
+            dict(timeline.peak_bytes), max(over.get(on, 0), 0), on, busiest, timeline.busy_s(busiest),
+            _seconds(timeline, busiest, "recompute"), _seconds(timeline, busiest, "reduce"), cut,
         )  # fmt: skip
-
-    def _note(self, tried: Tried) -> None:
-        before, known = self.best_s, self.best.get(tried.kind)
-        if known is None or tried.rank < known.rank:
-            self.best[tried.kind] = tried
-        if self.improved is not None and tried.fits and tried.iteration_s < before:
-            self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
-
-
-def _kept(placement: Placement) -> Placement:
-    """With all activations, and whole states on every device."""
-    return replace(placement, recomputed=frozenset(), shards=())
-
-
-def _key(schedule: Schedule, placement: Placement) -> tuple[Schedule, tuple[object, ...]]:
-    return schedule, identity(placement)
 
 
 def identity(placement: Placement) -> tuple[object, ...]:
@@ -349,20 +258,14 @@ def identity(placement: Placement) -> tuple[object, ...]:
     return hash(where), hash(order), turns, placement.cuts, rewrites
 
 
-def _busiest(timeline: Timeline) -> tuple[str, float, float, float]:
-    """The device that computes longest, what it computes, of that again, and its sums of gradients."""
-    compute: dict[str, float] = {}
-    again: dict[str, float] = {}
-    sums: dict[str, float] = {}
-    for event in timeline.events:
-        if event.kind in COMPUTING:
-            compute[event.device] = compute.get(event.device, 0.0) + event.seconds
-        if event.kind == "recompute":
-            again[event.device] = again.get(event.device, 0.0) + event.seconds
-        if event.kind == "reduce":
-            sums[event.device] = sums.get(event.device, 0.0) + event.seconds
-    name = max(compute, key=lambda device: compute[device], default="")
-    return name, compute.get(name, 0.0), again.get(name, 0.0), sums.get(name, 0.0)
+def _orders(schedule: Schedule) -> str:
+    """How many of them a simulation tries."""
+    quick = isinstance(schedule, Searched) and not schedule.moves
+    return "a few" if quick else "many" if schedule.timed else "one"
+
+
+def _seconds(timeline: Timeline, device: str, kind: str) -> float:
+    return sum(each.seconds for each in timeline.events if (each.device, each.kind) == (device, kind))
 
 
 def _kind_of(problem: Problem, placement: Placement) -> Kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from netsplit.errors import InfeasibleError, NetSplitError
@@ -10,18 +11,17 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.explanation.notation import microbatches_listed
-from netsplit.planning.fitting import fitted, nearest_fill
+from netsplit.planning.fitting import fitted
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import why_none_fits
 from netsplit.planning.whole.judge import Judge, problem_under
-from netsplit.program.schedules import OneFOneB, Schedule
 
-__all__ = ["nothing_fits", "require_room", "try_nearest"]
+__all__ = ["nothing_fits", "require_room"]
 
-ProblemOf = Callable[[int], Problem]
+DO = "or use more devices, a smaller batch, an optimizer with less state, or offload on GPUs"
 
 
-def require_room(problem_of: ProblemOf, counts: Sequence[int], open_: AutoSchedule) -> None:
+def require_room(problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule) -> None:
     """Refuse, before anything is measured, what bytes alone prove to fit nowhere.
 
     Raises:
@@ -32,50 +32,40 @@ def require_room(problem_of: ProblemOf, counts: Sequence[int], open_: AutoSchedu
         cluster = problem_of(counts[0]).cluster
         raise InfeasibleError(
             f"no plan fits on cluster '{cluster.name}', as {reason}: nothing was measured for it; "
-            "netsplit.plan and runners.plan say with how much on each device the nearest plan fits "
-            "(or use more devices, a smaller batch, an optimizer with less state, or offload on GPUs)."
+            f"netsplit.plan and runners.plan say with how much on each device the nearest plan fits ({DO})."
         )
 
 
-def try_nearest(problem_of: ProblemOf, counts: Sequence[int], open_: AutoSchedule, judge: Judge) -> None:
-    """Have the judge see, for every number of micro-batches, the packing that is nearest to fit."""
-    for m in counts:
-        first = _first_order(open_, m)
-        packing = nearest_fill(problem_under(problem_of(m), first))
-        judge.judge(packing.method, first, packing)
-
-
 def nothing_fits(
-    problem_of: ProblemOf,
+    judge: Judge,
     counts: Sequence[int],
     open_: AutoSchedule,
-    judge: Judge,
     method: Partitioner | None,
+    proven: str | None,
     told: Sequence[str],
-    seconds: float,
+    started: float,
 ) -> NetSplitError:
-    """By the plan that lacks least; of a method whose answers were all refused, the reason for that.
-
-    That there is none is said only where bytes prove it; else what the search did not find.
+    """By the plan that lacks least; of a method whose answers were all refused,
+    the reason for that.
 
     Args:
-        seconds: that the search took.
+        proven: why there is none; None: the search found none.
         told: what is to be said of the numbers of micro-batches, some of which may have been left out.
+        started: when the search did, on ``time.perf_counter``.
     """
-    nearest = min(judge.tried, key=lambda tried: tried.rank, default=None)
-    cluster = problem_of(counts[0]).cluster
-    if nearest is None:
-        assert method is not None, "without one, the nearest packing was tried"
-        return _refusal(problem_under(problem_of(counts[0]), _first_order(open_, counts[0])), open_, method)
+    if not judge.tried:
+        assert method is not None, "without one, fills were tried"
+        return _refusal(problem_under(judge.problem_of(counts[0]), open_.usual(counts[0])), open_, method)
+    nearest, cluster = judge.tried[0], judge.problem_of(counts[0]).cluster
     capacity = {each.name: each.capacity_bytes for each in cluster.devices}
     peak, room = nearest.peak_bytes[nearest.missing_on], capacity[nearest.missing_on]
     same = len(set(capacity.values())) == 1
     enough = read_bytes(peak) if same else f"{read_bytes(nearest.missing_bytes)} more"
     again = " with activations computed again" if nearest.recomputes else ""
-    parts, remarks = nearest.schedule.microbatches, [f"; {each}" for each in told]
-    reason, where = why_none_fits(problem_of, counts, open_), f"on cluster '{cluster.name}'"
-    if reason is not None:
-        known = f"no plan fits {where}, as {reason}; of those tried"
+    parts, where = nearest.schedule.microbatches, f"on cluster '{cluster.name}'"
+    seconds = time.perf_counter() - started
+    if proven is not None:
+        known = f"no plan fits {where}, as {proven}; of those tried"
     elif method is not None:
         known = f"no plan of {method.name} was found to fit {where} in {seconds:.1f} s, though others may:"
     else:
@@ -88,8 +78,7 @@ def nothing_fits(
         f"{nearest.schedule.name} with {parts} micro-batch{'es' * (parts > 1)}{again}, has its peak at "
         f"{read_bytes(peak)} on device '{nearest.missing_on}' of {read_bytes(room)}: "
         f"{read_bytes(nearest.missing_bytes)} are missing there; that plan fits with {enough} on each device "
-        "(or use more devices, a smaller batch, an optimizer with less state, or offload on GPUs)"
-        f"; looked at were {microbatches_listed(counts)}{''.join(remarks)}."
+        f"({DO}); looked at were {microbatches_listed(counts)}{''.join(f'; {each}' for each in told)}."
     )
 
 
@@ -109,8 +98,3 @@ def _refusal(problem: Problem, open_: AutoSchedule, method: Partitioner) -> NetS
         f"{method.name} gave no answer for cluster '{problem.cluster.name}' in {open_.time_limit_s:g} s: "
         "give schedule.time_limit_s more."
     )
-
-
-def _first_order(open_: AutoSchedule, m: int) -> Schedule:
-    allowed = open_.orders(m)
-    return next((each for each in allowed if each.name == OneFOneB.name), allowed[0])

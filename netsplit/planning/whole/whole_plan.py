@@ -11,32 +11,28 @@ from html import escape
 from typing import Any
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.checks.replicated import require_replicable
 from netsplit.partition.base import Problem
 from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement, SolverReport
-from netsplit.planning.decide import verified
+from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s, why_none_fits
 from netsplit.planning.whole.frontier import FrontierRow, absent_kinds, frontier_of, frontier_table
-from netsplit.planning.whole.gains import Gain, changed_clusters, gain_lines, gains_of
 from netsplit.planning.whole.judge import Judge, Tried, problem_under
-from netsplit.planning.whole.nearest import nothing_fits, try_nearest
+from netsplit.planning.whole.nearest import nothing_fits
 from netsplit.planning.whole.notes import notes_of
-from netsplit.planning.whole.pace import SimulationPace
-from netsplit.planning.whole.search.search_time import SearchTime
-from netsplit.planning.whole.search.whole_search import WORTH_S, WholeSearch
+from netsplit.planning.whole.search import WORTH_S, WholeSearch
 from netsplit.program.schedules import Schedule
 
-__all__ = ["WholePlan", "decide_whole"]
+__all__ = ["WholePlan", "decide_whole", "plan_under"]
 
 log = logging.getLogger(__name__)
 
-SEARCHED = 0.9  # of the time: when search and gains end; the rest is for verification and the bound
-NEAREST_S = 3.0  # at most, to look for the nearest plan where nothing can fit
-GAINS = 0.12  # of the time, for what more of a resource would bring
+SEARCHED = 0.9  # of the time: when the search ends; the rest is for verification and the bound
 PROVING = 0.02  # of the time, for the linear programmes of the chosen schedule's bound
 
 
@@ -53,7 +49,6 @@ class WholePlan:
     splits: bool  # whether plans in parts were open, too
     frontier: tuple[FrontierRow, ...]  # the chosen one first
     absent: tuple[str, ...]  # why kinds have no row there, in sentences
-    gains: tuple[Gain, ...]
     notes: tuple[str, ...]  # what the choice changes of what is trained, in sentences
     seconds: float  # that the decision took
     tried: int  # plans that were simulated
@@ -122,8 +117,6 @@ class WholePlan:
         devices = self.plan.summary().devices.lines()
         table = frontier_table(self.frontier)
         parts = [*self.lines, "", *devices, "", table.title, *table.lines(), *self.absent]
-        if self.gains:
-            parts += ["", *gain_lines(self.gains)]
         return "\n".join(parts)
 
     def __repr__(self) -> str:
@@ -131,10 +124,9 @@ class WholePlan:
 
     def _repr_html_(self) -> str:
         told = "<br>".join(map(escape, self.lines))
-        gains = "".join(f"<li>{escape(line)}</li>" for line in gain_lines(self.gains))
         absent = "<br>".join(map(escape, self.absent))
         devices = self.plan.summary().devices.html()
-        return f"<p>{told}</p>{devices}{frontier_table(self.frontier).html()}<p>{absent}</p><ul>{gains}</ul>"
+        return f"<p>{told}</p>{devices}{frontier_table(self.frontier).html()}<p>{absent}</p>"
 
     def to_dict(self) -> dict[str, Any]:
         """For a file of JSON; seconds and bytes."""
@@ -152,7 +144,6 @@ class WholePlan:
             "placement": self.placement.to_dict(),
             "frontier": [asdict(row) for row in self.frontier],
             "absent": list(self.absent),
-            "gains": [asdict(gain) for gain in self.gains],
             "notes": list(self.notes),
             "seconds": self.seconds,
             "measuring_s": self.measuring_s,
@@ -167,19 +158,15 @@ def decide_whole(
     *,
     method: Partitioner | None = None,
     improved: Callable[[float, str], object] | None = None,
-    gains: bool = True,
-    others: Sequence[int] = (),
     told: Callable[[int], tuple[str, ...]] = lambda microbatches: (),
 ) -> WholePlan:
     """Choose everything together: the least simulated seconds of an iteration that fits.
 
-        |── search ────────────────────|─ gains ─|─ verification ─|─ bound ─| time limit
+        |── search ─────────────────────────────|─ verification ─|─ bound ─| time limit
 
-    What more would bring is searched for on clusters that have it; what that finds is tried on this one, too.
-    What annealing needs is loaded before the time begins, or compiled, once an installation.
-    A plan that verification refuses is logged, and the next is taken. What is begun by the clock is not begun
-    where it would end too late, by what the like of it took; where nothing fits yet, the search goes on for
-    as long again. Measuring operators in parts is not of the time.
+    What annealing needs is loaded before the time begins, or compiled, once an installation. A plan that
+    verification refuses is logged, and the next is taken. Where nothing fits yet, the search goes on for as
+    long again. Measuring operators in parts is not of the time.
 
     Args:
         problem_of: micro-batches to the problem of planning with that many, of lifetimes, with what is known
@@ -189,8 +176,6 @@ def decide_whole(
         open_: what may be chosen.
         method: whose placements are wanted; None: the best of all.
         improved: told seconds and origin of a better plan.
-        gains: also say what more devices, memory and bandwidth would bring.
-        others: numbers of micro-batches that are looked at with more devices, and with these beside them.
         told: micro-batches to what there is to be said of so many.
 
     Raises:
@@ -199,82 +184,74 @@ def decide_whole(
         NetSplitError: the method that is asked for gives no answer that may be taken.
     """
     limit_s = open_.time_limit_s
-    if method is None and limit_s >= WORTH_S and len(problem_of(counts[0]).cluster.devices) > 1:
+    if method is None and limit_s > 5 * WORTH_S and len(problem_of(counts[0]).cluster.devices) > 1:
         load_kernels()
     log.info("Searching for a plan, for at most %g s.", limit_s)
     started = time.perf_counter()
-    gains = gains and method is None
-    searched = started + limit_s * (SEARCHED - GAINS * gains)
-    search = _searched(problem_of, counts, open_, method, improved, others, started, searched)
-    judge, deadline = search.judge, started + limit_s + search.time.metered_s
-    _require_fitting(search, told, started)
-    changes = changed_clusters(search, search.time.started + limit_s * SEARCHED) if gains else []
-    winner, plan = _best_verified(search, PROVING * limit_s, deadline)
+    deadline = started + SEARCHED * limit_s
+    judge = Judge(problem_of, open_.recompute, open_.shard == "auto", improved, deadline)
+    search = WholeSearch(counts, open_, judge, method, started, deadline)
+    proven = why_none_fits(problem_of, counts, open_)
+    if proven is None:
+        search.run()
+    if judge.winner is None and (method is None or proven is not None):
+        search.fill_in_order()
+    if judge.winner is None:
+        raise nothing_fits(judge, counts, open_, method, proven, told(max(counts)), started)
+    until = started + limit_s + search.metered_s
+    winner, plan = _best_verified(judge, started, PROVING * limit_s, until)
     every = sorted({*counts, winner.schedule.microbatches})
-    bound_s = of_every_plan_s(problem_of, every, open_, deadline)
+    bound_s = of_every_plan_s(problem_of, every, open_, until)
     return WholePlan(
         plan,
         batch_size,
         bound_s,
         open_.splits,
         frontier_of(judge, winner, batch_size),
-        absent_kinds(judge, search.absent, method),
-        gains_of(changes, judge, batch_size),
+        absent_kinds(judge, counts, open_, method),
         (*told(winner.schedule.microbatches), *notes_of(plan.problem, plan.placement)),
         time.perf_counter() - started,
         len(judge.seen),
         tuple(every),
-        search.time.metered_s,
+        search.metered_s,
     )
 
 
-def _searched(
-    problem_of: Callable[[int], Problem],
-    counts: Sequence[int],
-    open_: AutoSchedule,
-    method: Partitioner | None,
-    improved: Callable[[float, str], object] | None,
-    others: Sequence[int],
-    started: float,
-    until: float,
-) -> WholeSearch:
-    """A search that is over; what came of it, its judge has. Where nothing can fit it looks for the nearest
-    plan alone, which takes a few seconds."""
-    if why_none_fits(problem_of, counts, open_) is not None:
-        until = min(until, started + NEAREST_S)
-    judge = Judge(problem_of, open_.recompute, improved, SimulationPace(until), shard=open_.shard == "auto")
-    search = WholeSearch(counts, open_, judge, method, SearchTime(judge, started, until), others)
-    search.run()
-    return search
+def plan_under(
+    problem: Problem, method: Partitioner, batch_size: int, told: tuple[str, ...] = ()
+) -> WholePlan:
+    """What a method decides for a simulated problem, which has its schedule, told as a whole plan is.
+
+    Args:
+        batch_size: samples of a whole batch.
+        told: what there is to be said of its micro-batches.
+
+    Raises:
+        InfeasibleError: nothing fits under this schedule.
+        NetSplitError: the answer breaks a rule, or has replicas that would train something else.
+    """
+    plan = decide(problem, method)
+    require_replicable(problem.graph, plan.placement.replicated)
+    judge = Judge(lambda microbatches: plan.problem)
+    chosen = judge.judge(plan.placement.method, problem.the_simulator.schedule, plan.placement)
+    assert chosen is not None, "the first is always simulated"
+    rows, notes = frontier_of(judge, chosen, batch_size), (*told, *notes_of(problem, plan.placement))
+    bound_s, parts = plan.bound_s or 0.0, bool(plan.placement.rewrites)
+    return WholePlan(plan, batch_size, bound_s, parts, rows, (), notes, plan.seconds, len(rows))
 
 
-def _require_fitting(search: WholeSearch, told: Callable[[int], tuple[str, ...]], started: float) -> None:
-    """The nearest packing is tried before it is said that nothing fits."""
-    judge, counts = search.judge, search.counts
-    if judge.winner is None and search.method is None:
-        try_nearest(search.problem_of, counts, search.open, judge)
-    if judge.winner is None:
-        took_s = time.perf_counter() - started
-        raise nothing_fits(
-            search.problem_of, counts, search.open, judge, search.method, told(max(counts)), took_s
-        )
-
-
-def _best_verified(search: WholeSearch, proving_s: float, until: float) -> tuple[Tried, Plan]:
-    """The best plan that holds; where none of those does that there was time for, more are looked at once."""
-    judge, refused = search.judge, None
-    for again in (False, True):
-        if again:
-            search.run_again()
-        while (winner := judge.winner) is not None:
-            try:
-                seconds = time.perf_counter() - search.time.started
-                return winner, _verified(judge, winner, seconds, proving_s, until)
-            except NetSplitError as refusal:
-                what = f"{winner.origin} under {winner.schedule.name}"
-                log.warning("Plan refused by verification, the next is taken: %s: %s", what, refusal)
-                refused = refusal
-                judge.discard(winner)
+def _best_verified(judge: Judge, started: float, proving_s: float, until: float) -> tuple[Tried, Plan]:
+    """The best plan that holds; raises as `decide_whole` where none does."""
+    refused = None
+    while (winner := judge.winner) is not None:
+        try:
+            seconds = time.perf_counter() - started
+            return winner, _verified(judge, winner, seconds, proving_s, until)
+        except NetSplitError as refusal:
+            what = f"{winner.origin} under {winner.schedule.name}"
+            log.warning("Plan refused by verification, the next is taken: %s: %s", what, refusal)
+            refused = refusal
+            judge.discard(winner)
     assert refused is not None, "something fits"
     raise refused
 

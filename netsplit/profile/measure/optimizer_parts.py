@@ -99,7 +99,7 @@ def _try(factory: ForModel, name: str, shape: tuple[int, ...], dim: int) -> None
         raise ConfigError(
             f"optimizer {kind} steps on parts of '{name}' otherwise than on the whole, and it is in parts on "
             "several devices: choose one that treats each element by itself, such as torch.optim.AdamW, or "
-            "leave that parameter whole."
+            "a method that leaves operators whole."
         )
 
 

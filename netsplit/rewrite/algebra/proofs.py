@@ -18,14 +18,15 @@ from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, rule_of
 
 __all__ = ["follows", "is_proven", "properties"]
 
+_FILE = Path(__file__).with_name("properties.txt")
 WORK, INSTANCES, DEPTH = 3_000_000, 100_000, 5.0
 """Limits of z3: its own count of its work, instances of properties, and of what they make; no clock."""
 
 
 @cache
-def properties() -> tuple[tuple[str, tuple[Rule, ...]], ...]:
-    """Each property, and what it says of each dimension, part and operator."""
-    text = Path(__file__).with_name("properties.txt").read_text(encoding="utf-8")
+def properties(path: Path = _FILE) -> tuple[tuple[str, tuple[Rule, ...]], ...]:
+    """Each property of a file, and what it says of each dimension, part and operator."""
+    text = path.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return tuple((line, tuple(map(rule_of, _written_out(line)))) for line in lines)
 

@@ -42,8 +42,9 @@ PARALLEL = ("partition", "combine", "replicate", "reduce")
 
 Origin: TypeAlias = Literal["built in", "generated", "file"]
 
-Proof: TypeAlias = Literal["proven", "rejected", "none"]
-"""What came of proving it; "none": nobody has tried."""
+Proof: TypeAlias = Literal["proven", "guarded", "identity of layouts", "way", "rejected", "none"]
+"""What came of it: proven for all sizes at which the left side exists; for some of them; about layouts alone,
+of several operators or none, or of one; why not is its `reason`; nobody has tried."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ class Rule:
 
     Args:
         outputs: pairs of what is the same: of the left side, of the right.
-        reason: why it is rejected.
+        reason: why it is rejected, or guarded.
+        equal: pairs of inputs' dimensions, as (name, 0 rows or 1 columns), that have to be as large.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Rule:
     origin: Origin = "built in"
     proof: Proof = "none"
     reason: str = ""
+    equal: tuple[tuple[tuple[str, int], tuple[str, int]], ...] = ()
 
     @property
     def terms(self) -> tuple[Term, ...]:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from netsplit.cluster.cluster import Cluster, Device
+from netsplit.cluster.cluster import Device, Nic
 from netsplit.compiled import Floats, Ints, Packed
 from netsplit.profile.costs import Costs
 
-__all__ = ["COMPUTES", "MOVES", "WAITS", "DeviceSeconds", "Nics", "Notes", "ProgramArrays"]
+__all__ = ["COMPUTES", "MOVES", "WAITS", "DeviceSeconds", "Notes", "ProgramArrays"]
 
 COMPUTES, MOVES, WAITS = range(3)
 """Of `Notes`: a task, a message, a device for a message."""
@@ -28,9 +28,11 @@ class DeviceSeconds(NamedTuple):
     step_per_byte: Floats
     accumulate_per_byte: Floats
     slowed: bool  # anything slows a computation of one of these devices
+    nic: Ints  # of the device's host (`Cluster.way`); -1: none
+    nic_per_byte: Floats  # [2, NICs] out, and in
 
     @classmethod
-    def of(cls, devices: Sequence[Device], costs: Costs) -> DeviceSeconds:
+    def of(cls, devices: Sequence[Device], nics: Sequence[Nic], costs: Costs) -> DeviceSeconds:
         kinds = {kind: costs.of(kind) for kind in {device.kind for device in devices}}
         on = [kinds[device.kind] for device in devices]
         hosts: dict[str, int] = {}
@@ -46,23 +48,10 @@ class DeviceSeconds(NamedTuple):
         slowdown = np.array([(*row, *row[-1:] * (width - len(row))) for row in rows], float)
         host = np.array([-1 if each is None else hosts.setdefault(each, len(hosts)) for each in homes], int)
         slowed = any(each > 0 for each in copying) or any(row[-1] != 1.0 for row in rows)
-        return cls(instruction, message, slowdown, host, copy, step, accumulate, slowed)
-
-
-class Nics(NamedTuple):
-    """What transfers between hosts share (`Cluster.way`)."""
-
-    of: Ints  # [D] NIC of the device's host; -1: none
-    s_per_byte: Floats  # [2, NICs] out, and in
-
-    @classmethod
-    def among(cls, devices: Sequence[Device], cluster: Cluster) -> Nics:
-        number = {name: n for n, nic in enumerate(cluster.nics) for name in nic.devices}
-        paces = [(nic.out_s_per_byte, nic.in_s_per_byte) for nic in cluster.nics]
-        return cls(
-            np.array([number.get(device.name, -1) for device in devices], int),
-            np.array(paces, float).reshape(-1, 2).T.copy(),
-        )
+        number = {name: n for n, nic in enumerate(nics) for name in nic.devices}
+        nic = np.array([number.get(device.name, -1) for device in devices], int)
+        paces = np.array([[x.out_s_per_byte for x in nics], [x.in_s_per_byte for x in nics]], float)
+        return cls(instruction, message, slowdown, host, copy, step, accumulate, slowed, nic, paces)
 
 
 class ProgramArrays(NamedTuple):

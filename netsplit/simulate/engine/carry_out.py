@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from netsplit.compiled import Floats, Ints, compiled, inlined, inner
-from netsplit.simulate.engine.arrays import COMPUTES, MOVES, WAITS, DeviceSeconds, Nics, Notes, ProgramArrays
+from netsplit.simulate.engine.arrays import COMPUTES, MOVES, WAITS, DeviceSeconds, Notes, ProgramArrays
 from netsplit.simulate.engine.heap import Heap, heap_of, pop, push
 from netsplit.simulate.engine.pace import Paces, begin_at, copy, happen, next_of, pace_of
 
@@ -50,15 +50,15 @@ _GO, _NOTED = range(2)
 
 @compiled
 def carry_out_noted(
-    work: ProgramArrays, device: DeviceSeconds, nics: Nics, notes: Notes
+    work: ProgramArrays, device: DeviceSeconds, notes: Notes
 ) -> tuple[Floats, Ints, Floats, int]:
     """`CarriedOut.clock`, `at` and `arrived`, and how many notes were taken."""
-    run = carry_out(work, device, nics, notes)
+    run = carry_out(work, device, notes)
     return run.clock, run.at, run.arrived, run.counts[_NOTED]
 
 
 @inner
-def carry_out(work: ProgramArrays, device: DeviceSeconds, nics: Nics, notes: Notes) -> CarriedOut:
+def carry_out(work: ProgramArrays, device: DeviceSeconds, notes: Notes) -> CarriedOut:
     """Until nothing happens: 1. a device goes on, as long as one can; 2. the message that became ready first
     has its links; or 3. what is next on the agenda happens, which is empty where no computation is slowed.
     Both may let devices go on.
@@ -70,7 +70,7 @@ def carry_out(work: ProgramArrays, device: DeviceSeconds, nics: Nics, notes: Not
     run = CarriedOut(
         np.zeros(devices), work.first[:devices].copy(), np.full(devices, -1), np.arange(devices),
         np.zeros(messages), work.missing, np.full(messages, -1.0), heap_of(messages),
-        np.zeros((devices, devices)), np.zeros(nics.s_per_byte.shape), np.zeros(2, np.int64),
+        np.zeros((devices, devices)), np.zeros(device.nic_per_byte.shape), np.zeros(2, np.int64),
     )  # fmt: skip
     pace = pace_of(devices, 2 * messages + len(work.groups) if slowed else 0)
     # taken out of their tuples once: each time would count references
@@ -86,7 +86,7 @@ def carry_out(work: ProgramArrays, device: DeviceSeconds, nics: Nics, notes: Not
         happens, first = next_of(pace) if slowed else (np.inf, -1)
         if waiting[0] > 0 and since[0] < happens:
             # 2. links
-            _carry(work, run, pace, device, nics, notes)
+            _carry(work, run, pace, device, notes)
         elif first == -1:
             return run
         elif happen(first, happens, pace, device):
@@ -156,9 +156,7 @@ def _less_missing(message: int, time: float, work: ProgramArrays, run: CarriedOu
 
 
 @inlined
-def _carry(
-    work: ProgramArrays, run: CarriedOut, pace: Paces, device: DeviceSeconds, nics: Nics, notes: Notes
-) -> None:
+def _carry(work: ProgramArrays, run: CarriedOut, pace: Paces, device: DeviceSeconds, notes: Notes) -> None:
     """2. The first message that is ready has its links, and its devices copy meanwhile. Between hosts it has
     the NICs too, or is ready again when all are free.
     """
@@ -167,15 +165,15 @@ def _carry(
     x = message % len(work.source)
     p, q, nbytes = work.source[x], work.target[x], work.nbytes[x]
     if p < 0:
-        _carry_round(-1 - p, message, when, work, run, pace, device, nics, notes)
+        _carry_round(-1 - p, message, when, work, run, pace, device, notes)
         return
     start = max(when, run.free[p, q])
-    if nics.of[p] != nics.of[q]:
-        start = max(start, _nics_free_s(p, q, run, nics))
+    if device.nic[p] != device.nic[q]:
+        start = max(start, _nics_free_s(p, q, run, device))
         if start > when:
             push(run.ready, start, work.tag[message], message)
             return
-        _hold_nics(p, q, start, nbytes, run, nics)
+        _hold_nics(p, q, start, nbytes, run, device)
     end = run.free[p, q] = start + work.moving_s[x]
     _note(MOVES, p, message, start, end, run, notes)
     copy(p, start, end, nbytes, pace, device)
@@ -194,7 +192,6 @@ def _carry_round(
     run: CarriedOut,
     pace: Paces,
     device: DeviceSeconds,
-    nics: Nics,
     notes: Notes,
 ) -> None:
     """2. As `_carry`, of a sum: the links of a ring, all at once."""
@@ -204,9 +201,9 @@ def _carry_round(
     for k in range(rings[g], rings[g + 1]):
         p, q = rings[k] // devices, rings[k] % devices
         start = max(start, run.free[p, q])
-        if nics.of[p] != nics.of[q]:
+        if device.nic[p] != device.nic[q]:
             outside = True
-            start = max(start, _nics_free_s(p, q, run, nics))
+            start = max(start, _nics_free_s(p, q, run, device))
     if outside and start > when:
         push(run.ready, start, work.tag[message], message)
         return
@@ -214,8 +211,8 @@ def _carry_round(
     for k in range(rings[g], rings[g + 1]):
         p, q = rings[k] // devices, rings[k] % devices
         run.free[p, q] = end
-        if nics.of[p] != nics.of[q]:
-            _hold_nics(p, q, start, work.nbytes[x], run, nics)
+        if device.nic[p] != device.nic[q]:
+            _hold_nics(p, q, start, work.nbytes[x], run, device)
     _note(MOVES, groups[groups[g]], message, start, end, run, notes)
     for k in range(groups[g], groups[g + 1]):
         copy(groups[k], start, end, 2 * work.nbytes[x], pace, device)
@@ -226,20 +223,20 @@ def _carry_round(
 
 
 @inlined
-def _nics_free_s(p: int, q: int, run: CarriedOut, nics: Nics) -> float:
+def _nics_free_s(p: int, q: int, run: CarriedOut, device: DeviceSeconds) -> float:
     """When both NICs are free that the link goes through, or the one."""
-    leaves, enters = nics.of[p], nics.of[q]
+    leaves, enters = device.nic[p], device.nic[q]
     out_s = run.nics[0, leaves] if leaves >= 0 else 0.0
     return max(out_s, run.nics[1, enters]) if enters >= 0 else out_s
 
 
 @inlined
-def _hold_nics(p: int, q: int, start: float, nbytes: float, run: CarriedOut, nics: Nics) -> None:
-    leaves, enters = nics.of[p], nics.of[q]
+def _hold_nics(p: int, q: int, start: float, nbytes: float, run: CarriedOut, device: DeviceSeconds) -> None:
+    leaves, enters = device.nic[p], device.nic[q]
     if leaves >= 0:
-        run.nics[0, leaves] = start + nbytes * nics.s_per_byte[0, leaves]
+        run.nics[0, leaves] = start + nbytes * device.nic_per_byte[0, leaves]
     if enters >= 0:
-        run.nics[1, enters] = start + nbytes * nics.s_per_byte[1, enters]
+        run.nics[1, enters] = start + nbytes * device.nic_per_byte[1, enters]
 
 
 @inlined

@@ -17,7 +17,7 @@ from netsplit.partition.common.interchangeable import interchangeable
 from netsplit.partition.methods.dpos import fifo_starts
 from netsplit.placement.priority import topological_priority
 from netsplit.planning.verify import verify
-from netsplit.planning.whole.lines.stages import turns_for
+from netsplit.planning.whole.stages import turns_for
 from netsplit.rewrite import applied, replicate
 from tests.builders import cpus, graph_of
 from tests.examples import tried

@@ -22,7 +22,9 @@ def tried(schedule: Schedule = GPIPE, milliseconds: float = 10.0, **fields: obje
 
 
 def rows(winner: Tried, *others: Tried) -> tuple[FrontierRow, ...]:
-    return frontier_of(cast(Judge, SimpleNamespace(tried=[winner, *others], levels={})), winner, 64)
+    return frontier_of(
+        cast(Judge, SimpleNamespace(tried=sorted([winner, *others], key=lambda each: each.rank))), winner, 64
+    )
 
 
 def test_one_micro_batch_of_a_placement_is_one_row_whatever_its_schedule_is_called() -> None:

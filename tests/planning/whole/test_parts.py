@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule, microbatch_counts
-from netsplit.planning.whole.lines.line import NodeLine
-from netsplit.planning.whole.lines.stages import StageCosts, stages_of_line
+from netsplit.planning.whole.line import NodeLine
+from netsplit.planning.whole.stages import StageCosts, stages_of_line
 from netsplit.program.schedules import SCHEDULES
 from tests.planning.whole.test_search import problem_of
 
@@ -72,7 +72,7 @@ def test_a_run_computes_as_much_of_its_forward_again_as_it_lacks_room_for() -> N
     def period_s(capacity: int, recompute: bool = True) -> Any:
         devices = tuple(replace(each, capacity_bytes=capacity) for each in problem.cluster.devices)
         there = problem.moved_to(replace(problem.cluster, devices=devices), problem.costs)
-        return StageCosts(there, line, 4, recompute, added=False).period_s(groups, 0)
+        return StageCosts(there, line, 4, recompute).period_s(groups, 0)
 
     roomy = period_s(most)
     rooms = [period_s(int(part * most)) for part in np.linspace(0.0, 1.0, 21)]

@@ -11,12 +11,11 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import verified
-from netsplit.planning.whole import kinds, whole_plan
+from netsplit.planning.whole import search, whole_plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, identity, problem_under
-from netsplit.planning.whole.lines.line import NodeLine
-from netsplit.planning.whole.lines.stages import StageCosts, placed, stages_of_line
-from netsplit.planning.whole.search import answers, whole_search
+from netsplit.planning.whole.line import NodeLine
+from netsplit.planning.whole.stages import StageCosts, placed, stages_of_line
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.planning.workload import Workload
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
@@ -40,7 +39,7 @@ def problem_of(case: str, microbatches: int, devices: int = 3, capacity: int = 2
 
 def staged(problem: Problem, groups: tuple[tuple[int, ...], ...], microbatches: int) -> Placement:
     line = NodeLine.of(problem)
-    cut = stages_of_line(StageCosts(problem, line, microbatches, recompute=False, added=False), groups)
+    cut = stages_of_line(StageCosts(problem, line, microbatches, recompute=False), groups)
     assert cut is not None
     return placed(problem, line, cut, microbatches)
 
@@ -97,15 +96,14 @@ def always_refused(*args: Any, **keys: Any) -> Any:
 
 def decided(problems: Callable[[int], Problem], counts: tuple[int, ...], **options: Any) -> WholePlan:
     open_ = AutoSchedule(**({"time_limit_s": 1.5} | options))
-    return decide_whole(problems, counts, 8, open_, gains=False)
+    return decide_whole(problems, counts, 8, open_)
 
 
 @pytest.fixture
 def only_heeding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a line nor a method that takes no long has anything."""
-    monkeypatch.setattr(answers, "METHODS_TRIED", ())
-    for room in (whole_search, kinds):
-        monkeypatch.setattr(room, "stages_of_line", lambda costs, groups: None)
+    monkeypatch.setattr(search, "QUICK_METHODS", ())
+    monkeypatch.setattr(search.WholeSearch, "_cuts", lambda *given: iter(()))
 
 
 @pytest.mark.usefixtures("only_heeding")
@@ -145,7 +143,7 @@ def test_that_nothing_fits_is_said_where_bytes_prove_it_and_else_that_nothing_wa
     ("count", "options", "said"),
     [
         (1, {}, {" plans skipped: they need at least 2 devices."}),
-        (3, {"time_limit_s": 1e-6}, {" plans skipped: there was no time to try one."}),
+        (3, {"time_limit_s": 1e-6}, {" plans skipped: none was found in the time."}),
         (3, {}, set()),
     ],
 )

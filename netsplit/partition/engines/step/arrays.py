@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.compiled import Floats, Ints, Packed, inlined
-from netsplit.simulate.engine.arrays import DeviceSeconds, Nics
+from netsplit.simulate.engine.arrays import DeviceSeconds
 
 __all__ = [
     "EAGER_1F1B",
@@ -41,7 +41,6 @@ class Arrays(NamedTuple):
     nbytes: Ints  # [m]
     latency_s: Floats  # [D, D]
     seconds_per_byte: Floats  # [D, D]
-    nics: Nics
     trainable_bytes: Ints  # [n]
     device: DeviceSeconds
     unit_of: Ints  # [n] as the instance has it; a node that is in none of the graph's is one alone

@@ -26,10 +26,10 @@ def seconds_of(lists: Lists, a: Arrays) -> float:
                       │send ──────►    the link is one transfer's at a time
     device q               recv[ n2 n3 ]
     """
-    if not a.device.slowed and a.nics.s_per_byte.size == 0:
+    if not a.device.slowed and a.device.nic_per_byte.size == 0:
         return _one_pass_s(lists, a)
     none, never = np.zeros(0, np.int64), np.zeros(0)
-    run = carry_out(_arrays(lists, a), a.device, a.nics, Notes(none, none, none, never, never))
+    run = carry_out(_arrays(lists, a), a.device, Notes(none, none, none, never, never))
     last = run.arrived.max() if len(run.arrived) > 0 else 0.0
     return max(last, run.clock.max())
 

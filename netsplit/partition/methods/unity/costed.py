@@ -405,8 +405,9 @@ class Costed:
             total = np.zeros((len(a.choices), len(b.choices)))
             for k in link.tensors:
                 own = replace(link, tensors=(k,))
-                total += self._moving(k, self._at(own, link.source, a), self._at(own, link.target, b))
-            self.known.moves[key] = total * self.microbatches
+                ends = self._at(own, link.source, a), self._at(own, link.target, b)
+                total += self.microbatches * self._moving(k, *ends) + self._copies_s(k, *ends)
+            self.known.moves[key] = total
         return self.known.moves[key]
 
     def _moving(self, k: str, made: Sequence[Layout], read: Sequence[Layout]) -> Floats:
@@ -417,6 +418,16 @@ class Costed:
         each = self.movement.seconds(rows, columns, variable.shape, size, back)
         made_s: Floats = each[np.ix_(of_row, of_column)]
         return made_s
+
+    def _copies_s(self, k: str, made: Sequence[Layout], read: Sequence[Layout]) -> Floats | float:
+        """The price of the bytes that readers get."""
+        if not self.spread_s:
+            return 0.0
+        shape, size = self.graph.variables[k].shape, dtype_bytes(self.graph.variables[k].dtype)
+        room = np.array([each.capacity_bytes for each in self.machines.cluster.devices])
+        held = self.movement.copies(made, read, shape, size)
+        total: Floats = self.spread_s * (held / room).max(axis=2) + held @ np.array(self.price)
+        return total
 
     def _at(self, link: TensorLink, v: int, options: Options) -> tuple[Layout, ...]:
         """Of the first of the link's tensors, how a vertex makes it or reads it, of every choice."""

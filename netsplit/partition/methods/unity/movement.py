@@ -119,6 +119,21 @@ class Movement:
             self.known[key] = np.where(same, 0.0, there), np.where(same, 0.0, there + returned)
         return self.known[key][back]
 
+    def copies(
+        self, sources: Sequence[Layout], targets: Sequence[Layout], shape: tuple[int, ...], itemsize: int
+    ) -> Floats:
+        """[sources, targets, devices] bytes of what each device gets to read, and has not as it was made."""
+        got, has = (np.zeros((len(each), len(self.host))) for each in (targets, sources))
+        for row, layout in zip(got, targets, strict=True):
+            held = self._of(layout, shape)
+            row[held.devices] = held.elements * itemsize
+        for row, layout in zip(has, sources, strict=True):
+            held = self._of(layout, shape)
+            row[held.devices] = (held.elements == prod(shape)) & (not layout.partial)
+        same = np.array([[key_of(one) == key_of(other) for other in targets] for one in sources])
+        copies: Floats = got * (1 - has[:, None]) * ~same[:, :, None]
+        return copies
+
     def _both(
         self, sources: Sequence[Layout], targets: Sequence[Layout], shape: tuple[int, ...], itemsize: int
     ) -> tuple[Floats, Floats]:

@@ -53,7 +53,7 @@ class Substituted:
 
 
 def rules_of(name: str) -> Sequence[Rule]:
-    """Built in, generated, or those of a file of FlexFlow's that were proven; of others the reason is logged.
+    """Built in, generated, or those of a file of FlexFlow's that were proven; why others are wrong is logged.
 
     Raises:
         RewriteError: the file has no rules.
@@ -65,11 +65,11 @@ def rules_of(name: str) -> Sequence[Rule]:
     if name == "generated":
         return [own for rule in generated_rules() for own in (rule, rule.reversed) if _is_bound(own)]
     rules = read_rules(name)
-    rejected = [f"{rule.name} ({rule.reason})" for rule in rules if rule.proof != "proven"]
+    rejected = [f"{rule.name} ({rule.reason})" for rule in rules if rule.proof == "rejected"]
     if rejected:
         few = "; ".join(rejected[:3]) + "; ..." * (len(rejected) > 3)
-        log.warning("%s: %d of %d rules are not used: %s", name, len(rejected), len(rules), few)
-    return [rule for rule in rules if rule.proof == "proven"]
+        log.warning("%s: %d of %d rules are rejected: %s", name, len(rejected), len(rules), few)
+    return [rule for rule in rules if rule.proof in ("proven", "guarded")]
 
 
 def _is_bound(rule: Rule) -> bool:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from math import inf
+from math import inf, sqrt
 from typing import Literal, TypeAlias
 
 from netsplit import rewrite
@@ -29,7 +29,7 @@ from netsplit.partition.common.capacity import fill_in_order, infeasible, missin
 from netsplit.partition.common.homes import linked_groups
 from netsplit.partition.methods.annealed import LISTED, annealed
 from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
-from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines, TaskKind
+from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines, TaskKind, task_axes
 from netsplit.partition.methods.unity.costed import Costed, Devices, Known
 from netsplit.partition.methods.unity.experts import (
     CostedUntil,
@@ -46,7 +46,7 @@ from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import TOLD, Placement, SolverReport
 from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs
-from netsplit.rewrite.records import Rewrite
+from netsplit.rewrite.records import Rewrite, Split
 
 __all__ = ["Unity"]
 
@@ -54,11 +54,11 @@ log = logging.getLogger(__name__)
 
 Search = Literal["joint", "paper", "sequential"]
 
-RAISES = 8  # of the price of bytes
+RAISES, BETWEEN = 8, 4  # prices of bytes
 SMALL = 800  # operators times devices, for which `os_dpos` and annealing are quick
 MUCH = 1.2  # times what was estimated of parts, from which the programme is run again with what was measured
 LESS = 0.99  # times the seconds before, below which other devices are worth it
-STARTS, ANNEALED_S = 4, 2.0  # of annealing; its moves are counted, and take less
+STARTS, ANNEALED_S, NEAREST = 4, 2.0, 5  # of annealing, and plans where none fits; moves are counted
 
 
 Before: TypeAlias = Callable[[Costed], Mapping[str, int]]
@@ -156,7 +156,7 @@ class Unity(Partitioner):
         judged = search.measured([*judged, *search.annealed(judged)])
         best = min(judged, key=lambda each: each.rank)
         if best.missing:
-            raise infeasible(problem, self.name)
+            raise self._refusal(problem, best)
         searched = search.searched
         expanded, left = searched.expanded, searched.left
         why = "none left" if searched.ended_by == "empty" else f"{left} left when the budget was used up"
@@ -180,6 +180,14 @@ class Unity(Partitioner):
         rewrites = best.placement.rewrites
         seconds = best.seconds if best.seconds < inf else None
         return Choice(best.placement.device_of, rank, objective_s=seconds, notes=notes, rewrites=rewrites)
+
+    def _refusal(self, problem: Problem, nearest: _Judged) -> InfeasibleError:
+        """With the plan that lacks least of all that were judged."""
+        refusal = infeasible(problem, self.name)
+        refusal.nearest = nearest.placement
+        if left_out := [each for each in DIMENSIONS if each not in self.dimensions]:
+            refusal.remedy = f", or cuts along {', '.join(left_out)}, which unity's dimensions leave out"
+        return refusal
 
     def quick(
         self,
@@ -284,31 +292,38 @@ class UnitySearch:
         return rewrite.rewritten_costs(self.problem.costs, self.problem.graph, graph)
 
     def programme(self, graph: Graph, origin: str, tasks: Tasks | None = None) -> _Judged:
-        """The best that the programme finds, with a price of bytes under which its peaks fit."""
+        """The best that the programme finds, with a price of bytes under which its peaks fit: four times as
+        much each time, and then between the best one's and the one before."""
         self._unpriced()
         best: _Judged | None = None
-        for turn in range(RAISES):
+        low = high = before = 0.0
+        for turn in range(RAISES + BETWEEN):
             try:
                 now = self._lowered(graph, origin, tasks)
             except TimeLimitError:
                 if best is None:
                     raise
                 break
+            rising = turn < RAISES - 1
             if best is None or now.rank < best.rank:
-                best = now
-            if not now.missing or now.seconds > self.than_s() or time.perf_counter() > self.until():
+                low, high, best = before if turn < RAISES else low, self.spread_s, now
+            elif turn >= RAISES:
+                low = self.spread_s
+            if not (now.missing and (rising or high)) or now.seconds > self.than_s():
+                break
+            if time.perf_counter() > self.until():
                 break
             self.known = Known(self.known.numbers, movement=self.known.movement)
-            self.spread_s = 4 * self.spread_s or self.mapped.seconds / 2
-            if turn == RAISES // 2:  # pieces as large as devices have room, and not as they are fast
-                room = [float(each.capacity_bytes) for each in self.machines.cluster.devices]
-                self.machines = replace(self.machines, speed=tuple(room))
-                self.spread_s = self.mapped.seconds / 2
-            elif turn % (RAISES // 2) > 1:  # bytes on what is over its capacity get dearer than on others
-                self.price = tuple(
-                    own + (self.spread_s / each.capacity_bytes if now.over.get(each.name, 0) > 0 else 0.0)
-                    for each, own in zip(self.machines.cluster.devices, self.price, strict=True)
-                )
+            before, more = self.spread_s, 4 * self.spread_s or self.mapped.seconds / 2
+            self.spread_s = more if rising else sqrt(max(low, high / 16) * high)
+            devices = self.machines.cluster.devices
+            room = tuple(float(each.capacity_bytes) for each in devices)
+            if turn == RAISES // 2 and len({*room, *self.machines.speed}) > 2:
+                # pieces as large as devices have room, and not as they are fast
+                self.machines, self.spread_s = replace(self.machines, speed=room), self.mapped.seconds / 2
+            elif turn > 1:  # bytes on what is over its capacity are dearer than on others
+                over = (now.over.get(each.name, 0) > 0 for each in devices)
+                self.price = tuple(o * self.spread_s / (4 * n) for o, n in zip(over, room, strict=True))
         assert best is not None
         return best
 
@@ -357,7 +372,17 @@ class UnitySearch:
         if len(graph) * len(problem.cluster.devices) <= SMALL:
             with suppress(InfeasibleError):
                 own = replace(problem, known=None, improved=None, meter=None)
-                yield self._simulated(OsDpos.name, OsDpos().partition(own), None)
+                placement = OsDpos().partition(own)
+                if self._is_cut_as_asked(placement):
+                    yield self._simulated(OsDpos.name, placement, None)
+
+    def _is_cut_as_asked(self, placement: Placement) -> bool:
+        """Whether operators are cut along the method's dimensions alone."""
+        graph, dimensions = self.problem.graph, tuple(self.method.dimensions)
+        cuts = [(each.node.partition(":")[0], each) for each in placement.rewrites if isinstance(each, Split)]
+        return set(dimensions) == set(DIMENSIONS) or all(
+            cut.axis in {own.axis for own in task_axes(graph, v, dimensions)} for v, cut in cuts
+        )
 
     def by_experts(self) -> Iterator[_Judged]:
         """Data parallelism, and columns and rows, over all devices, over the first host, and in stages that
@@ -408,14 +433,18 @@ class UnitySearch:
         return UnitySearch(self.method, self.problem, self.refused)
 
     def annealed(self, judged: Sequence[_Judged]) -> Iterator[_Judged]:
-        """On small problems: devices of the best, and of the best of whole operators."""
+        """On small problems: devices of the best, and of the best of whole operators. Where nothing fits, of
+        the nearest, until some does."""
         problem = self.problem
-        if problem.simulator is None or len(problem.graph) * len(problem.cluster.devices) > SMALL:
-            return
         ranked = sorted(judged, key=lambda each: each.rank)
+        lacks = ranked[0].missing > 0
+        small = len(problem.graph) * len(problem.cluster.devices) <= SMALL
+        if problem.simulator is None or not (small or lacks):
+            return
         whole = next((each for each in ranked if not each.placement.rewrites), None)
+        begun = ranked[:NEAREST] if lacks else filter(None, dict.fromkeys((ranked[0], whole)))
         own = replace(problem, known=None, improved=None, meter=None)
-        for each in filter(None, dict.fromkeys((ranked[0], whole))):
+        for each in begun:
             start, ends = each.placement, time.perf_counter() + ANNEALED_S
             again = annealed(own.rewritten(start.rewrites), start, STARTS, ends, LISTED)
             if again is not None:
@@ -423,6 +452,8 @@ class UnitySearch:
                 now = replace(self._simulated(said, again, each.mapped), searched=each.searched)
                 if now.missing < each.missing or now.seconds < LESS * each.seconds:
                     yield now
+                if lacks and not now.missing:
+                    return
 
     def _judged(self, origin: str, graph: Graph, device_of: dict[str, str], mapped: Mapped | None) -> _Judged:
         rewrites: tuple[Rewrite, ...] = graph.rewrites

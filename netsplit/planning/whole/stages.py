@@ -21,10 +21,9 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats
-from netsplit.partition.common.layers import Bools
 from netsplit.placement.placement import Placement, SolverReport, Stage
 from netsplit.placement.priority import topological_priority
-from netsplit.planning.whole.lines.line import NodeLine, Runs
+from netsplit.planning.whole.line import NodeLine, Runs
 
 __all__ = [
     "Group",
@@ -74,7 +73,6 @@ class LineStages:
 
     runs: tuple[tuple[int, int], ...]
     groups: tuple[Group, ...]
-    work_s: float = 0.0  # at least, of a micro-batch on the slowest stage of any cut for these groups
 
     @property
     def folded(self) -> bool:
@@ -108,19 +106,18 @@ class StageCosts:
     line: NodeLine
     microbatches: int
     recompute: bool  # where a run does not fit otherwise
-    added: bool  # transfers come on top of computing; else the longer of both counts
     shard: bool = False  # replicas keep slices of their states where whole ones do not fit
 
     def period_s(self, groups: Sequence[Group], g: int) -> Floats:
-        """Seconds a micro-batch of every run as stage g; inf where it does not fit."""
-        line, group = self.line, groups[g]
+        """Seconds a micro-batch of every run as stage g: of computing or of transfers, what takes longer; inf
+        where it does not fit."""
+        group = groups[g]
         work = self._spread("seconds", group) + self._summed_s(group)
         moved = self._moved_s(groups, g)
         again = self._again(groups, g)
-        fits = np.isfinite(again) & _runs(len(line.places))
+        fits = np.isfinite(again) & np.triu(np.ones(again.shape, bool), 1)  # begin before end
         computed = work + np.where(fits, again, 0.0) * self._spread("forward_s", group)
-        seconds = computed + moved if self.added else np.maximum(computed, moved)
-        return np.asarray(np.where(fits, seconds, np.inf))
+        return np.asarray(np.where(fits, np.maximum(computed, moved), np.inf))
 
     def promised_s(self, cut: LineStages) -> float:
         """About what an iteration takes: the way of one micro-batch, the slowest stage's others, its sum."""
@@ -230,7 +227,7 @@ def stages_of_line(costs: StageCosts, groups: Sequence[Group]) -> LineStages | N
         begin = int(chosen[end])
         runs.append((begin, end))
         end = begin
-    return LineStages(tuple(reversed(runs)), tuple(groups), _least_work_s(costs, groups))
+    return LineStages(tuple(reversed(runs)), tuple(groups))
 
 
 def placed(problem: Problem, line: NodeLine, cut: LineStages, microbatches: int) -> Placement:
@@ -243,24 +240,8 @@ def placed(problem: Problem, line: NodeLine, cut: LineStages, microbatches: int)
     priority = topological_priority(problem.graph, key)
     report = SolverReport("heuristic", 0.0)
     cuts = _cuts_of(stages, priority)
-    return Placement(_words(cut, stages), where, priority, report, _replicated(stages), cuts)
-
-
-def _least_work_s(costs: StageCosts, groups: Sequence[Group]) -> float:
-    """Of all computing over all devices: no cut has a shorter slowest stage."""
-    every = [costs.line.seconds[-1, q] for group in dict.fromkeys(groups) for q in group]
-    return float(1.0 / sum(1.0 / max(seconds, 1e-15) for seconds in every))
-
-
-def _runs(count: int) -> Bools:
-    """[C, C] begin before end."""
-    places = np.arange(count)
-    return np.asarray(places[:, None] < places[None, :])
-
-
-def _replicated(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """None where no stage has replicas, as for other placements."""
-    return stages if any(len(stage.devices) > 1 for stage in stages) else ()
+    replicated = stages if any(len(stage.devices) > 1 for stage in stages) else ()
+    return Placement(_words(cut, stages), where, priority, report, replicated, cuts)
 
 
 def _cuts_of(stages: tuple[Stage, ...], priority: Mapping[str, int]) -> tuple[str, ...]:

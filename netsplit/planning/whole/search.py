@@ -1,0 +1,406 @@
+"""The search for a whole plan, in four phases; what came of it, the judge has.
+
+structures    a line cut into stages for groups of devices, and what quick methods answer,
+              each under an order that is searched for quickly
+named         the best few under every named schedule
+annealing     single operators moved, from the best plans
+refinement    borders between stages, orders that are searched for, operators in parts:
+              with the rest of the time, as long as that gains
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain, product, zip_longest
+
+from netsplit.errors import NetSplitError
+from netsplit.graph.checks.replicated import why_unreplicable
+from netsplit.partition import METHODS
+from netsplit.partition.base import Problem
+from netsplit.partition.methods.auto.in_parts import best_in_parts
+from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement
+from netsplit.planning.fitting import fitted, nearest_fill
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.bounds import of_every_plan_s, without_replicas_s
+from netsplit.planning.whole.judge import KINDS, Judge, Tried, problem_under
+from netsplit.planning.whole.line import NodeLine
+from netsplit.planning.whole.stages import (
+    Group,
+    LineStages,
+    StageCosts,
+    device_counts,
+    groupings,
+    orders_of_devices,
+    placed,
+    stages_of_line,
+)
+from netsplit.program.schedules import Schedule
+
+__all__ = ["WholeSearch"]
+
+log = logging.getLogger(__name__)
+
+STRUCTURES, ANSWERS, NAMED, ANNEALED = 0.3, 0.55, 0.7, 0.88
+"""Of the time, when each phase ends at the latest; the rest is refinement's."""
+UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
+CUTTING = 0.4  # of the time for structures, at most, until they are simulated
+PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
+QUICK_METHODS = (
+    "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
+)  # fmt: skip
+HEEDING = ("auto", "netsplit")  # that search within capacities
+PRESSED = 1 / 3  # of the time that is left where nothing fits, for each answer
+FEW = 10  # placements, beside the best of each kind, whose other schedules are looked at
+NEAR = 1.06  # times the best: whose borders are moved and orders searched for
+WORTH_S = 1.0  # at least, for annealing from one plan
+CLOSE = 0.001  # relative: so little is not worth trying for
+STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
+STARTS = 8  # annealed of operators in parts
+
+
+@dataclass
+class WholeSearch:
+    """One search, from `started` to `deadline` on ``time.perf_counter``.
+
+    Args:
+        counts: of micro-batches.
+        method: the user's own choice of one; None: all.
+    """
+
+    counts: Sequence[int]
+    open: AutoSchedule
+    judge: Judge
+    method: Partitioner | None
+    started: float
+    deadline: float
+    metered_s: float = 0.0  # that measuring parts took, on top
+    lines: dict[int, NodeLine] = field(default_factory=dict)
+    promising: list[tuple[float, int, LineStages]] = field(default_factory=list)  # not simulated yet
+
+    def run(self) -> None:
+        """The whole method."""
+        if self.method is None:
+            self._structures(self._until(STRUCTURES))
+        self._ask(self._until(ANSWERS))
+        self._named(self._until(NAMED))
+        if self.judge.winner is None:
+            self._squeeze()
+        if self.method is None:
+            self._anneal(self._until(ANNEALED))
+        self._refine(self._until(1.0))
+        if self._splits:
+            self._in_parts()
+
+    # Structures: stages of a line, and what methods answer.
+
+    def _structures(self, until: float) -> None:
+        """Stages of every number of devices and replicas, the ones that promise most first; one device and
+        replicas of everything however late it is."""
+        self.promising = sorted(self._cuts(until), key=lambda entry: entry[0])
+        plain = [(m, cut) for _, m, cut in self.promising if len(cut.groups) == 1]
+        self._judge_promising(until)
+        for alone in (True, False):
+            for m, cut in [each for each in plain if (len(each[1].groups[0]) == 1) is alone][:1]:
+                self._judge_cut(m, cut)
+
+    def _judge_promising(self, until: float, far: float = PROMISING) -> None:
+        """Stages that were not simulated yet, but what promises to take so many times the best."""
+        while self.promising and self.promising[0][0] <= far * self.judge.best_s and not self._over(until):
+            _, m, cut = self.promising.pop(0)
+            self._judge_cut(m, cut)
+
+    def _cuts(self, until: float) -> Iterator[tuple[float, int, LineStages]]:
+        """Promised seconds, micro-batches and stages; one device, and data parallelism with every number, at
+        least."""
+        begun, least = time.perf_counter(), 2 + len(self.counts)
+        for asked, (m, groups) in enumerate(self._asked()):
+            if asked >= least and time.perf_counter() - begun > CUTTING * (until - begun):
+                return
+            costs = StageCosts(self.problem_of(m), self._line(m), m, self.open.recompute, self.judge.shard)
+            cut = stages_of_line(costs, groups)
+            if cut is None and len(groups) == 1:  # which says at least what is missing
+                cut = LineStages(((0, len(costs.line.places) - 1),), groups)
+            if cut is not None:
+                yield costs.promised_s(cut), m, cut
+
+    def _asked(self) -> Iterator[tuple[int, tuple[Group, ...]]]:
+        """Micro-batches and groups: each with all numbers of micro-batches, fewer devices last."""
+        problem = self.problem_of(self.counts[0])
+        alone = orders_of_devices(problem, 1)[0]
+        yield from ((m, (alone,)) for m in (self.counts[0], self.counts[-1]))
+        for count in device_counts(len(problem.cluster.devices)):
+            rounds = zip_longest(*(self._groups(m, count) for m in self.counts))
+            yield from (each for each in chain.from_iterable(rounds) if each is not None)
+
+    def _groups(self, m: int, count: int) -> Iterator[tuple[int, tuple[Group, ...]]]:
+        problem = self.problem_of(m)
+        replicas = self.open.replicas and why_unreplicable(problem.graph, problem.graph.nodes) is None
+        for order in orders_of_devices(problem, count):
+            for groups in groupings(order, replicas):
+                if len(groups) < len(self._line(m).places) and max(map(len, groups)) <= m:
+                    yield m, groups
+
+    def _judge_cut(self, m: int, cut: LineStages, schedule: Schedule | None = None) -> Tried | None:
+        placement = placed(self.problem_of(m), self._line(m), cut, m)
+        if schedule is not None:
+            return self.judge.judge(placement.method, schedule, placement, cut)
+        return self._first(placement.method, self.open.usual(m, cut.folded), placement, cut)
+
+    def _ask(self, until: float) -> None:
+        """What methods answer that take no long: all as if there were room, then within the capacities those
+        whose answers are fast and do not fit. One that was asked for heeds them at once."""
+        if self.method is not None:
+            self._ask_for(self.method, until)
+            return
+        missing: list[tuple[float, Partitioner, int]] = []
+        for name, m in product(QUICK_METHODS, self.counts):
+            if self._over(until):
+                break
+            method, problem = METHODS[name](), problem_under(self.problem_of(m), self.open.usual(m))
+            tried = self._answer(_roomy(problem), method, method.partition)
+            if tried is not None and tried.missing_bytes > 0:
+                missing.append((tried.iteration_s, method, m))
+        for seconds, method, m in sorted(missing, key=lambda each: each[0]):
+            if seconds < self.judge.best_s and not self._over(until):
+                self._fit(problem_under(self.problem_of(m), self.open.usual(m)), method)
+
+    def _ask_for(self, method: Partitioner, until: float) -> None:
+        """First with a micro-batch for every device, as it may be replicas."""
+        devices = len(self.problem_of(self.counts[0]).cluster.devices)
+        for m in sorted(self.counts, key=lambda m: m < devices):
+            if not self._over(until):
+                limit_s = max((self.deadline - self.started) / len(self.counts), 1.0)
+                problem = problem_under(self.problem_of(m), self.open.usual(m))
+                self._fit(replace(problem, time_limit_s=limit_s), method)
+
+    def _squeeze(self) -> None:
+        """Where nothing fits: methods that heed capacities, the smallest micro-batches first, for as long
+        again."""
+        methods = [METHODS[name]() for name in HEEDING] if self.method is None else [self.method]
+        for m, method in product(reversed(self.counts), methods):
+            left_s = self._late(self._until(1.0)) - time.perf_counter()
+            if self.judge.winner is not None or left_s <= 0:
+                return
+            order = self.open.usual(m)
+            order = order.recomputing("auto") if self.open.recompute else order
+            problem = problem_under(self.problem_of(m), order)
+            self._fit(replace(problem, time_limit_s=PRESSED * left_s), method)
+
+    def _fit(self, problem: Problem, method: Partitioner) -> Tried | None:
+        last = self.deadline if self.judge.winner is not None else float("inf")
+        return self._answer(problem, method, lambda problem: fitted(problem, method, last))
+
+    def _answer(
+        self, problem: Problem, method: Partitioner, answer: Callable[[Problem], Placement]
+    ) -> Tried | None:
+        """A method's, simulated; None where it refuses, has replicas that may not be, or fails without having
+        been asked for."""
+        first = problem.the_simulator.schedule.recomputing(False)
+        try:
+            placement = answer(problem)
+            copied = [v for stage in placement.stages if len(stage.devices) > 1 for v in stage.nodes]
+            if not copied or (self.open.replicas and why_unreplicable(problem.graph, copied) is None):
+                with self._metered(first.microbatches):
+                    return self._first(method.name, first, placement)
+        except NetSplitError as error:
+            log.debug("%s has no answer for the whole plan: %s", method.name, error)
+        except Exception:  # a plan without one method is better than none
+            if self.method is not None:
+                raise
+            log.exception("%s failed and is left out", method.name)
+        return None
+
+    def fill_in_order(self) -> None:
+        """Where nothing fits: the packing of all devices that is nearest to it."""
+        for m in self.counts:
+            first = self.open.usual(m)
+            fill = nearest_fill(problem_under(self.problem_of(m), first))
+            self.judge.judge(fill.method, first, fill)
+
+    # Schedules.
+
+    def _first(
+        self, origin: str, usual: Schedule, placement: Placement, cut: LineStages | None = None
+    ) -> Tried | None:
+        """Simulated under the order that is searched for quickly; where there is none, or that does not fit,
+        under the usual one."""
+        quick = self.open.quick(usual.microbatches)
+        if quick is None or len(set(placement.device_of.values())) == 1:
+            return self.judge.judge(origin, usual, placement, cut)
+        tried = self.judge.judge(origin, quick, placement, cut)
+        if tried is None or tried.missing_bytes <= 0:
+            return tried
+        other = self.judge.judge(origin, usual, placement, cut)
+        return tried if other is None else min(tried, other, key=lambda each: each.rank)
+
+    def _named(self, until: float) -> None:
+        """The best few placements under every named schedule."""
+        for tried in self._leaders():
+            self._under(tried, self.open.named(tried.schedule.microbatches), until)
+
+    def _under(self, tried: Tried, schedules: Iterable[Schedule], until: float) -> None:
+        for schedule in schedules:
+            if time.perf_counter() < until:
+                self.judge.judge(tried.origin, schedule, tried.placement, tried.cut)
+
+    def _leaders(self) -> list[Tried]:
+        """The best of every kind, and the best few placements, each once. Replicas of everything have one
+        order under all schedules."""
+        kinds = [self.judge.best[kind] for kind in KINDS if kind in self.judge.best]
+        leaders: dict[object, Tried] = {}
+        for tried in sorted(kinds, key=lambda each: each.rank) + self.judge.tried:
+            alone = len(tried.devices) == 1 and tried.schedule.microbatches > 1
+            if not alone and (tried.kind != "data parallel" or self.method is not None):
+                leaders.setdefault(tried.where, tried)
+        return list(leaders.values())[: FEW + len(kinds)]
+
+    # Annealing.
+
+    def _anneal(self, until: float) -> None:
+        """`auto` moves single operators, from the best plan with every number of micro-batches under its
+        schedule, the best first: in equal parts of the time, unless no plan without replicas is better."""
+        starts: dict[int, Tried] = {}
+        for tried in self.judge.tried:
+            starts.setdefault(tried.schedule.microbatches, tried)
+        left = [self._quickly(tried) for tried in starts.values()]
+        several = len(self.problem_of(self.counts[0]).cluster.devices) > 1
+        for i, start in enumerate(left if several and self.judge.winner is not None else ()):
+            part_s = (until - time.perf_counter()) / min(len(left) - i, 3)
+            if part_s < WORTH_S:
+                return
+            problem = problem_under(self.problem_of(start.schedule.microbatches), start.schedule)
+            if without_replicas_s(problem, 0.1 * part_s) < self.judge.best_s * (1 - CLOSE):
+                asked = replace(problem, time_limit_s=0.8 * part_s, known=start.placement)
+                self._fit(asked, METHODS["auto"]())
+
+    def _quickly(self, tried: Tried) -> Tried:
+        """Under the quickly searched order, where a longer search found one: as its neighbours are."""
+        quick = self.open.quick(tried.schedule.microbatches)
+        if not tried.schedule.timed or quick is None:
+            return tried
+        return self.judge.judge(tried.origin, quick, tried.placement, tried.cut) or tried
+
+    # Refinement.
+
+    def _refine(self, until: float) -> None:
+        """Borders and orders of what is near the best, and stages that there was no time for; then every
+        schedule for everything, as long as that gains, and until nothing can."""
+        near, before_s = NEAR, float("inf")
+        bound_s = of_every_plan_s(self.problem_of, self.counts, self.open, until=0.0)
+        while near == NEAR or self.judge.best_s < before_s:
+            if time.perf_counter() > until or bound_s >= self.judge.best_s * (1 - CLOSE):
+                return
+            near = float("inf") if self.judge.best_s == before_s else near
+            before_s = self.judge.best_s
+            if self.method is None:
+                self._judge_promising(until, 1.0 if near == NEAR else PROMISING)
+                self._borders(until)
+            self._searched(near, until)
+
+    def _borders(self, until: float) -> None:
+        """The borders between stages of the best lines, moved as long as that gains."""
+        for tried in self._leaders():
+            if tried.cut is not None and tried.iteration_s <= NEAR * self.judge.best_s:
+                best, cut, better = self._quickly(tried), tried.cut, True
+                while better:
+                    better = False
+                    for moved in _neighbours(cut):
+                        if time.perf_counter() > until:
+                            return
+                        other = self._judge_cut(best.schedule.microbatches, moved, best.schedule)
+                        if other is not None and other.rank < best.rank:
+                            best, cut, better = other, moved, True
+                            break
+
+    def _searched(self, near: float, until: float) -> None:
+        """Orders that are searched for, of placements that are not far behind; with no limit to that, all
+        schedules."""
+        for tried in [*self._leaders(), *self.judge.placements()]:
+            several = tried.kind not in ("single", "data parallel", "parts")
+            if several and tried.iteration_s <= near * self.judge.best_s:
+                orders = self.open.orders(tried.schedule.microbatches)
+                timed = [each for each in orders if each.timed or near == float("inf")]
+                self._under(tried, timed, until)
+
+    # Operators in parts.
+
+    @property
+    def _splits(self) -> bool:
+        several = len(self.problem_of(self.counts[0]).cluster.devices) > 1
+        return self.open.splits and self.method is None and several
+
+    def _in_parts(self) -> None:
+        """With the fewest micro-batches, and with as many as the best plan has."""
+        winner = self.judge.winner
+        best = self.counts[-1] if winner is None else winner.schedule.microbatches
+        counts = list(dict.fromkeys([self.counts[0], best]))
+        for i, m in enumerate(counts):
+            now = time.perf_counter()
+            least_s = (1 - UNSPLIT) * (self.deadline - self.started)  # however late it is
+            until = now + 0.85 * max(least_s, self._late(self.deadline) - now) / (len(counts) - i)
+            usual, quick = self.open.usual(m), self.open.quick(m)
+            with self._metered(m):
+                problem = problem_under(self.problem_of(m), usual)
+                parts = best_in_parts(problem, STARTS, until, self.judge.best_s)
+                if parts is not None:
+                    origin = f"auto, {parts.origin}"
+                    self.judge.judge(origin, usual, parts.placement, however_late=True)
+                    if quick is not None:
+                        with suppress(NetSplitError):  # of schedules that have no copies
+                            self.judge.judge(origin, quick, parts.placement)
+
+    # Time.
+
+    def _until(self, part: float) -> float:
+        """When that part of the time for whole operators is over."""
+        return self.started + part * (UNSPLIT if self._splits else 1.0) * (self.deadline - self.started)
+
+    def _late(self, until: float) -> float:
+        """That time; where nothing fits yet, there is as much again as until it."""
+        return until + (until - self.started) * (self.judge.winner is None)
+
+    def _over(self, until: float) -> bool:
+        return time.perf_counter() > self._late(until)
+
+    @contextmanager
+    def _metered(self, m: int) -> Iterator[None]:
+        """What measuring parts of so many micro-batches takes within is not of the search's time."""
+        before_s = self.problem_of(m).metered_s()
+        yield
+        late_s = self.problem_of(m).metered_s() - before_s
+        self.metered_s += late_s
+        self.started += late_s
+        self.deadline += late_s
+        self.judge.deadline += late_s
+
+    def problem_of(self, m: int) -> Problem:
+        """Of planning with that many micro-batches, with what is known of parts."""
+        return self.judge.problem_of(m)
+
+    def _line(self, m: int) -> NodeLine:
+        if m not in self.lines:
+            self.lines[m] = NodeLine.of(self.problem_of(m))
+        return self.lines[m]
+
+
+def _roomy(problem: Problem) -> Problem:
+    """Every device holds everything."""
+    cluster, total = problem.cluster, 2 * problem.memory_model.total_bytes
+    devices = tuple(replace(each, capacity_bytes=total) for each in cluster.devices)
+    return replace(problem, cluster=replace(cluster, devices=devices))
+
+
+def _neighbours(cut: LineStages) -> Iterator[LineStages]:
+    """The same stages with one border elsewhere."""
+    for s in range(len(cut.runs) - 1):
+        for step in (d * sign for d in STEPS for sign in (1, -1)):
+            (begin, border), (_, end) = cut.runs[s], cut.runs[s + 1]
+            if begin < border + step < end:
+                runs = list(cut.runs)
+                runs[s], runs[s + 1] = (begin, border + step), (border + step, end)
+                yield replace(cut, runs=tuple(runs))
