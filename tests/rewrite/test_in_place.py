@@ -66,7 +66,9 @@ def test_residual_blocks_train_in_parts(shape: tuple[int, ...], along: str) -> N
 
 
 class _Other(nn.Module):
-    def __init__(self, forward: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    seen: Tensor
+
+    def __init__(self, forward: Callable[[_Other, Tensor], Tensor]) -> None:
         super().__init__()
         self.linear, self.own = nn.Linear(12, 5), forward
         self.register_buffer("seen", torch.zeros(5))
@@ -75,20 +77,20 @@ class _Other(nn.Module):
         return self.own(self, x)
 
 
-def _view(model: nn.Module, x: Tensor) -> Tensor:
+def _view(model: _Other, x: Tensor) -> Tensor:
     y = model.linear(x)
     flat = y.view(-1)
     return y.relu_() + flat.view(-1, 5)
 
 
-def _unseen(model: nn.Module, x: Tensor) -> Tensor:
+def _unseen(model: _Other, x: Tensor) -> Tensor:
     y = model.linear(x)
     with torch.no_grad():
         y.relu_()
     return 2 * y
 
 
-REFUSED: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+REFUSED: dict[str, Callable[[_Other, Tensor], Tensor]] = {
     "a view reads it": _view,
     "a buffer": lambda m, x: m.linear(x) + m.seen.add_(1.0),
     "a part": lambda m, x: m.linear(x).narrow(1, 0, 3).relu_(),
