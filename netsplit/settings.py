@@ -10,8 +10,8 @@ from typing import Any, Literal
 from netsplit.errors import ConfigError
 
 __all__ = [
-    "CheckpointSettings", "LowPrecision", "OffloadName", "OnNonFinite", "ProfileMode", "Settings",
-    "check_numbers", "check_switches",
+    "CheckpointSettings", "LowPrecision", "ObjectiveName", "OffloadName", "OnNonFinite", "ProfileMode",
+    "Settings", "check_numbers", "check_switches",
 ]  # fmt: skip
 
 ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
@@ -22,6 +22,9 @@ OnNonFinite = Literal["stop", "warn", "skip"]
 
 LowPrecision = Literal["bfloat16", "float16"]
 """What `torch.autocast` computes in."""
+
+ObjectiveName = Literal["latency", "max_load", "max_load_contiguous", "simulated"]
+"""What a plan of a graph file makes least (`partition.objectives`)."""
 
 OffloadName = Literal["none", "optimizer", "activations", "both"]
 """What lies in the host's memory while no device computes with it (conf/config.yaml)."""

@@ -15,8 +15,7 @@ from netsplit import cluster as clusters
 from netsplit.config import build
 from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.partition.objectives import ObjectiveName
-from netsplit.settings import LowPrecision, OffloadName, check_numbers
+from netsplit.settings import LowPrecision, ObjectiveName, OffloadName, check_numbers
 
 from ._entry import settings_of
 

@@ -12,8 +12,8 @@ from benchmarks.scaling.drawn import drawn_problem
 from netsplit.errors import NetSplitError
 from netsplit.partition import METHODS
 from netsplit.partition.compile_all import compile_all
-from netsplit.partition.objectives import ObjectiveName
 from netsplit.planning.decide import decide
+from netsplit.settings import ObjectiveName
 
 __all__ = ["Case", "row_of"]
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from netsplit.cluster.cluster import Cluster, Device, Link, nics_of
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.partition.base import Problem
-from netsplit.partition.objectives import ObjectiveName
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.memory import static_model
 from netsplit.program.schedules import OneFOneB
+from netsplit.settings import ObjectiveName
 
 __all__ = ["CLUSTERS", "GRAPHS", "MICROBATCHES", "ROOM", "drawn_problem"]
 

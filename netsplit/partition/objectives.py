@@ -5,17 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
 from netsplit.partition.base import Answer, Latency, Loads, Objective, Problem, Solvers
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.placement.placement import Placement
+from netsplit.settings import ObjectiveName
 
-__all__ = ["MaxLoad", "ObjectiveName", "Period", "SimulatedIteration", "objective_named"]
-
-ObjectiveName = Literal["latency", "max_load", "max_load_contiguous", "simulated"]
+__all__ = ["MaxLoad", "Period", "SimulatedIteration", "objective_named"]
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from netsplit.cluster.described import ClusterDescription, kind_name
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import MemoryRule, Problem
-from netsplit.partition.objectives import MaxLoad, ObjectiveName, Period, objective_named
+from netsplit.partition.objectives import MaxLoad, Period, objective_named
 from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs
 from netsplit.profile.memory import memory_of
 from netsplit.profile.offload import offloaded
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import Schedule, SingleBatch
-from netsplit.settings import OffloadName
+from netsplit.settings import ObjectiveName, OffloadName
 from netsplit.simulate.simulator import Simulator
 
 __all__ = ["ACCELERATOR", "CPU", "Passes", "Workload"]

@@ -86,5 +86,4 @@ def test_what_runs_together_is_told_in_a_few_words() -> None:
     assert parts_label([]) == ""
     assert parts_label([first]) == "part 1/2 of linear"
     assert parts_label([first, parts.of["relu:0"]]) == "part 1/2 of 2 operators"
-    assert parts_label([first, parts.of["relu:0"]], short=True) == "1/2"
     assert parts_label([first, second]) == "2 parts"

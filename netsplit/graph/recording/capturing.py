@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.code_places import line_of, quoted, where_of
 from netsplit.graph.ir import Graph
@@ -221,8 +222,9 @@ class _Kept:
         with recorder.quiet():
             skeleton = _copied(module)
             results = _like(recorder, observed.kinds)
+            strides = tuple(map(Strides.of, tensors))
         held = [recorder.ours(tensor) for tensor in own.values()]
-        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes)
+        payload = ModuleCall(skeleton, [tuple(each) for each in names.values()], structure, writes, strides)
         recorder.call(payload, [*held, *given], results, [])
         return observed.tree.build(results)
 
@@ -276,10 +278,20 @@ def _uncopied(module: nn.Module) -> str:
 
 
 def _like(recorder: Recorder, kinds: Sequence[ResultKind]) -> list[Tensor]:
+    memory: dict[int, Tensor] = {}
+    results = []
     with recorder.mode:
-        made = [torch.empty_strided(k.shape, k.strides, dtype=k.dtype, device=recorder.device) for k in kinds]
-        # Those that carry a gradient are no leaves, as an operator makes them.
-        return [t.requires_grad_().clone() if k.carries else t for t, k in zip(made, kinds, strict=True)]
+        for kind in kinds:
+            if kind.memory not in memory:
+                together = [each for each in kinds if each.memory == kind.memory]
+                made = torch.empty(
+                    max(each.end for each in together), dtype=kind.dtype, device=recorder.device
+                )
+                carries = any(each.carries for each in together)
+                memory[kind.memory] = made.requires_grad_().clone() if carries else made
+            made = memory[kind.memory].as_strided(kind.shape, kind.strides, kind.offset)
+            results.append(made if kind.carries else made.detach())
+    return results
 
 
 def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:

@@ -5,7 +5,7 @@ Twice, on different values: only what both times has the same shape can be one o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError, NetSplitError
-from netsplit.graph.batches.strides import copy_as_it_lies
+from netsplit.graph.analyse import storage_id
+from netsplit.graph.batches.strides import Strides, copy_as_it_lies
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.seeds import marked, no_seeds
+from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["Observation", "Observed", "ResultKind", "observe", "other_values", "valid_other_values"]
@@ -24,12 +26,24 @@ __all__ = ["Observation", "Observed", "ResultKind", "observe", "other_values", "
 
 @dataclass(frozen=True)
 class ResultKind:
-    """What a tensor is that a module returned."""
+    """A tensor that a module returned: what it is, and how it lies in memory.
+
+    `memory`: the first of the results that lies in the same memory; `offset`: into all that they take of it.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     carries: bool  # a gradient
     strides: tuple[int, ...]
+    memory: int
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """Behind its last element."""
+        if 0 in self.shape:
+            return self.offset
+        return self.offset + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,8 @@ def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -
         arguments = given.pop(id(module))
         writes = any(t._version != version or not _same(t, before) for t, version, before in arguments)
         tensors, tree, _ = flatten(result)
-        kinds = tuple(ResultKind(tuple(t.shape), t.dtype, t.requires_grad, _packed(t)) for t in tensors)
+        held = (*(tensor for tensor, *_ in arguments), *named_tensors(module).values())
+        kinds = _kinds(tensors, {storage_id(tensor) for tensor in held})
         observed.setdefault(id(module), []).append(Observation(tree, kinds, writes))
 
     with ExitStack() as stack:
@@ -99,9 +114,20 @@ def _same(tensor: Tensor, before: Tensor) -> bool:
     return tensor.shape == before.shape and bool(((tensor == before) | (before != before)).all())
 
 
-def _packed(tensor: Tensor) -> tuple[int, ...]:
-    """Its strides, or those of its copy where it does not fill the memory that it spans."""
-    return torch.empty_like(tensor, device="meta").stride()
+def _kinds(tensors: Sequence[Tensor], held: Collection[int]) -> tuple[ResultKind, ...]:
+    """Results that lie in memory which others hold are copied (see `ModuleCall`)."""
+    first: dict[tuple[int, torch.dtype, int], int] = {}
+    memory = []
+    for i, tensor in enumerate(tensors):
+        storage = storage_id(tensor)
+        memory.append(first.setdefault((storage, tensor.dtype, i if storage in held else -1), i))
+    starts = [
+        min(t.storage_offset() for t, m in zip(tensors, memory, strict=True) if m == own) for own in memory
+    ]
+    return tuple(
+        ResultKind(tuple(t.shape), t.dtype, t.requires_grad, t.stride(), own, int(t.storage_offset() - start))
+        for t, own, start in zip(tensors, memory, starts, strict=True)
+    )
 
 
 def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -141,5 +167,5 @@ def _moved(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             spread = float(moved.float().std()) if moved.numel() > 1 else 1.0
             noise = torch.randn(moved.shape, generator=generator)
             moved = moved + (0.3 * (spread or 1.0) * noise).to(moved.dtype).to(moved.device)
-        others.append(copy_as_it_lies(tensor, moved))
+        others.append(Strides.of(tensor).laid_out(moved))
     return tuple(others)

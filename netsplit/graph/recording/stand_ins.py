@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.strides import repeated_dims
+from netsplit.graph.batches.strides import is_spread, repeated_dims
 from netsplit.graph.ir import Initializer
 
 __all__ = [
@@ -167,13 +167,35 @@ def refuse_tensors(model: nn.Module, loss: Any = None) -> None:
                 f"buffer '{name}' of {kind} requires a gradient, and no optimiser steps buffers: register it "
                 "as an nn.Parameter, or detach it."
             )
-        if tensor.requires_grad and repeated_dims(tensor.shape, tensor.stride()):
+        if tensor.requires_grad and _overlaps_itself(tensor):
             raise CaptureError(
                 f"elements of the parameter '{name}' of {kind} share memory, so that no optimiser can step "
                 "on them: give each its own (.clone() before nn.Parameter)."
             )
     refuse_other_parameters(model, loss)
     refuse_sharing(tensors)
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    if tensor.is_meta or tensor.numel() < 2 or not is_spread(tensor.shape, tensor.stride()):
+        return False
+    repeated = repeated_dims(tensor.shape, tensor.stride())
+    return bool(repeated) or len(_places(tensor).unique()) < tensor.numel()
+
+
+def _places(tensor: Tensor) -> Tensor:
+    """The address of every element."""
+    places = torch.tensor([tensor.data_ptr()])
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        places = (places[:, None] + stride * tensor.element_size() * torch.arange(size)).reshape(-1)
+    return places
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors whose spans of memory overlap share an element."""
+    if not any(is_spread(each.shape, each.stride()) for each in (a, b)):
+        return True
+    return bool(torch.isin(_places(a), _places(b)).any())
 
 
 def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
@@ -229,7 +251,7 @@ def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) ->
         pair = [] if last is None or span[0] >= last[1] else [last, span]
         trained = any(each[3].requires_grad for each in pair)
         own = next((each[2] for each in pair if each[2] in written), "")
-        if last is not None and (trained or own):
+        if last is not None and (trained or own) and _overlap(last[3], span[3]):
             if not trained:
                 raise CaptureError(
                     f"the buffers '{last[2]}' and '{span[2]}' lie in the same memory, and the forward writes "

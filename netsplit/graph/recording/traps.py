@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
+from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.seeds import no_seeds
@@ -216,14 +217,10 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
         results, tree, _ = flatten(result)
         with recorder.quiet(), torch._C.DisableTorchFunction():  # our own asking is no part of the step
             receiving = _reached(tensors, results)
+            strides = tuple(map(Strides.of, tensors))
         writes = tuple(i for i, tensor in enumerate(tensors) if tensor._version != versions[i])
-        recorder.call(
-            FunctionCall(function, structure, writes),
-            tensors,
-            results,
-            saved,
-            lambda tensor: id(tensor) in receiving,
-        )
+        call = FunctionCall(function, structure, writes, strides)
+        recorder.call(call, tensors, results, saved, lambda tensor: id(tensor) in receiving)
         return tree.build(results)
 
     return call

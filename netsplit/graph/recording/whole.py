@@ -5,7 +5,8 @@
     GradientHook    a hook on a tensor's gradient: the identity, whose backward calls it
 
 Each takes tensors and returns a tuple of tensors. `writes` are the positions of the tensors it writes in
-place; `random` says that it may draw.
+place; `random` says that it may draw. What Python does may go by how a tensor lies in memory (`contiguous`
+is no copy of what is contiguous), so what came otherwise, as from another device, is laid out as it was.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import storage_id
+from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.stand_ins import named_tensors
 
@@ -27,21 +29,35 @@ __all__ = ["FunctionCall", "GradientHook", "ModuleCall", "skeleton_of"]
 Path = tuple[nn.Module, str]
 
 
+def _as_before(tensors: Sequence[Tensor], strides: Sequence[Strides], writes: Sequence[int]) -> list[Tensor]:
+    if not strides:
+        return list(tensors)
+    return [
+        tensor if i in writes else own.laid_out(tensor)
+        for i, (tensor, own) in enumerate(zip(tensors, strides, strict=True))
+    ]
+
+
 class FunctionCall:
     """``function.apply`` on arguments `(args, kwargs)` of which some are tensors."""
 
     random = True
 
     def __init__(
-        self, function: type[torch.autograd.Function], structure: Tree, writes: tuple[int, ...] = ()
+        self,
+        function: type[torch.autograd.Function],
+        structure: Tree,
+        writes: tuple[int, ...] = (),
+        strides: tuple[Strides, ...] = (),
     ) -> None:
         self.function = function
         self.structure = structure
         self.writes = writes
+        self.strides = strides
         self.__name__ = function.__name__
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        args, kwargs = self.structure.build(tensors)
+        args, kwargs = self.structure.build(_as_before(tensors, self.strides, self.writes))
         result = self.function.apply(*args, **kwargs)
         return tuple(flatten(result)[0])
 
@@ -83,6 +99,7 @@ class ModuleCall:
         names: of its parameters and buffers, each tensor under all names that it has there; the first tensors
             of a call.
         structure: of `(args, kwargs)`, whose tensors come after those.
+        strides: of these tensors.
     """
 
     random = True
@@ -93,11 +110,13 @@ class ModuleCall:
         names: Sequence[tuple[str, ...]],
         structure: Tree,
         writes: tuple[int, ...] = (),
+        strides: tuple[Strides, ...] = (),
     ) -> None:
         self.module = module
         self.names = tuple(names)
         self.structure = structure
         self.writes = writes
+        self.strides = strides
         known = named_tensors(module)
         # Kept here as well: torch's copies of a parameter are without them.
         self.attributes = tuple(dict(vars(known[each[0]])) for each in self.names)
@@ -110,19 +129,15 @@ class ModuleCall:
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         own, given = tensors[: len(self.names)], tensors[len(self.names) :]
-        args, kwargs = self.structure.build(given)
+        args, kwargs = self.structure.build(_as_before(given, self.strides, ()))
         for tensor, attributes in zip(own, self.attributes, strict=True):
             vars(tensor).update(attributes)
         self._hold(own)
         result = self.module(*args, **kwargs)
         self._take_assigned(own)
-        # A view of what was given, or of another result, would tie memory without the graph's knowing.
         held = {storage_id(tensor) for tensor in tensors}
-        results = []
-        for t in flatten(result)[0]:
-            results.append(t.clone() if storage_id(t) in held else t)
-            held.add(storage_id(t))
-        return tuple(results)
+        # A view of what was given would tie this node's memory to others' without the graph's knowing.
+        return tuple(t.clone() if storage_id(t) in held else t for t in flatten(result)[0])
 
     def _hold(self, tensors: Sequence[Tensor]) -> None:
         """They stay until the next call: code of the module may run in its backward, too."""

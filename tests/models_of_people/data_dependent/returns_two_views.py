@@ -26,7 +26,3 @@ class Net(nn.Module):
         with torch.no_grad():
             y.mul_(0.5)
         return self.head(y.flatten(1) + seen.sum(1).repeat(1, 3) + before)
-
-
-EXPECT = "refused"
-REASON = "has code that stays whole"

@@ -37,7 +37,7 @@ def cluster(capacity: int = 8 * 10**9) -> ClusterDescription:
 
 
 def planned(devices: ClusterDescription, samples: int, **given: Any) -> WholePlan:
-    open_ = netsplit.AutoSchedule(**({"time_limit_s": 1.5, "microbatches": [1]} | given))
+    open_ = netsplit.AutoSchedule(**({"time_limit_s": 6.0, "microbatches": [1]} | given))
     return netsplit.plan(model(), nn.CrossEntropyLoss(), batch(samples), devices, schedule=open_)
 
 

@@ -14,12 +14,12 @@ from netsplit.graph import Graph, capture
 from netsplit.partition import Auto, Balanced, PipeDream, Problem, Unity
 from netsplit.partition.base import MemoryRule
 from netsplit.partition.methods.unity.unity import UnitySearch
-from netsplit.partition.objectives import ObjectiveName
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule
 from netsplit.rewrite import OperatorTasks
+from netsplit.settings import ObjectiveName
 from tests.builders import cpus
 from tests.partition.meters import SlowParts
 
