@@ -119,7 +119,7 @@ def parallel_speeds(
             metrics |= {f"samples_s.{k}.{name}.{each.name}.{devices}": speed for k, speed in known.items()}
             mine, others = known.get(subject), [v for k, v in known.items() if k not in (subject, *beside)]
             gain = mine / max(others) if mine is not None and others else None
-            best = max(speeds_of, key=lambda k: speeds_of[k] or 0.0)
+            best = max(speeds_of, key=lambda k: (speeds_of[k] or 0.0, k == subject))
             judged = "simulated" if simulated else "costs, not lowered"
             row = (case.label or name, own, each.name, devices, case.batch_size * devices, judged)
             rows.append((*row, *speeds_of.values(), best, gain, case.reference.get("gain")))

@@ -16,6 +16,7 @@ from math import lcm
 from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Graph, once_of
 from netsplit.rewrite.emitter import operator_named, require_graph, require_operators
+from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import chosen_way, ways_to_cut
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
@@ -100,6 +101,7 @@ def cut_fitting(
 def ways_of_graph(graph: Graph) -> tuple[dict[str, SplitCall], Ways]:
     """The calls of all operators, and the ways to cut each."""
     require_operators(graph)
+    graph = out_of_place(graph)
     layouts = layouts_of(graph)
     calls = {node.name: SplitCall(node, layouts, graph.initializers) for node in graph}
     return calls, {name: ways_to_cut(call, graph) for name, call in calls.items()}

@@ -20,6 +20,7 @@ from netsplit.graph.random_draws import node_draws
 from netsplit.graph.storage import gives_sparse_gradients
 from netsplit.layout.regions import Region, blocks_of, both, length_of, now, through, whole_region
 from netsplit.rewrite.emitter import handed_on
+from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of
 from netsplit.rewrite.tasks import OperatorTasks, Path, TaskCut, Weights, sizes_in_proportion
@@ -108,6 +109,9 @@ class LeafPlanner:
     cuts: CutsBefore = field(default_factory=dict)
     scaled: list[tuple[str, TaskCut, str]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.graph = out_of_place(self.graph)
+
     def full(self, reference: Reference) -> Region:
         tag, k = reference
         if tag == "init":
@@ -129,6 +133,8 @@ class LeafPlanner:
         call = SplitCall(node, self.layouts, self.graph.initializers)
         if max(tasks.copies, default=1) > 1:
             require_copies(self.graph, node)
+        if tasks.cuts:
+            _refuse(call, self.graph)
         reads = {
             place: self._read(reference)
             for place in call.tensors

@@ -29,6 +29,7 @@ from netsplit.rewrite.emitter import (
     require_operators,
 )
 from netsplit.rewrite.holdings import Holdings, Tensor, TensorPiece
+from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.leaves import CutsBefore, Leaf, LeafPlanner, laid_out, with_tensors
 from netsplit.rewrite.sums import Adder, Term
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
@@ -108,7 +109,9 @@ class _Lowering:
         like: Lowered | None,
         parts: tuple[Initializer, ...],
     ) -> None:
-        self.graph, self.tasks, self.like, self.parts = graph, tasks, like, parts
+        self.captured, self.tasks, self.like, self.parts = graph, tasks, like, parts
+        in_parts = any(each.cuts or max(each.copies, default=1) > 1 for each in tasks.values())
+        self.graph = graph = out_of_place(graph) if in_parts else graph
         self.emitter = Emitter(graph)
         self.holdings = Holdings(self.emitter)
         shapes = {} if like is None else {k: v.shape for k, v in like.captured.variables.items()}
@@ -141,7 +144,7 @@ class _Lowering:
             raise
         graph = self.emitter.finish(rewrites)
         graph.derived[_STATE] = Lowered(
-            self.graph, self.tasks, self.parts, self.like, self.planner.cuts, tuple(self.planner.scaled)
+            self.captured, self.tasks, self.parts, self.like, self.planner.cuts, tuple(self.planner.scaled)
         )
         return graph
 

@@ -16,6 +16,7 @@ from netsplit.graph.storage import gives_sparse_gradients
 from netsplit.rewrite.algebra.applying import with_algebra
 from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.emitter import operator_named, require_graph, require_operators, weights_of
+from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import block_size, chosen_way, sizes_do_not_add_up, ways_to_cut
 from netsplit.rewrite.lowering import Lowered, lowered, lowered_from
@@ -223,8 +224,8 @@ def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[in
         RewriteError: there is no such node or axis, the operator cannot be cut along it, or the sizes do not
             fit; says why.
     """
-    call, state = _call(graph, node)
-    axis, way = chosen_way(call, axis, state.captured)
+    call, captured = _call(graph, node)
+    axis, way = chosen_way(call, axis, captured)
     block = block_size(call, axis, way.size, blocks)
     if isinstance(parts, int):
         if not 1 < parts <= block:
@@ -243,21 +244,20 @@ def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
     own = graph.nodes.get(node)
     if own is not None and own.part is not None and own.part.moves:
         return {}
-    call, state = _call(graph, node)
-    return {axis: way.size for axis, way in ways_to_cut(call, state.captured).items()}
+    return {axis: way.size for axis, way in ways_to_cut(*_call(graph, node)).items()}
 
 
-def _call(graph: Graph, node: str) -> tuple[SplitCall, Lowered]:
-    """An operator, or a part of one, as a call that could be cut; raises as `split_operator`."""
+def _call(graph: Graph, node: str) -> tuple[SplitCall, Graph]:
+    """An operator, or a part of one, as a call that could be cut, and the graph of whole operators; raises as
+    `split_operator`."""
     require_graph(graph)
     require_operators(graph)
-    state = _state(graph)
+    captured = out_of_place(_state(graph).captured)
     own = operator_named(graph, node)
     _require_operator(graph, Split(node, 0, ()))
     if own.part is None or not own.part.cuts:
-        captured = state.captured
-        return SplitCall(captured.nodes[node], layouts_of(captured), captured.initializers), state
-    return SplitCall(own, layouts_of(graph), graph.initializers), state
+        return SplitCall(captured.nodes[node], layouts_of(captured), captured.initializers), captured
+    return SplitCall(own, layouts_of(graph), graph.initializers), captured
 
 
 def read_weights(graph: Graph, node: str) -> Graph:

@@ -34,6 +34,7 @@ from netsplit.partition.methods.unity.task_seconds import PartCost, TaskSeconds
 from netsplit.profile.costs import Costs
 from netsplit.profile.operator_keys import operator_key
 from netsplit.rewrite.following import ways_of_graph
+from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.leaves import require_copies
 from netsplit.rewrite.ways import Place
 
@@ -117,7 +118,7 @@ class Costed:
     stages: Mapping[str, Devices] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        graph = self.graph
+        self.graph = graph = out_of_place(self.graph)
         self.keys = {node.name: self._operator_key(node) for node in graph}
         self.seconds = TaskSeconds(graph, self.costs, self.keys)
         weights = {k for k, each in graph.initializers.items() if each.requires_grad}
