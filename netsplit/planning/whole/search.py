@@ -106,7 +106,10 @@ class WholeSearch:
         self._judge_promising(until)
         for alone in (True, False):
             for m, cut in [each for each in plain if (len(each[1].groups[0]) == 1) is alone][:1]:
-                self._judge_cut(m, cut)
+                if self._judge_cut(m, cut) is None:
+                    placement = placed(self.problem_of(m), self._line(m), cut, m)
+                    usual = self.open.usual(m, cut.folded)
+                    self.judge.judge(placement.method, usual, placement, cut, however_late=True)
 
     def _judge_promising(self, until: float, far: float = PROMISING) -> None:
         """Stages that were not simulated yet, but what promises to take so many times the best."""

@@ -30,3 +30,12 @@ def test_each_placement_is_first_tried_in_an_order_of_its_own() -> None:
     search._searched(NEAR, now + 60)
     near = {tried.where for tried in several() if tried.iteration_s <= judge.best_s}
     assert any(tried.where in near and tried.schedule.timed for tried in several())
+
+
+def test_one_device_and_data_parallelism_are_tried_however_late_it_is() -> None:
+    judge, now = Judge(lambda m: problem_of("chain", m, 2)), time.perf_counter()
+    judge.deadline = now
+    WholeSearch(COUNTS, AutoSchedule(), judge, None, now, now)._structures(now)
+    fit = [tried for tried in judge.seen.values() if tried is not None]
+    assert {len(tried.devices) for tried in fit} == {1, 2}
+    assert any(tried.placement.replicas for tried in fit)
