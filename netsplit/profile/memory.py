@@ -26,7 +26,6 @@ __all__ = [
     "node_state_bytes",
     "node_weight_bytes",
     "related_nodes",
-    "static_bytes",
     "static_model",
 ]
 
@@ -185,8 +184,3 @@ def _prefixed(copied: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...
 def memory_of(graph: Graph, nodes: Iterable[str], alpha: int, copies: int = 2) -> int:
     """Bytes that a set of nodes needs on one device under (5-18)."""
     return static_model(graph, alpha, copies).load(set(nodes)).nbytes
-
-
-def static_bytes(graph: Graph, device_of: Mapping[str, str], alpha: int, copies: int = 2) -> dict[str, int]:
-    """`MemoryModel.by_device` under (5-18)."""
-    return static_model(graph, alpha, copies).by_device(device_of)

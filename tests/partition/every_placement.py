@@ -8,7 +8,7 @@ import pytest
 from netsplit.errors import InfeasibleError
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Partitioner, Problem, SolverReport
-from netsplit.profile.memory import static_bytes
+from netsplit.profile.memory import static_model
 
 __all__ = ["assert_best_of_all", "fitting", "least"]
 
@@ -20,7 +20,7 @@ def fitting(problem: Problem, groups: Groups) -> Iterator[dict[str, str]]:
     """The device of each node, for all placements of the groups within the capacities."""
     for chosen in product(problem.cluster.devices, repeat=len(groups)):
         device_of = {n: d.name for group, d in zip(groups, chosen, strict=True) for n in group}
-        used = static_bytes(problem.graph, device_of, problem.costs.alpha, problem.copies)
+        used = static_model(problem.graph, problem.costs.alpha, problem.copies).by_device(device_of)
         if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()):
             yield device_of
 

@@ -18,7 +18,7 @@ from netsplit.partition import (
     Problem,
 )
 from netsplit.planning.verify import verify
-from netsplit.profile.memory import static_bytes
+from netsplit.profile.memory import static_model
 from tests.builders import chain, cluster_of, costs_of
 from tests.examples import tried
 from tests.partition.builders import problems, trained, with_capacities
@@ -99,7 +99,7 @@ def test_an_infeasible_problem_is_told_capacities_that_are_enough(
         more = "more on each device" in cure
         problem = with_capacities(problem, [d.capacity_bytes * more + int(enough[1]) for d in devices])
         placement = method.partition(problem)
-    used = static_bytes(problem.graph, placement.device_of, problem.costs.alpha, problem.copies)
+    used = static_model(problem.graph, problem.costs.alpha, problem.copies).by_device(placement.device_of)
     for name, nbytes in used.items():
         assert nbytes <= problem.cluster.device(name).capacity_bytes
 

@@ -22,7 +22,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.placement.placement import Stage
 from netsplit.planning.verify import used_bytes, verify
-from netsplit.profile.memory import static_bytes
+from netsplit.profile.memory import static_model
 from netsplit.program.schedules import GPipe
 from netsplit.simulate.simulator import Simulator
 from tests.builders import cluster_of, costs_of, graph_of
@@ -100,7 +100,7 @@ def test_a_unit_that_does_not_run_in_one_piece_is_named():
 
 def test_a_capacity_one_byte_too_small_is_named_where_it_is_claimed():
     problem, right = four(), answer(four(), "0012")
-    used = static_bytes(problem.graph, right.device_of, problem.costs.alpha, problem.copies)
+    used = static_model(problem.graph, problem.costs.alpha, problem.copies).by_device(right.device_of)
     limits = [used["d0"], used["d1"], used["d2"]]
     assert verify(with_capacities(problem, limits), right).ok
     tight = with_capacities(problem, [limits[0], limits[1] - 1, limits[2]])

@@ -15,7 +15,7 @@ from netsplit.graph import capture
 from netsplit.partition import Problem, Single
 from netsplit.planning.verify import used_bytes
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, PartCosts
-from netsplit.profile.memory import memory_of, node_state_bytes, node_weight_bytes, static_bytes
+from netsplit.profile.memory import memory_of, node_state_bytes, node_weight_bytes, static_model
 
 seconds = st.floats(0.0, 1e3)
 speeds = st.floats(1e-3, 1e3)
@@ -85,7 +85,7 @@ def test_frozen_parameters_and_buffers_count_once() -> None:
     variables = sum(variable.nbytes for variable in graph.variables.values())
     need = frozen + 4 * trained + 2 * variables
     assert memory_of(graph, graph.nodes, 4) == need
-    assert static_bytes(graph, dict.fromkeys(graph.nodes, "d"), 4) == {"d": need}
+    assert static_model(graph, 4).by_device(dict.fromkeys(graph.nodes, "d")) == {"d": need}
     costs = Costs({"cpu": DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(1.0, 1.0)))}, alpha=4)
     problem = Problem(graph, costs, Cluster("one", (Device("d", "cpu", need),), {}))
     assert used_bytes(problem, {"it": set(graph.nodes)})["it"] == need
