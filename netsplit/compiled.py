@@ -46,7 +46,16 @@ class Compiled:
         self.__doc__ = function.__doc__
 
     def __call__(self, *arguments: Any) -> Any:
-        return self.dispatcher(*arguments)
+        try:
+            return self.dispatcher(*arguments)
+        except SystemError as error:
+            # so numba tells of a signal that comes while it hands over arguments or results
+            cause: BaseException | None = error
+            while isinstance(cause, SystemError):
+                cause = cause.__cause__
+            if cause is None:
+                raise
+            raise cause from None
 
     @cached_property
     def dispatcher(self) -> Any:
@@ -60,7 +69,11 @@ class Compiled:
 
 
 def compiled(function: Callable[..., Any]) -> Compiled:
-    """Compiled at the first call, kept on disk, and run without the interpreter's lock."""
+    """Compiled at the first call, kept on disk, and run without the interpreter's lock.
+
+    It returns arrays and numbers: numba makes a NamedTuple by a call of its class, in which Ctrl-C would end
+    the process.
+    """
     return Compiled(function)
 
 

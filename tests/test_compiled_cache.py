@@ -1,9 +1,13 @@
-"""Compiled functions where nothing can be written beside the package or at home."""
+"""Compiled functions: where nothing can be written beside the package or at home, and under Ctrl-C."""
 
 import logging
+import os
+import signal
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from numba import njit
 
@@ -12,6 +16,28 @@ from netsplit import compiled
 
 def _twice(x: int) -> int:
     return 2 * x
+
+
+class _Row(NamedTuple):
+    numbers: compiled.Floats
+
+
+def _long(row: _Row) -> tuple[compiled.Floats, float]:
+    x = row.numbers[0]
+    for k in range(30_000_000):
+        x = 0.5 * x + k
+    return row.numbers + x, x
+
+
+def test_ctrl_c_within_one_is_a_keyboard_interrupt() -> None:
+    function = compiled.compiled(_long)
+    row = _Row(np.ones(1))
+    function(row)
+    pressed = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT))
+    pressed.start()
+    with pytest.raises(KeyboardInterrupt):
+        function(row)
+    pressed.join()
 
 
 def test_where_nothing_can_be_kept_they_compute_all_the_same_and_leave_nothing(
