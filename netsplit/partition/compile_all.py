@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.graph.ir import Graph, Node, Variable
 from netsplit.layout import Layout, Mesh
 from netsplit.partition.base import Latency, Problem
-from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.methods.auto.auto import Auto
-from netsplit.partition.methods.exact.enumeration import best_order, least_s
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.unity.choices import Machines
@@ -42,9 +37,6 @@ def compile_all() -> None:
     problem = Problem(graph, costs, Cluster("small", devices, links), time_limit_s=60.0)
     NetSplitExact().partition(problem)
     Simulator(graph, problem.cluster, costs, GPipe(1))(Heft().partition(problem))
-    tried, arrays = np.array([0, 1, 0]), CompiledStep(Instance.of(problem)).arrays
-    least_s(tried, arrays)
-    best_order(tried, np.array([0, 1, 2]), arrays, 100.0)
     halves = [Layout(Mesh((0, 1), (2,)), "S0")]
     Movement(Machines.of(problem.cluster, (1.0, 1.0), (0, 0)), costs).seconds(halves, halves, (2,), 1, True)
     for objective in (Latency(), MaxLoad(), MaxLoad(contiguous=True)):

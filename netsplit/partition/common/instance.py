@@ -263,6 +263,23 @@ class Instance:
         used = np.bincount(where, weights=self.state_bytes, minlength=len(self.devices))
         return np.asarray(np.rint(used), np.int64) + self.held_bytes @ self._present(self.holders, where)
 
+    def bytes_of_groups(self, group_of: Ints) -> tuple[list[int], dict[tuple[int, ...], int]]:
+        """[groups] bytes of each group alone, and of what just these groups hold, once on a device with any.
+
+        Args:
+            group_of: [n]
+        """
+        alone = np.zeros(int(group_of.max(initial=-1)) + 1, np.int64)
+        np.add.at(alone, group_of, self.state_bytes)
+        own, shared = alone.tolist(), dict[tuple[int, ...], int]()
+        for h, nbytes in enumerate(self.held_bytes.tolist()):
+            holders = tuple(sorted(set(group_of[self.holders[h]].tolist())))
+            if len(holders) == 1:
+                own[holders[0]] += nbytes
+            elif holders and nbytes:
+                shared[holders] = shared.get(holders, 0) + nbytes
+        return own, shared
+
     def loads(self, where: Ints) -> Floats:
         """[D] seconds of each device in one period of a saturated pipeline: `max_load` is the largest.
 

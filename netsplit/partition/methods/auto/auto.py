@@ -33,7 +33,7 @@ from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.baselines import Ddp, Layerwise, RoundRobin, Single
 from netsplit.partition.methods.dpos import Dpos
-from netsplit.partition.methods.exact.netsplit_exact import as_simulated, completely_modelled, solve_latency
+from netsplit.partition.methods.exact.netsplit_exact import completely_modelled, solve_latency
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
@@ -82,11 +82,9 @@ class Prover(threading.Thread):
         best = search.best
         hint: tuple[Ints, Ints] | None = None if best is None else (best.where, best.order)
         answer = solve_latency(search.instance, self._left_s(), search.problem.seed, hint=hint, workers=2)
-        answer = as_simulated(search.instance, answer, hint, search.deadline)
         self.bound_s = max(self.bound_s, answer.bound_s)
         if answer.where is not None and answer.order is not None and search.instance.fits(answer.where):
-            value = search.annealer.step.makespan_s(answer.where, answer.order)
-            self.answer = Scheduled(answer.where, answer.order, value, "netsplit_exact")
+            self.answer = Scheduled(answer.where, answer.order, answer.value_s, "netsplit_exact")
 
     def _left_s(self) -> float:
         return self.search.deadline - time.perf_counter()

@@ -2,7 +2,9 @@
 
 Variables: x[a,d] atom a on device d; pos[v] rank of node v, b[i,j] "i before j" for every pair; starts of
 forwards and backwards; per (variable, destination) one transfer and one gradient. What runs when two
-things want one device or one link is not free: it follows from the order, exactly as in `cp_schedule`.
+things want one device or one link follows from the order: every device works off its nodes in it, then the
+backwards of its trained nodes in the reverse; a link serves transfers as the computations that make them
+end, and of one computation the variable with the lower index first.
 
 Sources: METHODS.md 3.1 is our own collection; disjunctive scheduling with optional intervals after
 Laborie et al., IBM ILOG CP Optimizer for scheduling, Constraints 2018; CP-SAT of OR-tools 9.15.
@@ -16,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.common.interchangeable import interchangeable_devices
-from netsplit.partition.methods.exact.cp_schedule import Durations, StartTimes, trained_readers
 
 __all__ = ["LatencyModel", "reachable"]
 
@@ -34,16 +35,23 @@ def reachable(instance: Instance) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 class LatencyModel:
-    """Builds the model in ticks; `end` is what to minimise, at most `horizon`."""
+    """Builds the model in ticks; `end` is what to minimise, at most `horizon`.
 
-    def __init__(self, instance: Instance, durations: Durations, horizon: int) -> None:
+    Seconds are rounded down, so that no schedule is longer in ticks than it is in seconds.
+    """
+
+    def __init__(self, instance: Instance, tick_s: float, horizon: int) -> None:
         from ortools.sat.python import cp_model
 
-        self.instance, self.d, self.horizon = instance, durations, horizon
+        def ticks(seconds: Floats) -> Ints:
+            return np.floor(np.minimum(seconds / tick_s, 2.0**40)).astype(np.int64)
+
+        self.instance, self.horizon = instance, horizon
+        self.forward_ticks, self.backward_ticks = ticks(instance.forward_s), ticks(instance.backward_s)
+        self.transfer_ticks, self.step_ticks = ticks(instance.transfer_s), ticks(instance.step_s)
         self.model: Any = cp_model.CpModel()
         self.devices = range(len(instance.devices))
-        self.values: list[tuple[Any, Any]] = []  # (variable, key) for hints
-        self.end = self._time("end")
+        self.end = self._time()
         self._place()
         self._order()
         self._compute()
@@ -52,15 +60,11 @@ class LatencyModel:
         self._ends()
         self.model.minimize(self.end)
 
-    def _time(self, key: Any) -> Any:
-        return self._var(self.model.new_int_var(0, self.horizon, ""), key)
+    def _time(self) -> Any:
+        return self.model.new_int_var(0, self.horizon, "")
 
-    def _bool(self, *key: Any) -> Any:
-        return self._var(self.model.new_bool_var(""), key)
-
-    def _var(self, variable: Any, key: Any) -> Any:
-        self.values.append((variable, key))
-        return variable
+    def _bool(self) -> Any:
+        return self.model.new_bool_var("")
 
     def _add(self, row: Any, *literals: Any) -> None:
         """A row that holds if all the literals do."""
@@ -70,30 +74,22 @@ class LatencyModel:
 
     def _place(self) -> None:
         instance, model = self.instance, self.model
-        atoms = [[int(v) for v in instance.atoms[a]] for a in range(len(instance.atoms))]
-        place = [[self._bool("x", a, d) for d in self.devices] for a in range(len(atoms))]
+        place = self.place = [[self._bool() for _ in self.devices] for _ in range(len(instance.atoms))]
         self.x = [place[a] for a in instance.atom_of]  # [n][D]
         for row in place:
             model.add_exactly_one(row)
-        self._memory(place, atoms)
+        self._memory(place)
         self._symmetry(place)
 
-    def _memory(self, place: list[list[Any]], atoms: list[list[int]]) -> None:
+    def _memory(self, place: list[list[Any]]) -> None:
         instance, model = self.instance, self.model
-        state = [int(instance.state_bytes[nodes].sum()) for nodes in atoms]
-        bytes_of: dict[tuple[int, ...], int] = {}
-        for h in range(len(instance.held_bytes)):
-            owners = tuple(sorted({int(instance.atom_of[v]) for v in instance.holders[h]}))
-            bytes_of[owners] = bytes_of.get(owners, 0) + int(instance.held_bytes[h])
-        for owners in [key for key in bytes_of if len(key) == 1]:
-            state[owners[0]] += bytes_of.pop(owners)
+        own, shared = instance.bytes_of_groups(instance.atom_of)
         for d in self.devices:
-            terms = [place[a][d] * nbytes for a, nbytes in enumerate(state) if nbytes]
-            for owners, nbytes in bytes_of.items():
-                if nbytes and owners:
-                    held = self._bool("held", owners, d)
-                    model.add_max_equality(held, [place[a][d] for a in owners])
-                    terms.append(held * nbytes)
+            terms = [place[a][d] * nbytes for a, nbytes in enumerate(own) if nbytes]
+            for owners, nbytes in shared.items():
+                held = self._bool()
+                model.add_max_equality(held, [place[a][d] for a in owners])
+                terms.append(held * nbytes)
             model.add(sum(terms) <= int(instance.capacity[d]))
 
     def _symmetry(self, place: list[list[Any]]) -> None:
@@ -106,12 +102,12 @@ class LatencyModel:
 
     def _order(self) -> None:
         instance, model, n = self.instance, self.model, self.instance.n
-        self.pos = [self._var(model.new_int_var(0, max(n - 1, 0), ""), ("pos", v)) for v in range(n)]
+        self.pos = [model.new_int_var(0, max(n - 1, 0), "") for v in range(n)]
         reach = self.reach = reachable(instance)
         self.before: dict[tuple[int, int], Any] = {}
         true = model.new_constant(1)
         for i, j in combinations(range(n), 2):
-            b = true if reach[i, j] else self._bool("before", i, j)
+            b = true if reach[i, j] else self._bool()
             self.before[i, j], self.before[j, i] = b, ~b
             self._add(self.pos[i] < self.pos[j], b)
             if not reach[i, j]:
@@ -134,7 +130,7 @@ class LatencyModel:
         if a == b:
             return self._true
         if (a, b) not in self._same:
-            literal = self._same[a, b] = self._bool("same", a, b)
+            literal = self._same[a, b] = self._bool()
             for d in self.devices:
                 self.model.add_bool_or([~self.x[i][d], ~self.x[j][d], literal])
                 self.model.add_bool_or([~self.x[i][d], self.x[j][d], ~literal])
@@ -144,11 +140,13 @@ class LatencyModel:
 
     def _compute(self) -> None:
         instance, model = self.instance, self.model
-        self.forward = [self._time(("forward", v)) for v in range(instance.n)]
-        self.backward = {v: self._time(("backward", v)) for v in range(instance.n) if instance.trained[v]}
-        self.forward_end = [self._ended(start, self.d.forward[v], v) for v, start in enumerate(self.forward)]
-        self.backward_end = {v: self._ended(s, self.d.backward[v], v) for v, s in self.backward.items()}
-        turn = [self._time(("turn", d)) for d in self.devices]  # all forwards of the device are done
+        self.forward = [self._time() for v in range(instance.n)]
+        self.backward = {v: self._time() for v in range(instance.n) if instance.trained[v]}
+        self.forward_end = [
+            self._ended(start, self.forward_ticks[v], v) for v, start in enumerate(self.forward)
+        ]
+        self.backward_end = {v: self._ended(s, self.backward_ticks[v], v) for v, s in self.backward.items()}
+        turn = [self._time() for d in self.devices]  # all forwards of the device are done
         for v in range(instance.n):
             for d in self.devices:
                 self._add(turn[d] >= self.forward_end[v], self.x[v][d])
@@ -167,7 +165,10 @@ class LatencyModel:
             model.add_no_overlap(
                 [
                     model.new_optional_fixed_size_interval_var(start[v], int(size[v, d]), self.x[v][d], "")
-                    for start, size in ((self.forward, self.d.forward), (self.backward, self.d.backward))
+                    for start, size in (
+                        (self.forward, self.forward_ticks),
+                        (self.backward, self.backward_ticks),
+                    )
                     for v in (range(instance.n) if start is self.forward else self.backward)
                 ]
             )
@@ -176,9 +177,9 @@ class LatencyModel:
         """End of something that lasts `sizes[d]` where node v is on d."""
         return start + sum(self.x[v][d] * int(sizes[d]) for d in self.devices if sizes[d])
 
-    def _present(self, u: int, q: int, readers: list[int], name: str) -> Any:
+    def _present(self, u: int, q: int, readers: list[int]) -> Any:
         """Literal: a reader is on q and the producer is not."""
-        literal, home = self._bool(name, u, q), self.x[int(self.instance.producer[u])][q]
+        literal, home = self._bool(), self.x[int(self.instance.producer[u])][q]
         for c in readers:
             self.model.add_bool_or([~self.x[c][q], home, literal])
         self.model.add_implication(literal, ~home)
@@ -188,13 +189,15 @@ class LatencyModel:
     def _transfers(self) -> None:
         instance = self.instance
         self.sent: dict[tuple[int, int], tuple[Any, Any, Any]] = {}  # (u, q) -> present, start, end
-        self.busy = {(p, q): self._time(("busy", p, q)) for p in self.devices for q in self.devices if p != q}
+        self.busy = {(p, q): self._time() for p in self.devices for q in self.devices if p != q}
         for u in range(len(instance.variables)):
             maker = int(instance.producer[u])
             for q in self.devices:
                 readers = [int(c) for c in instance.consumers[u]]
-                present, start = self._present(u, q, readers, "sent"), self._time(("send", u, q))
-                end = self._ended(start, [self.d.transfer[u, p, q] * (p != q) for p in self.devices], maker)
+                present, start = self._present(u, q, readers), self._time()
+                end = self._ended(
+                    start, [self.transfer_ticks[u, p, q] * (p != q) for p in self.devices], maker
+                )
                 self.sent[u, q] = present, start, end
                 self._add(start >= self.forward_end[maker], present)
                 for c in readers:
@@ -221,8 +224,10 @@ class LatencyModel:
         for u, consumers in readers.items():
             maker = int(instance.producer[u])
             for q in self.devices:
-                present, start = self._present(u, q, consumers, "returned"), self._time(("return", u, q))
-                end = self._ended(start, [self.d.transfer[u, q, p] * (p != q) for p in self.devices], maker)
+                present, start = self._present(u, q, consumers), self._time()
+                end = self._ended(
+                    start, [self.transfer_ticks[u, q, p] * (p != q) for p in self.devices], maker
+                )
                 self.returned[u, q] = present, start, end
                 self._add(self.backward[maker] >= end, present)
                 for c in consumers:
@@ -236,7 +241,7 @@ class LatencyModel:
             for q in self.devices:
                 (pu, su, eu), (pw, sw, ew) = self.returned[u, q], self.returned[w, q]
                 same = self.same(i, j)
-                first = self._bool("first", u, w, q)
+                first = self._bool()
                 self._add(last[u, q] >= last[w, q], first, pu, pw, same)
                 self._add(last[u, q] < last[w, q], ~first, pu, pw, same)
                 self._add(sw >= eu, first, pu, pw, same)
@@ -245,8 +250,8 @@ class LatencyModel:
     def _last(self, u: int, q: int, readers: list[int], present: Any) -> Any:
         if len(readers) == 1:
             return self.pos[readers[0]]
-        rank = self._var(self.model.new_int_var(0, self.instance.n - 1, ""), ("last", u, q))
-        chosen = [self._bool("chosen", u, q, c) for c in readers]
+        rank = self.model.new_int_var(0, self.instance.n - 1, "")
+        chosen = [self._bool() for c in readers]
         self.model.add(sum(chosen) == present)
         for c, literal in zip(readers, chosen, strict=True):
             self._add(rank == self.pos[c], literal)
@@ -258,7 +263,7 @@ class LatencyModel:
         """The end of everything, and rows that follow from the others but bound it sooner."""
         instance, model = self.instance, self.model
         steps = [
-            sum(self.x[v][d] * int(self.d.step[v, d]) for v in range(instance.n) if self.d.step[v, d])
+            sum(self.x[v][d] * int(self.step_ticks[v, d]) for v in range(instance.n) if self.step_ticks[v, d])
             for d in self.devices
         ]
         for v in range(instance.n):
@@ -267,63 +272,27 @@ class LatencyModel:
             for d in self.devices:
                 self._add(self.end >= end + steps[d], self.x[v][d])
         for d in self.devices:
-            load = self.d.forward[:, d] + (self.d.backward[:, d] + self.d.step[:, d]) * instance.trained
+            load = (
+                self.forward_ticks[:, d]
+                + (self.backward_ticks[:, d] + self.step_ticks[:, d]) * instance.trained
+            )
             model.add(self.end >= sum(self.x[v][d] * int(s) for v, s in enumerate(load) if s))
 
-    # A known answer as a complete hint.
+    def hint(self, where: Sequence[int] | Ints, order: Sequence[int] | Ints) -> None:
+        """A known placement and order to begin with; the solver finds the times that they have."""
+        rank = np.argsort(order).tolist()
+        for a, row in enumerate(self.place):
+            home = int(where[self.instance.atoms[a][0]])
+            for d, x in enumerate(row):
+                self.model.add_hint(x, home == d)
+        for v, pos in enumerate(self.pos):
+            self.model.add_hint(pos, rank[v])
+        for i, j in combinations(range(len(rank)), 2):
+            if not self.reach[i, j]:
+                self.model.add_hint(self.before[i, j], rank[i] < rank[j])
 
-    def hint(self, where: Sequence[int] | Ints, order: Sequence[int] | Ints, known: StartTimes) -> None:
-        instance = self.instance
-        rank = {int(v): i for i, v in enumerate(order)}
-        ends = {v: known.forward[v] + self.d.forward[v, where[v]] for v in known.forward}
-        atom_at = [int(where[int(instance.atoms[a][0])]) for a in range(len(instance.atoms))]
 
-        def last(u: int, q: int) -> list[tuple[int, int]]:
-            return sorted((rank[c], c) for c in trained_readers(instance, u) if where[c] == q)
-
-        def value(key: Any) -> int:
-            match key:
-                case "end":
-                    return int(known.end)
-                case ("x", a, d):
-                    return int(atom_at[a] == d)
-                case ("held", owners, d):
-                    return int(any(atom_at[a] == d for a in owners))
-                case ("pos", v):
-                    return rank[v]
-                case ("before", i, j):
-                    return int(rank[i] < rank[j])
-                case ("same", a, b):
-                    return int(atom_at[a] == atom_at[b])
-                case ("forward", v):
-                    return int(known.forward[v])
-                case ("backward", v):
-                    return int(known.backward[v])
-                case ("turn", d):
-                    return int(max([0, *(e for v, e in ends.items() if where[v] == d)]))
-                case ("sent", u, q):
-                    return int((u, q) in known.sent)
-                case ("send", u, q):
-                    return int(known.sent.get((u, q), 0))
-                case ("busy", p, q):
-                    used = [
-                        s + self.d.transfer[u, p, q]
-                        for (u, to), s in known.sent.items()
-                        if to == q and where[instance.producer[u]] == p
-                    ]
-                    return int(max([0, *used]))
-                case ("returned", u, q):
-                    return int((u, q) in known.returned)
-                case ("return", u, q):
-                    return int(known.returned.get((u, q), 0))
-                case ("last", u, q):
-                    return (last(u, q) or [(0, 0)])[0][0]
-                case ("chosen", u, q, c):
-                    return int((u, q) in known.returned and last(u, q)[0][1] == c)
-                case ("first", u, w, q):
-                    lu, lw = last(u, q), last(w, q)
-                    return int(bool(lu and lw) and lu[0][0] >= lw[0][0])
-            raise AssertionError(key)
-
-        for variable, key in self.values:
-            self.model.add_hint(variable, value(key))
+def trained_readers(instance: Instance, u: int) -> list[int]:
+    """Nodes that send back a gradient of variable u."""
+    readers = instance.consumers[u].tolist() if instance.requires_backward[u] else []
+    return [c for c in readers if instance.trained[c]]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,15 +25,13 @@ from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.exact.cp_model import LatencyModel, reachable
-from netsplit.partition.methods.exact.cp_schedule import Durations, latency_of, schedule
-from netsplit.partition.methods.exact.enumeration import enumerated
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, Status
 from netsplit.placement.priority import topological_priority
 
-__all__ = ["ExactAnswer", "NetSplitExact", "as_simulated", "solve_latency"]
+__all__ = ["ExactAnswer", "NetSplitExact", "completely_modelled", "solve_latency"]
 
 Answer: TypeAlias = tuple[Ints, Ints]  # device of each node, nodes in their order
 
@@ -48,7 +47,7 @@ class ExactAnswer:
 
     where: Ints | None  # [n] device index; None without a solution
     order: Ints | None  # [n] node indices, first to last; a topological order
-    value_s: float  # the schedule's own length, from unrounded seconds; inf without a solution
+    value_s: float  # as the simulator has it; inf without a solution
     bound_s: float  # no placement and order take less
     status: Status
     notes: dict[str, Any] = field(default_factory=dict)
@@ -60,10 +59,9 @@ class NetSplitExact(Partitioner):
 
     Latency: the CP-SAT model of `cp_model.LatencyModel` has the semantics of the simulator under
     `single_batch` with every operator timed on its own, but for three things that only delay: instruction
-    overheads, NICs, and that a transfer waits for its receiver too. Its bound holds, its answer is measured
-    as the simulator does, and on graphs of up to 8 nodes all orders are tried where the two differ
-    (`enumeration`). The best of some heuristics is its complete hint, and its answer above 150 nodes or 1500
-    incomparable pairs of them, where the model is not built; the bound is then that of work and paths
+    overheads, NICs, and that a transfer waits for its receiver too. So its bound holds, and the simulator
+    gives the answer's seconds. The best of some heuristics is its hint, and its answer above 150 nodes or
+    1500 incomparable pairs of them, where the model is not built; the bound is then that of work and paths
     (`iteration_bound`).
     `max_load` is `max_load.solve_max_load`. For `simulated`, latency is minimised and no bound claimed.
 
@@ -123,7 +121,6 @@ class _ExactSolvers:
         hint = _known(problem, instance, self.started + 0.2 * self._limit_s)
         left_s = deadline - time.perf_counter()
         answer = solve_latency(instance, left_s, problem.seed, hint, workers=self.method.workers)
-        answer = as_simulated(instance, answer, hint, deadline)
         if answer.where is None or answer.order is None:
             raise infeasible(problem, self.method.name)
         key = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
@@ -146,29 +143,6 @@ def _known(problem: Problem, instance: Instance, deadline: float) -> Answer | No
         return None
     best = min(fitting, key=lambda each: each.value_s)
     return best.where, order_of(instance, best.placement)
-
-
-def as_simulated(
-    instance: Instance, answer: ExactAnswer, hint: Answer | None, deadline: float
-) -> ExactAnswer:
-    """The answer with the simulator's seconds; the hint or a list schedule where that is better."""
-    if answer.where is None or answer.order is None:
-        return answer
-    step = CompiledStep(instance)
-    tried = [(answer.where, answer.order), (answer.where, step.list_schedule(answer.where))]
-    tried += [hint] if hint is not None else []
-    value, where, order = min(((step.makespan_s(*each), *each) for each in tried), key=lambda each: each[0])
-    bound, notes = answer.bound_s, answer.notes
-    if bound < value * (1 - _GAP):
-        every = enumerated(instance, where, order, deadline)
-        if every is not None:
-            where, order, value, complete = every
-            bound = value if complete else bound
-            notes = {**notes, "enumerated": complete}
-    status: Status = answer.status
-    if status in ("optimal", "feasible"):
-        status = "optimal" if bound >= value * (1 - 2 * _GAP) else "feasible"
-    return ExactAnswer(where, order, value, min(bound, value), status, notes)
 
 
 def solve_latency(
@@ -195,22 +169,26 @@ def solve_latency(
     if instance.n == 0:
         empty = np.zeros(0, np.int64)
         return ExactAnswer(empty, empty, 0.0, 0.0, "optimal")
-    start = hint or _filled(instance)
-    value = latency_of(instance, *start) if start else float("inf")
-    if not completely_modelled(instance):
-        if start is None:
-            return ExactAnswer(None, None, float("inf"), 0.0, "limit")
-        return ExactAnswer(*start, value, 0.0, "feasible")
-    search = _FullModelSearch(instance, min(value, instance.serial_s), seed, workers)
-    answer = search.run(start, deadline)
-    if start is None or answer.status == "infeasible":
-        return answer
-    if answer.where is None:
-        status: Status = "feasible" if hint else "limit"
-        return ExactAnswer(*start, value, min(answer.bound_s, value), status, answer.notes)
-    if answer.value_s > value:  # rounding to ticks may hide a small difference
-        answer = replace(answer, where=start[0], order=start[1], value_s=value)
-    return replace(answer, bound_s=min(answer.bound_s, answer.value_s))
+    step, start = CompiledStep(instance), hint or _filled(instance)
+    tried, bound_s, notes = [] if start is None else [start], 0.0, dict[str, Any]()
+    if completely_modelled(instance):
+        most_s = min([instance.serial_s, *(step.makespan_s(*each) for each in tried)])
+        model = _FullModelSearch(instance, most_s, seed, workers)
+        answers, bound_s = model.run(start, deadline)
+        notes = {"incomparable_pairs": _incomparable(instance), "tick_s": model.tick_s}
+        if answers is None:
+            return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
+        tried = [*answers, *tried]
+        if answers:
+            tried.append((answers[0][0], step.list_schedule(answers[0][0])))
+        elif not hint:  # nothing was found: the answer is the fill
+            value_s = step.makespan_s(*start) if start else float("inf")
+            return ExactAnswer(*(start or (None, None)), value_s, min(bound_s, value_s), "limit", notes)
+    if not tried:
+        return ExactAnswer(None, None, float("inf"), bound_s, "limit", notes)
+    value_s, where, order = min(((step.makespan_s(*each), *each) for each in tried), key=itemgetter(0))
+    status: Status = "optimal" if bound_s >= value_s * (1 - 2 * _GAP) else "feasible"
+    return ExactAnswer(where, order, value_s, min(bound_s, value_s), status, notes)
 
 
 def completely_modelled(instance: Instance) -> bool:
@@ -218,13 +196,11 @@ def completely_modelled(instance: Instance) -> bool:
     return instance.n <= _NODES and _incomparable(instance) <= _PAIRS
 
 
-def _by_end(instance: Instance, order: Ints, ends: Floats) -> Ints:
-    """The order by ends of forwards: then no sender waits for its receiver to come to the receive."""
-    at = np.argsort(order, kind="stable")
-    rank = np.lexsort((at, ends)).argsort().astype(float)
-    keys = dict(zip(instance.names, rank.tolist(), strict=True))
-    sorted_ = topological_priority(instance.problem.graph, keys)
-    return np.array(sorted(range(instance.n), key=lambda v: sorted_[instance.names[v]]), np.int64)
+def _ordered(instance: Instance, key: Floats | Ints) -> Ints:
+    """Nodes by a key [n], as far as edges and units allow."""
+    graph = instance.problem.graph
+    rank = topological_priority(graph, dict(zip(instance.names, key.tolist(), strict=True)))
+    return np.argsort([rank[name] for name in instance.names]).astype(np.int64)
 
 
 class _FullModelSearch:
@@ -239,41 +215,30 @@ class _FullModelSearch:
     ) -> None:
         self.instance, self.seed, self.workers = instance, seed, workers
         self.tick_s = most_s / _TICKS if most_s > 1e-200 else 1.0
-        durations = Durations.ticks(instance, self.tick_s)
-        self.built = LatencyModel(instance, durations, _TICKS + 1)
+        self.built = LatencyModel(instance, self.tick_s, _TICKS + 1)
 
-    def run(self, start: Answer | None, deadline: float) -> ExactAnswer:
+    def run(self, start: Answer | None, deadline: float) -> tuple[list[Answer] | None, float]:
+        """What was found, in the model's order and by the ends of forwards, by which no sender waits for its
+        receiver to come to the receive; and the bound in seconds. None: there is no answer."""
         from ortools.sat.python import cp_model
 
         instance, built = self.instance, self.built
         if start is not None:
-            where = canonical(instance, start[0])
-            built.hint(where, start[1], schedule(instance, where, start[1], built.d))
+            built.hint(canonical(instance, start[0]), start[1])
         solver = cp_sat_solver(max(0.01, deadline - time.perf_counter()), self.seed, self.workers)
         solver.parameters.interleave_search = self.workers > 1
         solver.parameters.relative_gap_limit = _GAP
         code = interruptible(lambda: solver.solve(built.model), solver.stop_search)
-        notes = {"incomparable_pairs": _incomparable(instance), "tick_s": self.tick_s}
         bound_s = max(0.0, solver.best_objective_bound) * self.tick_s
         if code == cp_model.INFEASIBLE:
-            return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
+            return None, bound_s
         if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return ExactAnswer(None, None, float("inf"), bound_s, "limit", notes)
-        where = np.array(
-            [next(d for d in built.devices if solver.value(row[d])) for row in built.x], np.int64
-        )
-        order = np.argsort([solver.value(p) for p in built.pos], kind="stable").astype(np.int64)
-        value = latency_of(instance, where, order)
-        known = schedule(instance, where, order)
-        sorted_ = _by_end(
-            instance,
-            order,
-            np.array([known.forward[v] + instance.forward_s[v, where[v]] for v in range(instance.n)]),
-        )
-        if latency_of(instance, where, sorted_) <= value:
-            order, value = sorted_, latency_of(instance, where, sorted_)
-        status: Status = "optimal" if code == cp_model.OPTIMAL else "feasible"
-        return ExactAnswer(where, order, value, min(bound_s, value), status, notes)
+            return [], bound_s
+        places = [[solver.boolean_value(x) for x in row] for row in built.x]
+        where = np.array(places, bool).argmax(axis=1).astype(np.int64)
+        rank, ends = (np.array([solver.value(t) for t in own]) for own in (built.pos, built.forward_end))
+        by_end = np.lexsort((rank, ends)).argsort()
+        return [(where, np.argsort(rank)), (where, _ordered(instance, by_end))], bound_s
 
 
 def canonical(instance: Instance, where: Sequence[int] | Ints) -> Ints:
@@ -293,9 +258,7 @@ def _filled(instance: Instance) -> Answer | None:
     filled = fill_in_order(problem, [device.capacity_bytes for device in problem.cluster.devices])
     if filled is None:
         return None
-    rank = topological_priority(problem.graph, problem.graph.position)
-    order = sorted(range(instance.n), key=lambda v: rank[instance.names[v]])
-    return instance.encode(filled), np.array(order, np.int64)
+    return instance.encode(filled), _ordered(instance, np.arange(instance.n))
 
 
 def _incomparable(instance: Instance) -> int:

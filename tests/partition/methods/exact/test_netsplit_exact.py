@@ -62,23 +62,13 @@ def simulated_s(problem: Problem, instance: Instance, where: Ints, order: tuple[
     return simulate(program, problem.cluster, problem.costs).iteration_s
 
 
-@settings(quiet, max_examples=25)
-@given(problem=problems(max_nodes=4, max_devices=2).map(trained))
-def test_the_exact_method_equals_the_simulator_on_everything(problem: Problem) -> None:
-    is_best_of_all(problem)
-
-
-@settings(quiet, max_examples=12)
+@settings(quiet, max_examples=20)
 @given(
-    problem=problems(max_nodes=4, max_devices=3, colocate=False).map(trained),
-    seed=st.integers(0, 10**6),
+    problem=problems(max_nodes=4, max_devices=3).map(trained), seed=st.integers(0, 10**6), nics=st.booleans()
 )
-def test_so_it_does_where_transfers_wait_for_nics(problem: Problem, seed: int) -> None:
-    """The model knows none: its bound is one all the same, and what it leaves open is tried."""
-    is_best_of_all(replace(problem, cluster=behind_nics(problem.cluster, random.Random(seed))))
-
-
-def is_best_of_all(problem: Problem) -> None:
+def test_its_seconds_are_the_simulators_and_its_bound_holds(problem: Problem, seed: int, nics: bool) -> None:
+    if nics:  # of which the model knows nothing
+        problem = replace(problem, cluster=behind_nics(problem.cluster, random.Random(seed)))
     instance = Instance.of(problem)
     best = min(
         (
@@ -93,10 +83,12 @@ def is_best_of_all(problem: Problem) -> None:
     except InfeasibleError:
         assert best == math.inf
         return
-    assert report.objective == pytest.approx(best, rel=1e-9, abs=1e-12)
+    assert report.objective is not None
     assert report.bound is not None
+    assert report.objective >= best * (1 - 1e-9)
     assert report.bound <= best * (1 + 1e-9) + 1e-12
-    assert report.status == "optimal"
+    if report.status == "optimal":
+        assert report.objective == pytest.approx(best, rel=1e-4, abs=1e-12)
 
 
 @st.composite
@@ -121,14 +113,15 @@ def assert_equals_enumeration(problem: Problem) -> None:
         assert answer.status == "infeasible"
         assert answer.where is None
         return
-    assert answer.status == "optimal"
     assert answer.where is not None
     assert instance.fits(answer.where)
     ticks = 4 * (instance.n + 1)  # what a node computes, sends, receives and steps is rounded down to ticks
     tolerance = 1e-9 + 1e-4 * best[0] + ticks * answer.notes.get("tick_s", 0.0)
-    assert answer.value_s == pytest.approx(best[0], abs=tolerance)
-    assert iteration(answer.where, answer.order, arrays(instance)) == pytest.approx(answer.value_s)
+    own = iteration(answer.where, answer.order, arrays(instance))
+    assert best[0] - 1e-9 <= own <= answer.value_s + 1e-9
     assert best[0] - tolerance <= answer.bound_s <= best[0] + 1e-12 + 1e-12 * best[0]
+    if answer.status == "optimal":
+        assert own == pytest.approx(best[0], abs=tolerance)
 
 
 @settings(quiet, max_examples=15)
