@@ -1,4 +1,4 @@
-"""Operators of a rewritten graph: which are new, which are alike, of which none like it was measured."""
+"""Operators of a rewritten graph: which are new, and which are alike."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 from netsplit.graph.ir import INITIALIZER, Graph, Node, Variable
-from netsplit.profile.costs import DeviceCosts
 
-__all__ = ["new_nodes", "operator_key", "unmeasured"]
+__all__ = ["new_nodes", "operator_key"]
 
 
 def new_nodes(before: Graph, after: Graph) -> dict[str, Node | None]:
@@ -43,14 +42,6 @@ def operator_key(graph: Graph, node: Node) -> str:
     mode = [graph.autocast, node.autocast, node.no_grad, node.default_dtype]
     back = [k in requires_backward for k in node.outputs]
     return json.dumps([node.op, said(node.args), said(dict(node.kwargs)), mode, back], default=str)
-
-
-def unmeasured(costs: DeviceCosts, before: Graph, after: Graph) -> dict[str, str]:
-    """The new nodes of a rewritten graph whose seconds are estimated, with their `operator_key`."""
-    if costs.rates is not None:
-        return {}
-    keys = {name: operator_key(after, after.nodes[name]) for name in new_nodes(before, after)}
-    return {name: key for name, key in keys.items() if key not in costs.parts}
 
 
 def _viewed(graph: Graph, variable: Variable) -> tuple[int, ...] | None:

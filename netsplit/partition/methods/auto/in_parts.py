@@ -3,8 +3,8 @@
 Unity's programme ─┐             the best measured ─► annealed ─► best
 os_dpos, known     ─┴─► simulated ─┘
 
-Where devices measure parts (`Problem.meter`), `os_dpos` has some measured that may gain although they are
-estimated not to, and the programme is asked again; then those of what leads are, until what leads is so.
+Where devices measure parts (`Problem.meter`), those of `os_dpos` are, and the programme is asked again; then
+those of what leads are, until what leads is so.
 """
 
 from __future__ import annotations

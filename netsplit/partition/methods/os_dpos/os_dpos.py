@@ -28,7 +28,6 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.homes import linked_groups
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.engines.exploring import Explored, Explorer, cuts_of_longest
 from netsplit.partition.engines.insertion import StepTasks
 from netsplit.partition.methods.dpos import Order, longest_ranked_path
 from netsplit.partition.methods.os_dpos.sequenced import OS_DPOS, Sequenced, problem_rewritten
@@ -41,7 +40,6 @@ log = logging.getLogger(__name__)
 
 SHORTER = 1e-9  # relative: less is the rounding of sums
 PART_S = 0.001  # for each part that is made, about
-EXPLORED = 0.1  # as long as this part of the time may measuring take of what is estimated not to gain
 ROOM = 4  # operators that need more than this part of the smallest device may be in the way of a placement
 
 Start = Literal["data_parallel", "whole"]
@@ -75,9 +73,8 @@ class OsDpos(Partitioner):
     Its answer is what DPOS foresees, which lets no message wait for another. As FastT goes back to the
     strategy before where a step turns out to take longer, what is foreseen to take least of answer,
     beginnings, whole graph and replicas, and to fit, is answered, where the problem has a `simulator` that
-    foresees it. Where it has a `meter`, too, parts of the longest operators, and data parallelism, that are
-    estimated not to gain are measured first if they might (`engines.exploring`), and what would be answered
-    is measured before it is: what then takes longer than another is not.
+    foresees it. Where it has a `meter`, too, what would be answered is measured before it is: what then takes
+    longer than another is not.
 
     Args:
         start: "whole" begins with the graph as it is.
@@ -104,13 +101,8 @@ class OsDpos(Partitioner):
         return True
 
     def choose(self, problem: Problem) -> Choice:
-        limit_s = problem.time_limit_s or self.time_limit_s
-        deadline = time.perf_counter() + limit_s
+        deadline = time.perf_counter() + (problem.time_limit_s or self.time_limit_s)
         whole, refusal = _whole(problem)
-        explored = Explored()
-        if whole is not None:
-            whole, explored = _explored(whole, self.start, EXPLORED * limit_s, deadline)
-            problem, deadline = whole.given, deadline + explored.seconds
         fitting = [] if whole is None else [whole]
         replicas, narrow = list[Sequenced](), None
         if self.start == "data_parallel":
@@ -138,7 +130,6 @@ class OsDpos(Partitioner):
             "begun_s": begun.finish_s,
             "whole_s": None if whole is None else whole.finish_s,
             **scored,
-            **({"explored": explored.to_dict()} if explored.origins else {}),
         }
         return Choice(
             schedule.device_of(),
@@ -155,25 +146,6 @@ def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
         return Sequenced.of(problem, problem), None
     except InfeasibleError as refusal:
         return None, refusal
-
-
-def _explored(whole: Sequenced, start: Start, limit_s: float, deadline: float) -> tuple[Sequenced, Explored]:
-    """The same, knowing what some cuts take that may gain although they are estimated not to."""
-    problem, simulator, parts = whole.given, whole.given.simulator, len(whole.given.cluster.devices)
-    if problem.meter is None or simulator is None or parts < 2:
-        return whole, Explored()
-    placement, graph = whole.placement(), problem.graph
-    explorer = Explorer(problem, simulator(placement).iteration_s, limit_s, placement.device_of)
-    making_s = PART_S * len(graph) * parts
-    for family in (rewrite.replicate, rewrite.along_samples) if start == "data_parallel" else ():
-        if time.perf_counter() + making_s < deadline:
-            with suppress(RewriteError):
-                explorer.consider("data parallelism", (*graph.rewrites, *family(graph, parts)))
-    for origin, cut in cuts_of_longest(problem, placement.device_of, [(1.0,) * parts]):
-        if time.perf_counter() < deadline:
-            explorer.consider(origin, cut)
-    problem = explorer.measure()
-    return replace(whole, given=problem, problem=problem), explorer.explored
 
 
 def _data_parallel(problem: Problem, deadline: float) -> Iterator[Sequenced]:
