@@ -24,6 +24,7 @@ from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.methods.pesto.coarsen import coarsen
+from netsplit.partition.objectives import Period
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
@@ -66,7 +67,7 @@ class Reinforce(Partitioner):
 
     def choose(self, problem: Problem) -> Choice:
         instance = Instance.of(problem)
-        trial = _Trial(instance, problem.objective.solved_by(_SecondsOf(instance)))
+        trial = _Trial(instance, _SecondsOf(instance).by_objective)
         deadline = time.perf_counter() + (problem.time_limit_s or self.time_limit_s)
         groups = _groups(instance, self.groups)
         notes = {"groups": len(groups), **self._learn(trial, groups, deadline)}
@@ -253,22 +254,17 @@ class _SecondsOf:
 
     instance: Instance
 
-    def latency(self) -> Seconds:
-        return self._compiled(ONE_BATCH)
-
-    def iteration(self) -> Seconds:
-        simulator = self.instance.problem.simulator
-        turns = ONE_BATCH if simulator is None else simulator.turns
-        compiled = self._compiled(turns)
-        return compiled if turns.exact else lambda where: self._simulated(where, compiled(where)[1])
-
-    def max_load(self, contiguous: bool) -> Seconds:
-        score = self.instance.problem.objective.scorer(self.instance.problem)
-        assert score is not None, "a period needs no `simulator`"
-        return lambda where: (score(self._placement(where)), None)
-
-    def stage_time(self, contiguous: bool) -> Seconds:
-        return self.max_load(contiguous)
+    @property
+    def by_objective(self) -> Seconds:
+        problem = self.instance.problem
+        score, simulator = problem.objective.scorer(problem), problem.simulator
+        if isinstance(problem.objective, Period):
+            assert score is not None, "a period needs no `simulator`"
+            return lambda where: (score(self._placement(where)), None)
+        if not problem.objective.scheduled or simulator is None:
+            return self._compiled(ONE_BATCH)
+        compiled = self._compiled(simulator.turns)
+        return compiled if simulator.turns.exact else lambda where: self._simulated(where, compiled(where)[1])
 
     def _compiled(self, turns: Turns) -> Seconds:
         annealer = Annealer(self.instance, turns)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +29,9 @@ __all__ = [
     "Objective",
     "PartsMeter",
     "Problem",
-    "Solvers",
 ]
 
 MemoryRule = Literal["static", "lifetimes"]
-
-Answer = TypeVar("Answer", covariant=True)
 
 
 class PartsMeter(Protocol):
@@ -50,18 +47,6 @@ class PartsMeter(Protocol):
         Raises:
             ConfigError: these parts are none to be trained.
         """
-
-
-class Solvers(Protocol[Answer]):
-    """One solver per objective; `Objective.solved_by` calls its own."""
-
-    def latency(self) -> Answer: ...
-
-    def iteration(self) -> Answer: ...
-
-    def max_load(self, contiguous: bool) -> Answer: ...
-
-    def stage_time(self, contiguous: bool) -> Answer: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,9 +98,6 @@ class Objective(ABC):
     def name(self) -> str:
         """The name on the command line."""
 
-    @abstractmethod
-    def solved_by(self, solvers: Solvers[Answer]) -> Answer: ...
-
     def scorer(self, problem: Problem) -> Callable[[Placement], float] | None:
         """What gives the seconds of a placement; None where the problem lacks a `simulator`."""
         simulator = problem.simulator
@@ -145,9 +127,6 @@ class Latency(Objective):
     """One training step of one micro-batch, as the simulator has it under ``single_batch``."""
 
     name = bound_key = "latency"
-
-    def solved_by(self, solvers: Solvers[Answer]) -> Answer:
-        return solvers.latency()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from netsplit.partition.base import Answer, Latency, Loads, Objective, Problem, Solvers
+from netsplit.partition.base import Latency, Loads, Objective, Problem
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.placement.placement import Placement
 from netsplit.settings import ObjectiveName
@@ -22,9 +22,6 @@ class SimulatedIteration(Objective):
 
     name = "simulated"
     scheduled = True
-
-    def solved_by(self, solvers: Solvers[Answer]) -> Answer:
-        return solvers.iteration()
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,6 @@ class MaxLoad(Period):
             send_s=np.asarray((instance.hop_s * sent).sum(axis=0)),
             receive_s=np.asarray((instance.hop_s * received).sum(axis=0)),
         )
-
-    def solved_by(self, solvers: Solvers[Answer]) -> Answer:
-        return solvers.max_load(self.contiguous)
 
 
 def objective_named(name: ObjectiveName, period: Period) -> Objective:

@@ -13,9 +13,8 @@ from itertools import groupby
 
 from netsplit.graph.ir import Node
 from netsplit.partition.base import Problem
-from netsplit.partition.common.layers import Layers
 from netsplit.partition.objectives import MaxLoad
-from netsplit.partition.stage_time import StageTime
+from netsplit.partition.stage_time import Layers, StageTime
 from netsplit.placement.placement import Placement
 
 __all__ = ["recomputed_max_load_s", "recomputed_s", "recomputed_stage_time_s"]

@@ -5,7 +5,9 @@ All bytes are those of `Problem.memory_model`.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from netsplit.tables import nbytes
 __all__ = [
     "atom_needs",
     "check_capacity",
+    "drawn_fills",
     "fill_in_order",
     "infeasible",
     "missing_bytes",
@@ -55,6 +58,18 @@ def fill_in_order(
         held = memory.union(held, load)
         device_of.update(dict.fromkeys(atom, devices[p].name))
     return device_of
+
+
+def drawn_fills(problem: Problem, count: int) -> list[dict[str, str]]:
+    """Contiguous placements: devices in drawn orders, filled to drawn fractions of their capacity."""
+    draw, cluster, fills = random.Random(problem.seed), problem.cluster, []
+    for _ in range(count):
+        devices = draw.sample(cluster.devices, len(cluster.devices))
+        own = replace(problem, cluster=replace(cluster, devices=tuple(devices)))
+        limits = [round(device.capacity_bytes * draw.uniform(0.6, 1.0)) for device in devices]
+        limits[-1] = sum(device.capacity_bytes for device in devices)
+        fills.append(fill_in_order(own, limits))
+    return [each for each in fills if each is not None]
 
 
 def check_capacity(problem: Problem, method: str) -> None:

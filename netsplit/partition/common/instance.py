@@ -6,9 +6,9 @@ Index letters: `v` node (topological order), `u` variable that another node read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from weakref import WeakValueDictionary
 
@@ -17,16 +17,23 @@ from numpy.typing import NDArray
 
 from netsplit import graph as graphs
 from netsplit.compiled import Floats, Ints, Packed
-from netsplit.graph.quotient import Sets, atoms_of, units_of
+from netsplit.graph.quotient import DisjointSets, Sets, atoms_of, units_of
 from netsplit.graph.storage import hands_on
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Stage
 from netsplit.profile.costs import DeviceCosts
 from netsplit.simulate.engine.arrays import DeviceSeconds
 
-__all__ = ["Csr", "DeviceTotals", "Floats", "Instance", "Ints", "Packed"]
-
-_MOST_PLACEMENTS = 100_000
+__all__ = [
+    "Csr",
+    "DeviceTotals",
+    "Floats",
+    "Instance",
+    "Ints",
+    "Packed",
+    "interchangeable",
+    "interchangeable_devices",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,11 +174,6 @@ class Instance:
     @property
     def n(self) -> int:
         return len(self.names)
-
-    @property
-    def enumerable(self) -> bool:
-        """Whether its placements are few enough to be tried one by one."""
-        return len(self.devices) ** len(self.atoms) <= _MOST_PLACEMENTS
 
     @property
     def serial_s(self) -> float:
@@ -398,3 +400,46 @@ def _gradients_back(problem: Problem) -> dict[str, frozenset[str]]:
 def _numbers(names: Sequence[str], sets: Sets) -> Ints:
     number = {name: i for i, together in enumerate(sets) for name in together}
     return np.array([number[name] for name in names], np.int64)
+
+
+def interchangeable(own: Sequence[Hashable], tables: Sequence[NDArray[np.generic]] = ()) -> list[list[int]]:
+    """Sets of devices any two of which may be exchanged, by their first; a device like no other is alone.
+
+    Exchanges compose: where p with q and q with r change nothing, p with r does not either.
+
+    Args:
+        own: [D] all that is known of each device alone.
+        tables: [D, D] each, what is known of pairs of devices.
+    """
+    sets = DisjointSets(len(own))
+    for q in range(len(own)):
+        for p in range(q):
+            first = sets.find(p) == p and own[p] == own[q]
+            if first and all(_alike(table, p, q) for table in tables):
+                sets.merge(p, q)
+                break
+    return sets.sets()
+
+
+def _alike(table: NDArray[np.generic], p: int, q: int) -> bool:
+    """Whether it is the same with p and q exchanged."""
+    swap = np.arange(len(table))
+    swap[[p, q]] = q, p
+    return np.array_equal(table[p], table[q, swap]) and np.array_equal(table[:, p], table[swap, q])
+
+
+def interchangeable_devices(instance: Instance) -> list[list[int]]:
+    """The sets by seconds of all they do, bytes, links, hosts and NICs."""
+    columns, host = np.concatenate((instance.forward_s, instance.backward_s)), instance.device.host
+    paces = [() if n < 0 else tuple(instance.device.nic_per_byte[:, n].tolist()) for n in instance.device.nic]
+    own = [
+        (
+            int(c), columns[:, p].tobytes(), instance.device.slowdown[p].tobytes(),
+            replace(instance.on[p], nodes={}), paces[p],
+        )
+        for p, c in enumerate(instance.capacity)
+    ]  # fmt: skip
+    shared = [(each[:, None] == each) & (each >= 0) for each in (host, instance.device.nic)]
+    return interchangeable(
+        [repr(each) for each in own], (instance.latency_s, instance.seconds_per_byte, *shared)
+    )

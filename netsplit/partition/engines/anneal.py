@@ -6,6 +6,7 @@ atoms that heavy edges join, or a window of the topological order; or it exchang
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -73,15 +74,13 @@ class Annealer:
         """Placements that there are, whether they fit or not."""
         return len(self.instance.devices) ** len(self.instance.atoms)
 
-    def every(self) -> list[Annealed]:
-        """All placements that fit, each in the order of its list schedule, the best first."""
-        results = []
+    def every(self) -> Iterator[Annealed]:
+        """All placements that fit, each in the order of its list schedule."""
         for places in product(range(len(self.instance.devices)), repeat=len(self.instance.atoms)):
             where = np.array(places, np.int64)[self.instance.atom_of]
             if self.instance.fits(where):
                 value_s, order = self.evaluate(where)
-                results.append(Annealed(where, order, value_s))
-        return sorted(results, key=lambda one: one.value_s)
+                yield Annealed(where, order, value_s)
 
     def run(
         self, start: Ints, iterations: int, seed: int, heat: float = 0.03, cold: float = 1e-4

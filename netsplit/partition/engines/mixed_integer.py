@@ -200,17 +200,10 @@ def _keeps(model: LinearModel, values: Floats) -> bool:
 
 def _bound(native: Any, name: str) -> float | None:
     """The engine's best bound, by its own interface, as PICOS has no word for it."""
-
-    def of_mosek() -> float:
-        import mosek
-
-        return float(native.getdouinf(mosek.dinfitem.mio_obj_bound))
-
     known: dict[str, Callable[[], float]] = {
         "gurobi": lambda: native.ObjBound,
         "scip": lambda: native.getDualbound(),
         "cplex": lambda: native.solution.MIP.get_best_objective(),
-        "mosek": of_mosek,
     }
     if name not in known:
         return None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from netsplit.graph.ir import Graph
 from netsplit.partition.common.instance import Csr, Instance, Ints
+from netsplit.placement.exchange import Exchange
+from netsplit.placement.placement import Stage
 from netsplit.placement.priority import topological_priority
 
-__all__ = ["SLIGHT", "Neighbourhood"]
+__all__ = ["SLIGHT", "Neighbourhood", "Scheduled"]
 
 TRIES, TRIES_A_NODE = 400, 20  # moves in vain, one after another, at most, before a climb ends
 SLIGHT = 1e-9  # relative: a difference by rounding
@@ -21,17 +22,16 @@ ORDER = 0.5  # of moves change the order alone
 KEPT = 0.5  # of moves that change devices keep the order
 
 
-class Reached(Protocol):
+@dataclass(frozen=True, eq=False)
+class Scheduled:
     """A placement, the order of its nodes, and what they take."""
 
-    @property
-    def where(self) -> Ints: ...
-
-    @property
-    def order(self) -> Ints: ...
-
-    @property
-    def value_s(self) -> float: ...
+    where: Ints  # [n]
+    order: Ints  # [n]
+    value_s: float
+    source: str
+    stages: tuple[Stage, ...] = ()  # where a stage has replicas
+    exchanges: tuple[Exchange, ...] = ()  # where it was scored
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Neighbourhood:
         self.position = {name: v for v, name in enumerate(self.instance.names)}
 
     def climb(
-        self, current: Reached, tried: Callable[[Ints, Ints], Reached], timely: Callable[[], bool]
+        self, current: Scheduled, tried: Callable[[Ints, Ints], Scheduled], timely: Callable[[], bool]
     ) -> int:
         """Moves from there as long as one of so many gains; how many were drawn.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,15 +17,15 @@ import numpy as np
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.graph.ir import Graph, Node, Variable
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import fill_in_order
+from netsplit.partition.common.capacity import drawn_fills, fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.anneal import Annealed, Annealer
 from netsplit.partition.engines.candidates import Candidate, candidates, order_of
 from netsplit.partition.engines.insertion import StepTasks, schedule_within_memory
-from netsplit.partition.engines.neighbourhood import SLIGHT, Neighbourhood
-from netsplit.partition.partitioner import Partitioner
+from netsplit.partition.engines.neighbourhood import SLIGHT, Neighbourhood, Scheduled
+from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.exchange import Exchange
-from netsplit.placement.placement import Placement, SolverReport, Stage
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.simulate.simulator import ONE_BATCH, Turns
@@ -33,6 +33,7 @@ from netsplit.simulate.simulator import ONE_BATCH, Turns
 __all__ = ["SLIGHT", "Proof", "Scheduled", "Search", "load_kernels"]
 
 log = logging.getLogger(__name__)
+_value_s = attrgetter("value_s")
 
 NODES_A_SECOND = 6.0e6  # visited by annealing on a slow core: its moves are counted, not timed,
 PACED = 30  # unless so many, timed, say that the clock would end them
@@ -67,16 +68,6 @@ def load_kernels() -> None:
 
 def _anneal_once(annealer: Annealer) -> None:
     annealer.run(np.zeros(annealer.instance.n, np.int64), 0, seed=0)
-
-
-@dataclass(frozen=True, eq=False)
-class Scheduled:
-    where: Ints  # [n]
-    order: Ints  # [n]
-    value_s: float
-    source: str
-    stages: tuple[Stage, ...] = ()  # where a stage has replicas
-    exchanges: tuple[Exchange, ...] = ()  # where it was scored
 
 
 @dataclass(frozen=True)
@@ -171,7 +162,7 @@ class Search:
             until = self.started + PORTFOLIO * (self.deadline - self.started)
             known = self.portfolio(until)
             few = self.simulated and self.annealer.choices <= EVERY
-            self.results = self.annealer.every() if few else self._anneal(known)
+            self.results = sorted(self.annealer.every(), key=_value_s) if few else self._anneal(known)
             if self.simulated:
                 self._simulate(self.results, LOOKED if few else CLIMBED)
             if prover is not None:
@@ -187,6 +178,24 @@ class Search:
             self.stop()
             self.warm.set()
         return self.best
+
+    def choice(self, answer: Scheduled | None) -> Choice:
+        """The answer for a `Partitioner`.
+
+        Raises:
+            InfeasibleError: there is none.
+        """
+        if answer is None:
+            raise infeasible(self.problem, self.name)
+        return Choice(
+            self.instance.decode(answer.where),
+            {self.instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)},
+            status="feasible",
+            objective_s=answer.value_s,
+            notes={"found_by": answer.source, **self.notes},
+            stages=answer.stages,
+            exchanges=answer.exchanges,
+        )
 
     @property
     def value_s(self) -> float:
@@ -222,7 +231,7 @@ class Search:
             for each in self.results[:SCORED]
             if np.isfinite(each.value_s)
         ]
-        finalists = sorted(self.finalists, key=lambda each: each.value_s)
+        finalists = sorted(self.finalists, key=_value_s)
         best, self.best = self.best, None
         began, scored = time.perf_counter(), 0
         for each in (best, *finalists, *annealed):
@@ -255,13 +264,12 @@ class Search:
         filled = fill_in_order(self.problem, self.instance.capacity.tolist())
         if filled is not None:  # whatever the clock does, there is an answer
             where = self.instance.encode(filled)
-            self._tried(where, self._order(where), "an in-order fill")
+            self._tried(where, self.annealer.evaluate(where)[1], "an in-order fill")
         known = self.problem.known
         if known is not None and known.rewrites == self.problem.graph.rewrites:
             where = self.instance.encode(known.device_of)
-            self.offer(
-                Scheduled(where, order_of(self.instance, known), self._value_of(known), "an earlier plan")
-            )
+            order = order_of(self.instance, known)
+            self.offer(Scheduled(where, order, self._value_of(known), "an earlier plan"))
         left_out: dict[str, str] = {}
         for each in candidates(
             self.problem, self.instance, self.methods, self._value_of, until, left_out, patience
@@ -289,7 +297,9 @@ class Search:
         ranked = sorted(starts, key=lambda each: (not each.fits, each.value_s, each.method))
         places = list({each.where.tobytes(): each.where for each in ranked}.values())
         places = places[: max(1, self.starts // 2)]
-        places += self._fills(self.starts - len(places))
+        places += [
+            self.instance.encode(each) for each in drawn_fills(self.problem, self.starts - len(places))
+        ]
         results: list[Annealed] = []
         rounds = self._rounds(len(places)) if places else []
         if places:
@@ -305,9 +315,9 @@ class Search:
             for one in latest:
                 if np.isfinite(one.value_s) and not self.simulated:
                     self.offer(Scheduled(one.where, one.order, one.value_s, "annealing"))
-            latest.sort(key=lambda one: one.value_s)
+            latest.sort(key=_value_s)
             places = [one.where for one in latest]
-            results = sorted([*latest, *results], key=lambda one: one.value_s)
+            results = sorted([*latest, *results], key=_value_s)
             if self.annealer.stop[0]:
                 self.notes["stopped"] = "time"
                 break
@@ -356,20 +366,6 @@ class Search:
                 self.stop()  # before the pool waits for its threads
                 raise
 
-    def _fills(self, count: int) -> list[Ints]:
-        """Contiguous placements: devices in drawn orders, filled to drawn fractions of their capacity."""
-        draw = random.Random(self.problem.seed)
-        cluster, placements = self.problem.cluster, []
-        for _ in range(count):
-            devices = draw.sample(cluster.devices, len(cluster.devices))
-            problem = replace(self.problem, cluster=replace(cluster, devices=tuple(devices)))
-            limits = [round(device.capacity_bytes * draw.uniform(0.6, 1.0)) for device in devices]
-            limits[-1] = sum(device.capacity_bytes for device in devices)
-            filled = fill_in_order(problem, limits)
-            if filled is not None:
-                placements.append(self.instance.encode(filled))
-        return placements
-
     def _simulate(self, results: Sequence[Annealed], climbed: int) -> None:
         """The schedule's own iteration: of what annealing found, and of moves from the best few of it."""
         starts: list[Scheduled] = []
@@ -381,17 +377,16 @@ class Search:
         self.notes["simulated"] = len(starts)
         starts += [] if self.unreplicated is None else [self.unreplicated]
         moves = Neighbourhood(
-            self.problem.graph, self.instance, self.annealer.clusters, self._order, self.problem.seed
-        )
-        starts.sort(key=lambda each: each.value_s)
-        tried = [moves.climb(each, self._moved, lambda: self._may_simulate) for each in starts[:climbed]]
+            self.problem.graph, self.instance, self.annealer.clusters,
+            lambda where: self.annealer.evaluate(where)[1], self.problem.seed,
+        )  # fmt: skip
+
+        def moved(where: Ints, order: Ints) -> Scheduled:
+            return self._tried(where, order, "a simulated move")
+
+        starts.sort(key=_value_s)
+        tried = [moves.climb(each, moved, lambda: self._may_simulate) for each in starts[:climbed]]
         self.notes["simulated_moves"] = sum(tried)
-
-    def _moved(self, where: Ints, order: Ints) -> Scheduled:
-        return self._tried(where, order, "a simulated move")
-
-    def _order(self, where: Ints) -> Ints:
-        return self.annealer.evaluate(where)[1]
 
     def _tried(self, where: Ints, order: Ints, source: str) -> Scheduled:
         tried = Scheduled(where, order, float("inf"), source)

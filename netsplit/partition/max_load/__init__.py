@@ -1,19 +1,19 @@
 """Solvers of `max_load`, the period of a saturated pipeline: the largest load of a device (`Instance.loads`).
 
-Two problems. *Contiguous*: a dynamic programme over ideals, exact (`contiguous`, `ideals`, `stages`).
+Two problems. *Contiguous*: a dynamic programme over ideals, exact (`contiguous`, `chains`).
 *Non-contiguous*: a hypergraph to be divided (`model`), annealed (`annealing`), and bounded by what one device
-can do alone (`bounds`).
+can do alone (`non_contiguous`).
 Sources: Tarnawski et al., NeurIPS 2020; Archer et al., ICML 2024.
 """
 
 from __future__ import annotations
 
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.max_load.answer import MaxLoadAnswer
 from netsplit.partition.max_load.contiguous import solve_contiguous
 from netsplit.partition.max_load.non_contiguous import solve_non_contiguous
+from netsplit.partition.partitioner import Choice
 
-__all__ = ["MaxLoadAnswer", "solve_max_load"]
+__all__ = ["solve_max_load"]
 
 
 def solve_max_load(
@@ -22,7 +22,7 @@ def solve_max_load(
     seed: int = 0,
     contiguous: bool = False,
     gap: float = 1e-4,
-) -> MaxLoadAnswer:
+) -> Choice:
     """The placement of least max load that is found in the time, with a proven lower bound.
 
     Args:

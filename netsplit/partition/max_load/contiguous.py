@@ -12,11 +12,10 @@ import time
 
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
-from netsplit.partition.max_load.ideals import Ideals
+from netsplit.partition.max_load.chains import Ideals, SliceGraph, best_chain
+from netsplit.partition.max_load.model import answer_of
 from netsplit.partition.max_load.non_contiguous import proven_bound
-from netsplit.partition.max_load.slice_graph import SliceGraph
-from netsplit.partition.max_load.stages import best_chain
+from netsplit.partition.partitioner import Choice
 
 __all__ = ["solve_contiguous"]
 
@@ -24,7 +23,7 @@ _IDEALS = 1_000_000  # beyond, the table of the dynamic programme no longer fits
 _ORDERS = 16
 
 
-def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> MaxLoadAnswer:
+def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> Choice:
     """See `max_load.solve_max_load`."""
     started = time.perf_counter()
     deadline = started + 0.95 * time_limit_s
@@ -36,9 +35,8 @@ def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: fl
         return answer_of(instance, exact, float("inf"), gap, "ideals", notes)
     if "ideals" in notes and search.where is None:
         raise infeasible(instance.problem, "max_load")
-    if search.where is None:
-        while search.where is None and time.perf_counter() < deadline:
-            search.step(deadline)
+    while search.where is None and time.perf_counter() < deadline:
+        search.step(deadline)
     if search.where is None:
         raise infeasible(instance.problem, "max_load")
     return _unproven(instance, search, deadline, gap, notes)
@@ -60,7 +58,7 @@ def _exact(search: SliceGraph, deadline: float, notes: dict[str, object]) -> Int
 
 def _unproven(
     instance: Instance, search: SliceGraph, deadline: float, gap: float, notes: dict[str, object]
-) -> MaxLoadAnswer:
+) -> Choice:
     middle = time.perf_counter() + 0.4 * (deadline - time.perf_counter())
     while time.perf_counter() < middle:
         search.step(deadline)

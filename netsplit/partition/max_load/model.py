@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
-from netsplit.partition.common.interchangeable import interchangeable
+from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed, interchangeable
+from netsplit.partition.objectives import MaxLoad
+from netsplit.partition.partitioner import Choice
 
-__all__ = ["Hypergraph", "HypergraphArrays"]
+__all__ = ["Hypergraph", "HypergraphArrays", "answer_of"]
 
 
 class HypergraphArrays(NamedTuple):
@@ -214,3 +215,20 @@ def _transposed(rows: Csr, count: int) -> Csr:
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(rows.items, minlength=count), out=starts[1:])
     return Csr(starts, np.repeat(np.arange(len(rows)), np.diff(rows.starts))[order])
+
+
+def answer_of(
+    instance: Instance, where: Ints, bound_s: float, gap: float, engine: str, notes: dict[str, Any]
+) -> Choice:
+    """The answer with its exact value; "optimal" where the bound is within `gap` of it."""
+    value = float(instance.loads(where).max(initial=0.0))
+    bound = max(0.0, min(bound_s, value))
+    return Choice(
+        instance.decode(where),
+        status="optimal" if value - bound <= gap * value else "feasible",
+        engine=engine,
+        objective_s=value,
+        bound_s=bound,
+        bound_for=MaxLoad.bound_key,
+        notes=notes,
+    )

@@ -7,7 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from netsplit.interruptible import cp_sat_solver, interruptible
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.max_load.annealing import LoadAnnealer
-from netsplit.partition.max_load.answer import MaxLoadAnswer, answer_of
-from netsplit.partition.max_load.model import Hypergraph
-from netsplit.partition.max_load.slice_graph import linear_split
+from netsplit.partition.max_load.chains import SliceGraph
+from netsplit.partition.max_load.model import Hypergraph, answer_of
+from netsplit.partition.partitioner import Choice
 
 if TYPE_CHECKING:
     import highspy
@@ -27,18 +27,44 @@ __all__ = ["proven_bound", "solve_non_contiguous"]
 _UNITS = 1e8  # integer units in the known value: seconds are rounded down, so that the bound holds
 
 
-def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int) -> tuple[float, Ints | None]:
-    """A lower bound of the max load (at most `value`, seconds of a known answer), and a placement [G]."""
+def _placement_model(model: Hypergraph) -> tuple[Any, list[list[Any]]]:
+    """A model of CP-SAT with a Boolean for each group and device, within the memory."""
     from ortools.sat.python import cp_model
 
-    unit = value / _UNITS
     cp = cp_model.CpModel()
-    most = cp.new_int_var(0, int(_UNITS), "most")
     x = [[cp.new_bool_var("") for _ in range(model.devices)] for _ in range(model.count)]
     for g, row in enumerate(x):
         cp.add_exactly_one(row)
         for d in np.flatnonzero(~model.allowed[g]).tolist():
             cp.add(row[d] == 0)
+    for d in range(model.devices) if model.has_memory else ():
+        used = sum(int(size) * x[g][d] for g, size in enumerate(model.state) if size)
+        for h, size in enumerate(model.held_bytes.tolist()):
+            held = cp.new_bool_var("")
+            for g in model.held[h].tolist():
+                cp.add_implication(x[g][d], held)
+            used += size * held
+        cp.add(used <= int(model.capacity[d]))
+    return cp, x
+
+
+def _solved(cp: Any, x: list[list[Any]], time_limit_s: float, seed: int) -> tuple[Any, bool, Ints | None]:
+    """The solver, whether nothing is possible, and [G] devices."""
+    from ortools.sat.python import cp_model
+
+    solver = cp_sat_solver(max(0.01, time_limit_s), seed, 2)
+    status = interruptible(lambda: solver.solve(cp), solver.stop_search)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return solver, status == cp_model.INFEASIBLE, None
+    chosen = np.array([[solver.boolean_value(v) for v in row] for row in x], bool)
+    return solver, False, chosen.argmax(axis=1).astype(np.int64)
+
+
+def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int) -> tuple[float, Ints | None]:
+    """A lower bound of the max load (at most `value`, seconds of a known answer), and a placement [G]."""
+    unit = value / _UNITS
+    cp, x = _placement_model(model)
+    most = cp.new_int_var(0, int(_UNITS), "most")
     for d in range(model.devices):
         terms = [int(model.weight[g, d] / unit) * x[g][d] for g in range(model.count) if model.allowed[g, d]]
         for e in np.flatnonzero(model.hop[:, d] > 0).tolist():
@@ -49,24 +75,9 @@ def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int)
                 cp.add_bool_or(cut, x[first][d].negated(), x[g][d])
             terms.append(int(model.hop[e, d] / unit) * cut)
         cp.add(sum(terms) <= most)
-    if model.has_memory:
-        for d in range(model.devices):
-            used = sum(int(model.state[g]) * x[g][d] for g in range(model.count))
-            for h, size in enumerate(model.held_bytes.tolist()):
-                held = cp.new_bool_var("")
-                cp.add_max_equality(held, [x[g][d] for g in model.held[h].tolist()])
-                used += size * held
-            cp.add(used <= int(model.capacity[d]))
     cp.minimize(most)
-    solver = cp_sat_solver(max(0.01, time_limit_s), seed, 2)
-    status = interruptible(lambda: solver.solve(cp), solver.stop_search)
-    if status == cp_model.INFEASIBLE:
-        return value, None
-    bound = min(value, solver.best_objective_bound * unit)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return max(0.0, bound), None
-    where = np.array([[solver.boolean_value(v) for v in row] for row in x], bool).argmax(axis=1)
-    return max(0.0, bound), where.astype(np.int64)
+    solver, impossible, where = _solved(cp, x, time_limit_s, seed)
+    return value if impossible else max(0.0, min(value, solver.best_objective_bound * unit)), where
 
 
 _INF = np.inf
@@ -166,16 +177,17 @@ def _quiet() -> highspy.Highs:
     return highs
 
 
+_ORDERS = 4  # whose best contiguous split is the start
 _SMALL = 300  # (group, device) pairs that CP-SAT is asked to close
 
 
-def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> MaxLoadAnswer:
+def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> Choice:
     """See `max_load.solve_max_load`."""
     started = time.perf_counter()
     deadline = started + 0.95 * time_limit_s
-    start = linear_split(instance, seed, deadline)
-    if start is None:
-        start = _packed(instance, deadline, seed)
+    split = SliceGraph(instance, seed)
+    split.steps(_ORDERS, deadline)
+    start = _packed(instance, deadline, seed) if split.where is None else split.where
     incumbent = _Incumbent(instance, start)
     incumbent.searching = True
     with ThreadPoolExecutor(1) as pool:
@@ -279,27 +291,9 @@ def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: floa
 
 def _packed(instance: Instance, deadline: float, seed: int) -> Ints:
     """[n] any placement that meets the memory, by CP-SAT."""
-    from ortools.sat.python import cp_model
-
     model = Hypergraph.of(instance)
-    cp = cp_model.CpModel()
-    x = [[cp.new_bool_var("") for _ in range(model.devices)] for _ in range(model.count)]
-    for g, row in enumerate(x):
-        cp.add_exactly_one(row)
-        for d in np.flatnonzero(~model.allowed[g]).tolist():
-            cp.add(row[d] == 0)
-    present = [[cp.new_bool_var("") for _ in range(model.devices)] for _ in range(len(model.held))]
-    for h, row in enumerate(present):
-        for g in model.held[h].tolist():
-            for d in range(model.devices):
-                cp.add_implication(x[g][d], row[d])
-    for d in range(model.devices):
-        state = sum(int(model.state[g]) * x[g][d] for g in range(model.count) if model.state[g])
-        held = sum(int(size) * present[h][d] for h, size in enumerate(model.held_bytes))
-        cp.add(state + held <= int(model.capacity[d]))
-    solver = cp_sat_solver(max(0.1, 0.5 * (deadline - time.perf_counter())), seed, 2)
-    status = interruptible(lambda: solver.solve(cp), solver.stop_search)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    limit_s = max(0.1, 0.5 * (deadline - time.perf_counter()))
+    where = _solved(*_placement_model(model), limit_s, seed)[2]
+    if where is None:
         raise infeasible(instance.problem, "max_load")
-    where = np.array([[solver.boolean_value(v) for v in row] for row in x]).argmax(axis=1)
-    return model.nodes(where.astype(np.int64))
+    return model.nodes(where)

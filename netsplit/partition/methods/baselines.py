@@ -13,7 +13,7 @@ from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.methods.baechi.m_topo import footprints
+from netsplit.partition.methods.baechi.baechi import footprints
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Stage
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.partition import Dpos, Problem
 from netsplit.partition.common.homes import MUCH, devices_of_nodes, linked_groups
-from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.interchangeable import interchangeable
+from netsplit.partition.common.instance import Instance, interchangeable
 from netsplit.partition.methods.dpos import fifo_starts
 from netsplit.placement.priority import topological_priority
 from netsplit.planning.verify import verify

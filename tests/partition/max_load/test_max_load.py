@@ -10,7 +10,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.max_load import solve_max_load
-from netsplit.partition.max_load.ideals import Order
+from netsplit.partition.max_load.chains import Order
 from netsplit.partition.max_load.model import Hypergraph
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.examples import tried
@@ -76,10 +76,12 @@ def check(problem: Problem, contiguous: bool) -> None:
         return
     best = min(plain_load(instance, where) for where in fitting)
     answer = solve_max_load(instance, 5.0, contiguous=contiguous, gap=1e-6)
-    assert tuple(answer.where) in fitting
-    assert answer.value_s == float(instance.loads(answer.where).max())
-    assert answer.value_s == pytest.approx(plain_load(instance, tuple(answer.where)), rel=1e-9)
-    assert answer.value_s == pytest.approx(best, rel=1e-6, abs=1e-12)
+    where = instance.encode(answer.device_of)
+    assert tuple(where) in fitting
+    assert answer.objective_s == float(instance.loads(where).max())
+    assert answer.objective_s == pytest.approx(plain_load(instance, tuple(where)), rel=1e-9)
+    assert answer.objective_s == pytest.approx(best, rel=1e-6, abs=1e-12)
+    assert answer.bound_s is not None
     assert answer.bound_s <= best * (1 + 1e-9)
     if answer.status == "optimal":
         assert answer.bound_s == pytest.approx(best, rel=2e-6, abs=1e-12)

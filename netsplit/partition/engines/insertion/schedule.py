@@ -6,6 +6,7 @@ The model is the scheduling literature's: a device does one task at a time, a me
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,22 +14,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.compiled import compiled, inner
+from netsplit.errors import TimeLimitError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints, Packed
-from netsplit.partition.common.placing_clock import PlacingClock
-from netsplit.partition.engines.insertion.room import Room, RoomArrays, take_room
-from netsplit.partition.engines.insertion.tasks import StepTasks
+from netsplit.partition.engines.insertion.tasks import Room, RoomArrays, StepTasks, take_room
 
 __all__ = [
     "Chooser",
     "PartialSchedule",
+    "PlacingClock",
     "book_slot",
     "earliest_slot",
     "schedule_placed",
     "schedule_within_memory",
     "slots_of",
 ]
+
+
+_SHORTEST_S = 2.0  # below it a limit is for methods that search
+_LOOKS = 64  # nodes between two looks at the time
+
+
+class PlacingClock:
+    """The time limit of methods that decide node by node and have no answer until all are placed."""
+
+    def __init__(self, problem: Problem, method: str) -> None:
+        self.method, self.nodes, self.placed = method, len(problem.graph), 0
+        self.limit_s = problem.time_limit_s and max(problem.time_limit_s, _SHORTEST_S)
+        self.began = time.perf_counter()
+
+    def tick(self, nodes: int = 1) -> None:
+        """Count so many nodes more.
+
+        Raises:
+            TimeLimitError: the time is over.
+        """
+        looks = self.placed // _LOOKS
+        self.placed += nodes
+        if self.limit_s is None or self.placed // _LOOKS == looks:
+            return
+        if time.perf_counter() > self.began + self.limit_s:
+            raise TimeLimitError(
+                f"{self.method} places node by node, and in {self.limit_s:g} s has come to {self.placed} of "
+                f"{self.nodes}: give it more time, or take auto, which keeps to its own."
+            )
 
 
 class Slots(NamedTuple):

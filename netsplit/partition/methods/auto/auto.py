@@ -21,26 +21,27 @@ from netsplit.graph.storage import gives_sparse_gradients, storage_of
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.common.capacity import check_capacity, infeasible
+from netsplit.partition.common.capacity import check_capacity
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.search import Scheduled, Search
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.auto.in_parts import whole_or_in_parts
 from netsplit.partition.methods.auto.large import FAST_METHODS, LARGE, large_answer
+from netsplit.partition.methods.baechi.baechi import MTopo
 from netsplit.partition.methods.baechi.m_etf import MEtf
 from netsplit.partition.methods.baechi.m_sct import MSct
-from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.baselines import Ddp, Layerwise, RoundRobin, Single
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.exact.netsplit_exact import completely_modelled, solve_latency
 from netsplit.partition.methods.heft import Heft
-from netsplit.partition.methods.pesto.pesto import Pesto
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
-from netsplit.partition.methods.pipedream.pipedream import PipeDream, best_stages
-from netsplit.partition.methods.thesis.netsplit import NetSplit
+from netsplit.partition.methods.pipedream.best_stages import best_stages
+from netsplit.partition.methods.pipedream.pipedream import PipeDream
+from netsplit.partition.methods.thesis.netsplit import NetSplit, Pesto
 from netsplit.partition.objectives import Period
 from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.stage_time import StageTime
 
 __all__ = ["Auto", "replicable"]
 
@@ -152,63 +153,30 @@ class Auto(Partitioner):
         return _portfolio(problem, Instance.of(problem))
 
     def choose(self, problem: Problem) -> Choice:
-        deadline = time.perf_counter() + (1 - RESERVE) * (problem.time_limit_s or self.time_limit_s)
-        cuts = self.cuts_operators(problem)
-        return problem.objective.solved_by(_AutoSolvers(problem, self.starts, deadline, cuts, self.algebra))
+        objective, limit_s = problem.objective, (1 - RESERVE) * (problem.time_limit_s or self.time_limit_s)
+        if isinstance(objective, StageTime):
+            return replace(best_stages(problem, limit_s), bound_for=objective.bound_key)
+        if isinstance(objective, Period):
+            return _proven(solve_max_load(Instance.of(problem), limit_s, problem.seed, objective.contiguous))
 
+        def of_whole(own: Problem, until: float) -> Choice:
+            check_capacity(own, self.name)
+            return self._searched(own, until)
 
-@dataclass(frozen=True)
-class _AutoSolvers:
-    problem: Problem
-    starts: int
-    deadline: float
-    cuts: bool = False  # operators may be in parts
-    algebra: bool = False
+        deadline = time.perf_counter() + limit_s
+        if self.cuts_operators(problem):
+            return whole_or_in_parts(problem, self.starts, deadline, of_whole, self.algebra)
+        return of_whole(problem, deadline)
 
-    def latency(self) -> Choice:
-        return self._answered(simulated=False)
-
-    def iteration(self) -> Choice:
-        return self._answered(simulated=True)
-
-    def max_load(self, contiguous: bool) -> Choice:
-        instance = Instance.of(self.problem)
-        left_s = self.deadline - time.perf_counter()
-        return _proven(solve_max_load(instance, left_s, self.problem.seed, contiguous).choice(instance))
-
-    def stage_time(self, contiguous: bool) -> Choice:
-        choice = best_stages(self.problem, self.deadline - time.perf_counter())
-        return replace(choice, bound_for=self.problem.objective.bound_key)
-
-    def _answered(self, simulated: bool) -> Choice:
-        def of_whole(problem: Problem, until: float) -> Choice:
-            check_capacity(problem, Auto.name)
-            return replace(self, problem=problem, deadline=until)._searched(simulated)
-
-        if self.cuts:
-            return whole_or_in_parts(self.problem, self.starts, self.deadline, of_whole, self.algebra)
-        return of_whole(self.problem, self.deadline)
-
-    def _searched(self, simulated: bool) -> Choice:
-        if len(self.problem.graph) > LARGE:
-            return large_answer(self.problem, self.starts, self.deadline, simulated)
-        methods = _portfolio(self.problem, Instance.of(self.problem))
-        search = Search(self.problem, self.starts, self.deadline, methods, Auto.name, simulated)
+    def _searched(self, problem: Problem, deadline: float) -> Choice:
+        simulated = problem.objective.scheduled
+        if len(problem.graph) > LARGE:
+            return large_answer(problem, self.starts, deadline, simulated)
+        methods = _portfolio(problem, Instance.of(problem))
+        search = Search(problem, self.starts, deadline, methods, self.name, simulated)
         search.compile()
         prover = None if search.simulated else Prover(search)
-        answer = search.run(prover)
-        if answer is None:
-            raise infeasible(self.problem, Auto.name)
-        names = search.instance.names
-        choice = Choice(
-            search.instance.decode(answer.where),
-            {names[int(v)]: float(i) for i, v in enumerate(answer.order)},
-            status="feasible",
-            objective_s=answer.value_s,
-            notes={"found_by": answer.source, **search.notes},
-            stages=answer.stages,
-            exchanges=answer.exchanges,
-        )
+        choice = search.choice(search.run(prover))
         if prover is None:
             return choice
         notes = {**choice.notes, **prover.notes}

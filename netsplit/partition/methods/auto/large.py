@@ -21,11 +21,10 @@ from netsplit.graph.ir import Graph, Node
 from netsplit.graph.order import topological_order
 from netsplit.graph.quotient import strong_components, successors
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.search import Search
+from netsplit.partition.methods.baechi.baechi import MTopo
 from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.baechi.m_topo import MTopo
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.baselines import Layerwise, RoundRobin, Single
 from netsplit.partition.methods.dpos import Dpos
@@ -307,18 +306,7 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
     now = time.perf_counter()
     _search_groups(search, starts, now + GROUPED * (began + COARSELY * limit_s - now))
     _refine(search)
-    answer = search.best
-    if answer is None:
-        raise infeasible(problem, "auto")
-    names = search.instance.names
-    return Choice(
-        search.instance.decode(answer.where),
-        {names[int(v)]: float(i) for i, v in enumerate(answer.order)},
-        status="feasible",
-        objective_s=answer.value_s,
-        notes={"found_by": answer.source, **search.notes},
-        stages=answer.stages,
-    )
+    return search.choice(search.best)
 
 
 def most_instructions(instance: Instance, where: Ints, microbatches: int) -> int:

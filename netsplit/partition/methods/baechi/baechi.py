@@ -1,7 +1,7 @@
-"""What Baechi's m-ETF and m-SCT share: integer time, order, memory, and the authors' own makespan.
+"""`m_topo`, and what Baechi's m-ETF and m-SCT share: integer time, order, memory, the authors' own makespan.
 
 Source: Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs", SoCC 2020, with the
-authors' code (github beomyeol/baechi: placer/device.py, placer_utils.py, virtual_scheduler.py).
+authors' code (github beomyeol/baechi: placer/device.py, placer_utils.py, virtual_scheduler.py, m_topo.py).
 Time is counted in whole ticks, a microsecond in their code, and every operator takes one at least.
 
 Their values on PipeDream's graphs are those of ``read_workload(path, inputs="profiled").problem(cluster,
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -25,17 +25,19 @@ from numpy.typing import NDArray
 from netsplit.graph.ir import Graph
 from netsplit.graph.order import topological_order
 from netsplit.partition.base import Problem
+from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.engines.insertion.room import Room
+from netsplit.partition.engines.insertion.tasks import Room
+from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = [
     "BaechiMemory",
     "BaechiProblem",
     "Edge",
+    "MTopo",
     "Memory",
     "Times",
-    "authors_makespan_s",
-    "breadth_first",
+    "even_level",
     "footprints",
     "memory_for",
     "receive",
@@ -43,7 +45,8 @@ __all__ = [
 ]
 
 Times = Literal["forward", "training"]
-BaechiMemory = Literal["static", "kept", "freed"]
+BaechiMemory = Literal["static", "kept"]
+TopoOrder = Literal["captured", "breadth_first"]
 
 Edge = tuple[int, int, tuple[int, ...]]  # producer, consumer, the variables that pass
 
@@ -159,19 +162,12 @@ def receive(
     return ready
 
 
-def authors_makespan_s(
-    problem: Problem, device_of: Mapping[str, str], times: Times = "forward", tick_s: float = 1e-6
-) -> float:
+def virtual_makespan_s(tasks: BaechiProblem, device_of: Mapping[str, str]) -> float:
     """Seconds of a placement in the authors' VirtualScheduler, which `reference.json` quotes.
 
     The operator that was ready first runs first, and its outputs are sent as soon as it is done,
     consumer by consumer. Not the time of this project's simulator.
     """
-    return virtual_makespan_s(BaechiProblem.of(problem, times, tick_s), device_of)
-
-
-def virtual_makespan_s(tasks: BaechiProblem, device_of: Mapping[str, str]) -> float:
-    """`authors_makespan_s` of tasks that were made before."""
     where = tasks.instance.encode(device_of).tolist()
     free_at, channel = [0] * tasks.devices, [0] * tasks.devices
     arrived: list[dict[int, int]] = [{} for _ in range(tasks.devices)]
@@ -253,41 +249,114 @@ class StaticMemory(Memory):
 
 
 class AuthorsMemory(Memory):
-    """The authors' accounting (m_etf.py, ETFDevice): an operator's own bytes, from when it runs.
+    """The authors' accounting (m_etf.py, ETFDevice): an operator's own bytes, from when it runs, for good.
 
-    It fits where its state and outputs do; a colocation set that has no device, where also the bytes
-    that it keeps for good do. Outputs are freed, unless kept, when all successors have run. Nothing is
-    put aside for a set's later members.
+    It fits where these do; a colocation set that has no device, where all of its bytes do. Nothing is put
+    aside for a set's later members.
     """
 
-    def __init__(self, tasks: BaechiProblem, capacity: Ints, keep_outputs: bool) -> None:
+    def __init__(self, tasks: BaechiProblem, capacity: Ints) -> None:
         self.left = capacity.copy()
         self._own = np.array(list(footprints(tasks.instance.problem).values()), np.int64)  # [n]
-        self._lasting = self._own if keep_outputs else tasks.instance.state_bytes
         atoms = np.zeros(len(tasks.instance.atoms), np.int64)
-        np.add.at(atoms, tasks.instance.atom_of, self._lasting)
+        np.add.at(atoms, tasks.instance.atom_of, self._own)
         self._set_bytes = atoms[tasks.instance.atom_of]
-        self._inward = tasks.inward
-        self._readers = [len(edges) for edges in tasks.outward]
 
     def placeable(self, nodes: Ints, placed: NDArray[np.bool_], asked: Ints) -> NDArray[np.bool_]:
-        return np.asarray(self._required(nodes, placed)[:, None] <= self.left[asked])
+        return np.asarray(
+            np.where(placed, self._own[nodes], self._set_bytes[nodes])[:, None] <= self.left[asked]
+        )
 
     def run(self, v: int, where: Ints) -> None:
         self.left[where[v]] -= self._own[v]
-        for i, _, _ in self._inward[v]:
-            self._readers[i] -= 1
-            if not self._readers[i]:
-                self.left[where[i]] += self._own[i] - self._lasting[i]
 
     def missing(self, v: int, placed: bool) -> Ints:
-        return np.asarray(self._required(np.array([v]), np.array([placed]))[0] - self.left)
-
-    def _required(self, nodes: Ints, placed: NDArray[np.bool_]) -> Ints:
-        return np.maximum(self._own[nodes], np.where(placed, 0, self._set_bytes[nodes]))
+        return np.asarray((self._own if placed else self._set_bytes)[v] - self.left)
 
 
-def memory_for(tasks: BaechiProblem, rule: BaechiMemory, capacity: Ints) -> Memory:
-    if rule == "static":
-        return StaticMemory(tasks, capacity)
-    return AuthorsMemory(tasks, capacity, keep_outputs=rule == "kept")
+def memory_for(tasks: BaechiProblem, rule: BaechiMemory) -> Memory:
+    kind = StaticMemory if rule == "static" else AuthorsMemory
+    return kind(tasks, tasks.instance.capacity)
+
+
+@dataclass(frozen=True)
+class MTopo(Partitioner):
+    """`m_topo`: place atoms in topological order; go to the next device, for good, when one does not fit.
+
+    Sources: Baechi (github beomyeol/baechi, placer/m_topo.py); NetSplit thesis, section 6.2.1.
+
+    Baechi's cap of every device is ``floor(total / devices) + largest node``, where a node's bytes
+    are its footprint. A node fits if ``used + its bytes <= cap``; a colocated set is placed whole at
+    its first node, and fits if ``used + its bytes < cap``. Baechi tests the cap alone, and its variant
+    for devices of unequal memory tests the real limit in place of the cap. Here both must hold:
+
+    - (5-18) within the device's capacity, copies of received variables included;
+    - the footprints within ``floor(level) + largest node``, where `level` is an even part of the
+      total, except that no device's part is more than its capacity. With roomy devices it is Baechi's.
+
+    Where that leaves atoms over, as large colocated sets may, only the capacity is tested, as in
+    Baechi's variant, and the report's notes say ``cap: capacity``.
+
+    Baechi's order is `breadth_first`; `captured` is the order in which the model runs, which keeps
+    branches together. The report's objective is the seconds of the forward computations in the authors'
+    VirtualScheduler.
+    """
+
+    order: TopoOrder = "captured"
+
+    name = "m_topo"
+    optimises = "nothing: an even part of the memory"
+
+    def __post_init__(self) -> None:
+        self.require_choice("order", TopoOrder)
+
+    def choose(self, problem: Problem) -> Choice:
+        capacities = [device.capacity_bytes for device in problem.cluster.devices]
+        sizes = footprints(problem)
+        cap = even_level(sum(sizes.values()), capacities) + max(sizes.values(), default=0)
+        used = [0] * len(capacities)
+
+        def within_cap(p: int, atom: tuple[str, ...]) -> bool:
+            grown = used[p] + sum(sizes[name] for name in atom)
+            fits = grown <= cap if len(atom) == 1 else grown < cap
+            if fits:
+                used[p] = grown
+            return fits
+
+        ordered = problem if self.order == "captured" else _breadth_first(problem)
+        notes: dict[str, int | str] = {"cap_bytes": cap}
+        device_of = fill_in_order(ordered, capacities, within_cap)
+        if device_of is None:
+            notes = {"cap": "capacity"}
+            device_of = fill_in_order(ordered, capacities)
+        if device_of is None and ordered is not problem:
+            notes = {"cap": "capacity", "order": "captured"}
+            device_of = fill_in_order(problem, capacities)
+        if device_of is None:
+            raise infeasible(problem, self.name)
+        return Choice(
+            device_of, objective_s=virtual_makespan_s(BaechiProblem.of(problem), device_of), notes=notes
+        )
+
+
+def _breadth_first(problem: Problem) -> Problem:
+    """The same problem with the nodes of its graph in the authors' topological order."""
+    graph = problem.graph
+    nodes = {name: graph.nodes[name] for name in breadth_first(graph)}
+    return replace(problem, graph=replace(graph, nodes=nodes))
+
+
+def even_level(total: int, capacities: Sequence[int]) -> int:
+    """The least level, rounded down, at which ``sum of min(level, capacity)`` reaches `total`.
+
+    With equal capacities that is ``total // devices``. Smaller devices are filled, the others share
+    the rest evenly. If all capacities together are too small, the largest of them.
+    """
+    left = total
+    ascending = sorted(capacities)
+    for i, capacity in enumerate(ascending):
+        level = left // (len(ascending) - i)
+        if level <= capacity:
+            return level
+        left -= capacity
+    return ascending[-1]

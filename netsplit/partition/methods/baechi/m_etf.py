@@ -15,15 +15,13 @@ import numpy as np
 from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.partition.common.instance import Csr, Ints
-from netsplit.partition.common.interchangeable import interchangeable_devices
-from netsplit.partition.common.placing_clock import PlacingClock
+from netsplit.partition.common.instance import Csr, Ints, interchangeable_devices
+from netsplit.partition.engines.insertion.schedule import PlacingClock
 from netsplit.partition.methods.baechi.baechi import (
     BaechiMemory,
     BaechiProblem,
     Memory,
     Times,
-    footprints,
     memory_for,
     receive,
     virtual_makespan_s,
@@ -113,12 +111,16 @@ class EtfLoop:
         row = bisect_left(self.ready, rank)
         return row if row < len(self.ready) and self.ready[row] == rank else -1
 
-    def stuck(self) -> tuple[int, int, int]:
-        """A node that had no room, the device where least is missing for it, and those bytes."""
+    def why_stuck(self) -> str:
+        """A node that had no room, and what is missing for it on the device where that is least."""
         v = int(self._node_at[self.ready[0]])
         missing = self.memory.missing(v, bool(self.where[v] >= 0))
         q = int(self.where[v]) if self.where[v] >= 0 else int(missing.argmin())
-        return v, q, int(missing[q])
+        instance, ran, lacking = self.tasks.instance, int(self.ran.sum()), read_bytes(int(missing[q]))
+        return (
+            f"it never revises a choice and, after {ran} of {instance.n} nodes, cannot place "
+            f"'{instance.names[v]}': {lacking} are missing on device '{instance.devices[q]}'"
+        )
 
     def _finish(self, now: int) -> None:
         for q, v in enumerate(self._running):
@@ -255,9 +257,8 @@ class MEtf(Partitioner):
     computations (`times` "forward") or of a whole step ("training").
 
     `memory` "static" heeds (5-18): a device holds the states of its nodes and every variable that they
-    touch. "kept" and "freed" are the authors' test, `capacity` for the bytes that operators make: "freed"
-    frees an output when its readers have run, as the released code does, and "kept" never does, which is
-    how the reference values were made. With these two, (5-18) may be exceeded.
+    touch. "kept" is the authors' test, `capacity` for the bytes that operators make, as the reference values
+    were made. With it (5-18) may be exceeded.
     """
 
     times: Times = "forward"
@@ -273,73 +274,20 @@ class MEtf(Partitioner):
         self.require("tick_s", 0 < self.tick_s < float("inf"), "seconds above 0, as 1e-6")
         object.__setattr__(self, "respects_capacity", self.memory == "static")
 
-    def check(self, problem: Problem) -> None:
-        """Nothing: its own error names capacities with which the method, which never revises, succeeds."""
-
     def choose(self, problem: Problem) -> Choice:
         tasks = BaechiProblem.of(problem, self.times, self.tick_s)
         notes: dict[str, Any] = {}
-        guide = self.guide(tasks, notes)
-        loop = self.loop(tasks, tasks.instance.capacity, guide)
+        loop = self.loop(tasks, notes)
         if not loop.run(PlacingClock(problem, self.name)):
-            raise self._infeasible(problem, tasks, loop, guide)
+            raise InfeasibleError(
+                f"{self.name} finds no placement that fits on cluster '{problem.cluster.name}': "
+                f"{loop.why_stuck()}; take devices of more capacity, or a partitioner that packs, as auto."
+            )
         device_of = tasks.instance.decode(loop.where)
         start = dict(zip(tasks.instance.names, loop.start.tolist(), strict=True))
         notes["own_estimate_s"] = int(loop.end.max(initial=0)) * self.tick_s
         return Choice(device_of, start, objective_s=virtual_makespan_s(tasks, device_of), notes=notes)
 
-    def guide(self, tasks: BaechiProblem, notes: dict[str, Any]) -> Ints | None:
-        """What the loop is told beforehand; numbers worth recording go to `notes`."""
-        return None
-
-    def loop(self, tasks: BaechiProblem, capacity: Ints, guide: Ints | None) -> EtfLoop:
-        return EtfLoop(tasks, memory_for(tasks, self.memory, capacity))
-
-    def _infeasible(
-        self, problem: Problem, tasks: BaechiProblem, stuck: EtfLoop, guide: Ints | None
-    ) -> InfeasibleError:
-        """What is missing, and a capacity with which this method does succeed, which was tried."""
-        capacity, names = tasks.instance.capacity, tasks.instance.names
-        if self.memory == "static":
-            required = problem.memory_model.total_bytes
-        else:
-            required = sum(footprints(problem).values())
-        v, q, missing = stuck.stuck()
-        total = int(capacity.sum())
-        if required > total:
-            reason = (
-                f"the model needs at least {read_bytes(required)} and all devices together have"
-                f" {read_bytes(total)}: {read_bytes(required - total)} are missing in total"
-            )
-        else:
-            reason = (
-                f"the method never revises a choice and, after {int(stuck.ran.sum())} of {tasks.n} nodes,"
-                f" cannot place '{names[v]}': on device '{tasks.instance.devices[q]}'"
-                f" {read_bytes(missing)} are missing there"
-            )
-        rise = self._enough(tasks, guide, required)
-        if len(set(capacity.tolist())) == 1:
-            cure = f"a capacity of {read_bytes(int(capacity[0]) + rise, True)} on each device is enough"
-        else:
-            cure = f"{read_bytes(rise, True)} more on each device is enough"
-        return InfeasibleError(
-            f"{self.name} finds no placement that fits on cluster '{problem.cluster.name}', as {reason};"
-            f" {cure} (or use more devices, or a partitioner that packs, as auto)."
-        )
-
-    def _enough(self, tasks: BaechiProblem, guide: Ints | None, required: int) -> int:
-        """A common rise of the capacities with which the method succeeds, to a hundredth of `required`. Few
-        runs rather than the least rise: the user waits for an error."""
-        capacity = tasks.instance.capacity
-        step = max(1, required // 100)
-        low, most = 0, max(1, required - int(capacity.min()))  # with `most` every device takes everything
-        high = min(most, max(step, -int((capacity.sum() - required) // len(capacity))))
-        while high < most and not self.loop(tasks, capacity + high, guide).run():
-            low, high = high, min(most, 2 * high)
-        while high - low > step:
-            rise = (low + high) // 2
-            if self.loop(tasks, capacity + rise, guide).run():
-                high = rise
-            else:
-                low = rise
-        return high
+    def loop(self, tasks: BaechiProblem, notes: dict[str, Any]) -> EtfLoop:
+        """What places the operators; numbers worth recording go to `notes`."""
+        return EtfLoop(tasks, memory_for(tasks, self.memory))

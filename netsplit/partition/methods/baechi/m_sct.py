@@ -8,25 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from netsplit.partition.common.instance import Floats, Ints
+from netsplit.partition.engines.rows import LinearModel
 from netsplit.partition.methods.baechi.baechi import BaechiProblem, Memory, memory_for
 from netsplit.partition.methods.baechi.m_etf import NEVER, EtfLoop, MEtf
 
 __all__ = ["MSct", "SctLoop", "assign", "favourite_lp", "favourites"]
 
-LpSolver = Literal["auto", "highs", "cvxopt"]
 
-# HiGHS took 1.9 s at 15,000 edges, cvxopt 3.0 s; at 34,000 over 30 s, cvxopt 14 s. Where 2,000 of 4,000
-# edges meet in one node, the normal equations of cvxopt fill up: nearly a minute, HiGHS 0.1 s.
-_AUTO_EDGES = 20_000
-_AUTO_DEGREE = 100
-
-
-def favourites(tasks: BaechiProblem, threshold: float, solver: LpSolver = "auto") -> tuple[Ints, float]:
+def favourites(tasks: BaechiProblem, threshold: float) -> tuple[Ints, float]:
     """[n] the favourite child of every node, -1 for none; and the relaxed makespan in ticks."""
     compute = tasks.compute.mean(axis=1)
     pairs = max(1, tasks.devices * (tasks.devices - 1))
@@ -35,14 +29,12 @@ def favourites(tasks: BaechiProblem, threshold: float, solver: LpSolver = "auto"
     cost = np.array([hop[list(variables)].sum() for _, _, variables in tasks.edges])
     if not ends:
         return np.full(tasks.n, -1, np.int64), float(compute.max(initial=0.0))
-    x, makespan = favourite_lp(compute, ends, cost, solver)
+    x, makespan = favourite_lp(compute, ends, cost)
     return assign(tasks.n, ends, x < threshold), makespan
 
 
-def favourite_lp(
-    compute: Floats, ends: Sequence[tuple[int, int]], cost: Floats, solver: LpSolver = "auto"
-) -> tuple[Floats, float]:
-    """Minimise the makespan w on as many devices as one likes.
+def favourite_lp(compute: Floats, ends: Sequence[tuple[int, int]], cost: Floats) -> tuple[Floats, float]:
+    """Minimise the makespan w on as many devices as one likes, at a corner of the optima, as Mosek does.
 
     Of every node one child at most, and of every child one parent at most, is spared its transfer::
 
@@ -55,96 +47,47 @@ def favourite_lp(
         compute: [n] p, above zero, in any unit.
         ends: [e] producer and consumer of every edge, which together make a DAG.
         cost: [e] c, in the same unit.
-        solver: ``highs`` is an interior point followed by crossover to a corner of the optima, which is
-            what the authors take from Mosek. ``cvxopt`` stays inside them. ``auto`` is the first, but the
-            second beyond 20,000 edges of which no more than 100 meet in a node.
 
     Returns:
         [e] x, 0 for a favourite child; and w.
     """
+    import highspy
+    from scipy.sparse import coo_array
+
     unit = max(1.0, float(np.max(compute, initial=0.0)), float(np.max(cost, initial=0.0)))
-    rows = _SparseRows.of(compute / unit, np.array(ends, np.int64).reshape(-1, 2), cost / unit)
-    large = solver == "auto" and len(ends) > _AUTO_EDGES and np.bincount(np.ravel(ends)).max() <= _AUTO_DEGREE
-    values = rows.by_cvxopt() if large or solver == "cvxopt" else rows.by_highs()
-    return values[: len(ends)], float(values[-1]) * unit
-
-
-@dataclass(frozen=True, eq=False)
-class _SparseRows:
-    """Rows ``A v <= upper`` over v = (x of the e edges, s of the n nodes, w), by their entries."""
-
-    edges: int
-    columns: int
-    row: Ints
-    column: Ints
-    value: Floats
-    upper: Floats
-
-    @classmethod
-    def of(cls, compute: Floats, ends: Ints, cost: Floats) -> _SparseRows:
-        n, e = len(compute), len(ends)
-        source, target = ends.T
-        edge, node = np.arange(e), np.arange(n)
-        one = np.ones(e)
-        entries = [
-            (edge, edge, cost),
-            (edge, e + source, one),
-            (edge, e + target, -one),
-            (e + source, edge, -one),
-            (e + n + target, edge, -one),
-            (e + 2 * n + node, e + node, np.ones(n)),
-            (e + 2 * n + node, np.full(n, e + n), -np.ones(n)),
-        ]
-        degrees = np.concatenate([np.bincount(source, minlength=n), np.bincount(target, minlength=n)])
-        row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
-        return cls(
-            e, e + n + 1, row, column, value, np.concatenate([-compute[source], 1.0 - degrees, -compute])
-        )
-
-    def by_cvxopt(self) -> Floats:
-        import cvxopt
-
-        e, rows = self.edges, len(self.upper)
-        bounded = np.arange(self.columns - 1)  # x and s from 0; w is above all of them
-        row = np.concatenate([self.row, rows + bounded, rows + len(bounded) + np.arange(e)])
-        column = np.concatenate([self.column, bounded, np.arange(e)])
-        value = np.concatenate([self.value, -np.ones(len(bounded)), np.ones(e)])
-        upper = np.concatenate([self.upper, np.zeros(len(bounded)), np.ones(e)])
-        solution = cvxopt.solvers.lp(
-            cvxopt.matrix(np.append(np.zeros(self.columns - 1), 1.0)),
-            cvxopt.spmatrix(value, row, column, (len(upper), self.columns)),
-            cvxopt.matrix(upper),
-            options={"show_progress": False},
-        )
-        return np.array(solution["x"], float).ravel()
-
-    def by_highs(self) -> Floats:
-        import highspy
-
-        infinity = highspy.kHighsInf
-        order = np.argsort(self.column, kind="stable")
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = self.columns, len(self.upper)
-        lp.col_cost_ = np.append(np.zeros(self.columns - 1), 1.0)
-        lp.col_lower_ = np.zeros(self.columns)
-        lp.col_upper_ = np.where(np.arange(self.columns) < self.edges, 1.0, infinity)
-        lp.row_lower_ = np.full(len(self.upper), -infinity)
-        lp.row_upper_ = self.upper
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        lp.a_matrix_.start_ = np.searchsorted(self.column[order], np.arange(self.columns + 1)).astype(
-            np.int32
-        )
-        lp.a_matrix_.index_ = self.row[order].astype(np.int32)
-        lp.a_matrix_.value_ = self.value[order]
-        engine = highspy.Highs()
-        engine.setOptionValue("output_flag", False)
-        engine.passModel(lp)
-        for solver in ("ipm", "simplex"):  # the interior point may fail on badly scaled numbers
-            engine.setOptionValue("solver", solver)
-            engine.run()
-            if engine.getModelStatus() == highspy.HighsModelStatus.kOptimal:
-                break
-        return np.array(engine.getSolution().col_value, float)
+    n, e, seconds = len(compute), len(ends), compute / unit
+    source, target = np.array(ends, np.int64).reshape(-1, 2).T
+    edge, node, one = np.arange(e), np.arange(n), np.ones(e)
+    columns = e + n + 1  # x, s, w
+    entries = [
+        (edge, edge, cost / unit),
+        (edge, e + source, one),
+        (edge, e + target, -one),
+        (e + source, edge, -one),
+        (e + n + target, edge, -one),
+        (e + 2 * n + node, e + node, np.ones(n)),
+        (e + 2 * n + node, np.full(n, e + n), -np.ones(n)),
+    ]
+    row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
+    degrees = np.concatenate([np.bincount(source, minlength=n), np.bincount(target, minlength=n)])
+    most = np.concatenate([-seconds[source], 1.0 - degrees, -seconds])
+    rows = coo_array((value, (row, column)), (len(most), columns)).tocsr()
+    model = LinearModel(
+        lower=np.zeros(columns), upper=np.where(np.arange(columns) < e, 1.0, np.inf),
+        cost=np.append(np.zeros(columns - 1), 1.0), integer=np.zeros(columns, bool),
+        row_lower=np.full(len(most), -np.inf), row_upper=most,
+        starts=rows.indptr, columns=rows.indices, values=rows.data,
+    )  # fmt: skip
+    engine = highspy.Highs()
+    engine.setOptionValue("output_flag", False)
+    model.pass_to(engine)
+    for solver in ("ipm", "simplex"):  # the interior point may fail on badly scaled numbers
+        engine.setOptionValue("solver", solver)
+        engine.run()
+        if engine.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+            break
+    values = np.array(engine.getSolution().col_value, float)
+    return values[:e], float(values[-1]) * unit
 
 
 def assign(n: int, ends: Sequence[tuple[int, int]], chosen: Iterable[bool]) -> Ints:
@@ -219,7 +162,6 @@ class MSct(MEtf):
     """
 
     threshold: float = 0.1  # an edge whose relaxed x is below it leads to a favourite child
-    lp: LpSolver = "auto"
 
     name = "m_sct"
     optimises = "start of each operator, one by one, with its favourite child kept close"
@@ -227,14 +169,9 @@ class MSct(MEtf):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("threshold", 0 <= self.threshold <= 1, "a number from 0 to 1, as 0.1")
-        self.require_choice("lp", LpSolver)
 
-    def guide(self, tasks: BaechiProblem, notes: dict[str, Any]) -> Ints | None:
-        favourite, makespan = favourites(tasks, self.threshold, self.lp)
+    def loop(self, tasks: BaechiProblem, notes: dict[str, Any]) -> EtfLoop:
+        favourite, makespan = favourites(tasks, self.threshold)
         notes["favourite_children"] = int((favourite >= 0).sum())
         notes["relaxed_makespan_s"] = makespan * self.tick_s
-        return favourite
-
-    def loop(self, tasks: BaechiProblem, capacity: Ints, guide: Ints | None) -> EtfLoop:
-        assert guide is not None
-        return SctLoop(tasks, memory_for(tasks, self.memory, capacity), guide)
+        return SctLoop(tasks, memory_for(tasks, self.memory), favourite)

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.common.interchangeable import interchangeable_devices
+from netsplit.partition.common.instance import Floats, Instance, Ints, interchangeable_devices
 
 __all__ = ["LatencyModel", "reachable"]
 

@@ -16,17 +16,17 @@ from netsplit.partition.base import Latency, Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.common.capacity import fill_in_order, infeasible
-from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.common.interchangeable import interchangeable_devices
+from netsplit.partition.common.instance import Floats, Instance, Ints, interchangeable_devices
 from netsplit.partition.engines.candidates import candidates, order_of
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load import solve_max_load
-from netsplit.partition.methods.baechi.m_topo import MTopo
+from netsplit.partition.methods.baechi.baechi import MTopo
 from netsplit.partition.methods.balanced import Balanced
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.exact.cp_model import LatencyModel, reachable
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.thesis.netsplit import NetSplit
+from netsplit.partition.objectives import Period
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, Status
 from netsplit.placement.priority import topological_priority
@@ -79,54 +79,32 @@ class NetSplitExact(Partitioner):
         self.require("workers", self.workers >= 1, "1 or more")
 
     def choose(self, problem: Problem) -> Choice:
-        return problem.objective.solved_by(_ExactSolvers(self, problem, time.perf_counter()))
-
-
-@dataclass(frozen=True)
-class _ExactSolvers:
-    method: NetSplitExact
-    problem: Problem
-    started: float
-
-    def latency(self) -> Choice:
-        answer, choice = self._least_latency()
-        bound_s = max(answer.bound_s, iteration_bound_s(self.problem, AnySchedule()))
+        began, limit_s = time.perf_counter(), problem.time_limit_s or self.time_limit_s
+        instance, objective = Instance.of(problem), problem.objective
+        if isinstance(objective, Period):
+            return solve_max_load(instance, limit_s, problem.seed, objective.contiguous)
+        hint = _known(problem, instance, began + 0.2 * limit_s)
+        left_s = began + 0.97 * limit_s - time.perf_counter()
+        answer = solve_latency(instance, left_s, problem.seed, hint, workers=self.workers)
+        if answer.where is None or answer.order is None:
+            raise infeasible(problem, self.name)
+        choice = Choice(
+            instance.decode(answer.where),
+            {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)},
+            status="feasible",
+            engine=f"cp-sat {version('ortools')}",
+            notes=answer.notes,
+        )
+        if objective.scheduled:  # of which latency says nothing
+            return choice
+        bound_s = max(answer.bound_s, iteration_bound_s(problem, AnySchedule()))
+        closed = answer.status == "feasible" and bound_s >= answer.value_s * (1 - 2 * _GAP)
         return replace(
             choice,
-            status=answer.status,
+            status="optimal" if closed else answer.status,
             objective_s=answer.value_s,
             bound_s=min(bound_s, answer.value_s),
             bound_for=Latency.bound_key,
-        )
-
-    def iteration(self) -> Choice:
-        return self._least_latency()[1]
-
-    def max_load(self, contiguous: bool) -> Choice:
-        instance = Instance.of(self.problem)
-        left_s = self.started + self._limit_s - time.perf_counter()
-        return solve_max_load(instance, left_s, self.problem.seed, contiguous).choice(instance)
-
-    def stage_time(self, contiguous: bool) -> Choice:
-        return self.max_load(contiguous)
-
-    @property
-    def _limit_s(self) -> float:
-        return self.problem.time_limit_s or self.method.time_limit_s
-
-    def _least_latency(self) -> tuple[ExactAnswer, Choice]:
-        """The answer, and a choice which claims nothing of its value."""
-        problem, instance = self.problem, Instance.of(self.problem)
-        deadline = self.started + 0.97 * self._limit_s
-        hint = _known(problem, instance, self.started + 0.2 * self._limit_s)
-        left_s = deadline - time.perf_counter()
-        answer = solve_latency(instance, left_s, problem.seed, hint, workers=self.method.workers)
-        if answer.where is None or answer.order is None:
-            raise infeasible(problem, self.method.name)
-        key = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
-        where = instance.decode(answer.where)
-        return answer, Choice(
-            where, key, status="feasible", engine=f"cp-sat {version('ortools')}", notes=answer.notes
         )
 
 
@@ -181,9 +159,9 @@ def solve_latency(
         tried = [*answers, *tried]
         if answers:
             tried.append((answers[0][0], step.list_schedule(answers[0][0])))
-        elif not hint:  # nothing was found: the answer is the fill
-            value_s = step.makespan_s(*start) if start else float("inf")
-            return ExactAnswer(*(start or (None, None)), value_s, min(bound_s, value_s), "limit", notes)
+        elif start is not None and not hint:  # nothing was found: the answer is the fill
+            value_s = step.makespan_s(*start)
+            return ExactAnswer(*start, value_s, min(bound_s, value_s), "limit", notes)
     if not tried:
         return ExactAnswer(None, None, float("inf"), bound_s, "limit", notes)
     value_s, where, order = min(((step.makespan_s(*each), *each) for each in tried), key=itemgetter(0))

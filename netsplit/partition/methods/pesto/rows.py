@@ -37,8 +37,7 @@ from itertools import combinations
 
 import numpy as np
 
-from netsplit.partition.common.instance import Ints
-from netsplit.partition.common.interchangeable import interchangeable
+from netsplit.partition.common.instance import Ints, interchangeable
 from netsplit.partition.engines.mixed_integer import MOST_BYTES, engine_bytes, solve
 from netsplit.partition.engines.rows import Outcome, Rows, Term
 from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks

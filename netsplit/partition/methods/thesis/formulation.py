@@ -35,9 +35,10 @@ import numpy as np
 
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
+from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.rows import Floats, Indices, LinearModel, Rows, Term
 
-__all__ = ["Formulation", "message_bytes", "thesis_times"]
+__all__ = ["Formulation", "PestoFormulation", "forward_makespan", "message_bytes", "thesis_times"]
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,9 @@ class Formulation:
         """Number the columns."""
         n, m = len(self.index), len(self.devices)
         self.full = self._full_devices()
-        self.classes = self._variable_classes() if self.full else {}
-        self.shared = [groups for groups in self.classes if len(groups) > 1]
+        instance = Instance.of(self.problem)
+        group_of = np.array([self.group_of[name] for name in instance.names], np.int64)
+        self.own, self.shared = instance.bytes_of_groups(group_of) if self.full else ([], {})
         self.start_fp = 0
         self.start_bp = n * (self.passes - 1)  # one pass has no backward
         self.place = n * self.passes
@@ -145,28 +147,14 @@ class Formulation:
         cost[self.makespan] = 1.0
         return rows.model(np.zeros(self.columns), upper, cost, integer)
 
-    def coefficients(self) -> int:
-        """How many `build` gives the model, without building the rows that grow with devices squared."""
-        m, few = len(self.devices), Rows()
-        self._add_start_rows(few)
-        self._add_makespan_rows(few)
-        self._add_one_device_rows(few)
-        products = len(self.pairs) * 2 * m * (m + 1)
-        own = sum(nbytes > 0 for nbytes in self._own_bytes()) if self.full else 0
-        memory = len(self.full) * (own + sum(1 + 2 * len(groups) for groups in self.shared))
-        return few.coefficients + self._edge_coefficients() + products + memory
-
-    def _edge_coefficients(self) -> int:
-        latency_s, seconds_per_byte = self.problem.cluster.link_costs
-        empty = int(np.count_nonzero(latency_s))
-        full = int(np.count_nonzero((latency_s > 0) | (seconds_per_byte > 0)))
-        count = 0
-        for (u, v), nbytes in self.nbytes.items():
-            crosses = self.group_of[u] != self.group_of[v]
-            for source, field in ((u, "forward_s"), (v, "backward_s"))[: self.passes]:
-                terms, _ = self._seconds(source, field, 1.0)
-                count += 2 + len(terms) + (crosses and (full if nbytes else empty))
-        return count
+    def most_coefficients(self) -> int:
+        """No model of these groups has more."""
+        m, graph = len(self.devices), self.problem.graph
+        crossing = sum(self.group_of[u] != self.group_of[v] for u, v in self.nbytes)
+        edges = self.passes * (len(self.nbytes) * (2 + m) + crossing * m * m)
+        ends = (len(graph.entry_nodes) + len(graph.exit_nodes)) * (2 + m)
+        memory = len(self.full) * (len(self.groups) + sum(1 + 2 * len(each) for each in self.shared))
+        return edges + ends + len(self.groups) * m + len(self.pairs) * 2 * m * (m + 1) + memory
 
     def decode(self, values: Floats) -> dict[str, str]:
         """Node name to device name, of the values of the columns."""
@@ -225,39 +213,19 @@ class Formulation:
     def _add_memory_rows(self, rows: Rows) -> None:
         """(5-18) for the devices which cannot hold the whole model."""
         m = len(self.devices)
-        own = self._own_bytes()
         for slot, p in enumerate(self.full):
             capacity = self._capacity(p)
             per_byte = _SCALE / max(capacity, 1)
             first = self.held + slot
             held = [(first + c * len(self.full), groups) for c, groups in enumerate(self.shared)]
             kept: list[Term] = [
-                (self.place + g * m + p, nbytes * per_byte) for g, nbytes in enumerate(own) if nbytes
+                (self.place + g * m + p, nbytes * per_byte) for g, nbytes in enumerate(self.own) if nbytes
             ]
-            kept += [(column, self.classes[groups] * per_byte) for column, groups in held]
+            kept += [(column, self.shared[groups] * per_byte) for column, groups in held]
             rows.add(kept, capacity * per_byte)
             for column, groups in held:
                 for g in groups:
                     rows.add([(self.place + g * m + p, 1.0), (column, -1.0)])
-
-    def _own_bytes(self) -> list[int]:
-        """Bytes of each group that it shares with no other."""
-        states = self.problem.memory_model.state_bytes
-        own = [sum(states[name] for name in group) for group in self.groups]
-        for groups, nbytes in self.classes.items():
-            if len(groups) == 1:
-                own[groups[0]] += nbytes
-        return own
-
-    def _variable_classes(self) -> dict[tuple[int, ...], int]:
-        """Sets of groups to the bytes of the variables that touch just these groups."""
-        memory = self.problem.memory_model
-        classes: dict[tuple[int, ...], int] = {}
-        for k, nbytes in memory.variable_bytes.items():
-            touched = tuple(sorted({self.group_of[name] for name in memory.holders[k]}))
-            if touched and nbytes:
-                classes[touched] = classes.get(touched, 0) + nbytes
-        return classes
 
     def _full_devices(self) -> list[int]:
         required = self.problem.memory_model.total_bytes
@@ -307,3 +275,37 @@ class Formulation:
         nonzero = np.flatnonzero(flat)
         first = self.both + self.pairs[pair] * len(self.devices) ** 2
         return (nonzero + first).astype(np.int32), flat[nonzero] / self.unit_s
+
+
+class PestoFormulation(Formulation):
+    """(5-11)..(5-18) less everything about the backward pass, and the memory of (5-18).
+
+    minimise makespan                                                                      (6-2)
+    start(i) = 0 of entry nodes                                                            (6-3)
+    end(i) = start(i) + seconds(i),  makespan >= end(i)                                    (6-4)
+    sum_p place(g,p) = 1, place binary                                                     (6-5)
+    commu = sum of place(i,p) place(j,q) F(i,j,p,q),  start(j) >= end(i) + commu     (6-6), (6-7)
+    """
+
+    passes = 1  # the rows of edges are (6-6), (6-7)
+
+    def _add_start_rows(self, rows: Rows) -> None:
+        """(6-3)."""
+        for name in self.problem.graph.entry_nodes:
+            rows.add([(self.start_fp + self.index[name], 1.0)], equal=True)
+
+    def _add_makespan_rows(self, rows: Rows) -> None:
+        """(6-4), of exit nodes: all others end before one of them."""
+        for name in self.problem.graph.exit_nodes:
+            terms, constant = self._seconds(name, "forward_s", 1.0)
+            order = [(self.start_fp + self.index[name], 1.0), (self.makespan, -1.0)]
+            rows.add([*order, *terms], -constant)
+
+
+def forward_makespan(problem: Problem, device_of: Mapping[str, str]) -> float:
+    """The least solution of (6-2)..(6-7) for one placement, in seconds."""
+    start = thesis_times(problem, device_of).start_fp
+    kinds = {device.name: device.kind for device in problem.cluster.devices}
+    return max(
+        (start[v] + problem.costs.forward_s(v, kinds[device_of[v]]) for v in problem.graph.nodes), default=0.0
+    )

@@ -1,30 +1,211 @@
-"""`netsplit`: the method of the NetSplit thesis, co-placement and constrained optimisation (5.2)."""
+"""`netsplit` and `pesto` of the NetSplit thesis: co-placement, then optimisation over groups (5.2)."""
 
 from __future__ import annotations
 
-import itertools
 import time
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import mean
-from typing import Literal
-
-import numpy as np
+from typing import Any, Literal
 
 from netsplit.cluster.cluster import Link
+from netsplit.errors import ModelSizeError
+from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Latency, Problem
+from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.anneal import Annealer
+from netsplit.partition.engines.anneal import Annealed, Annealer
+from netsplit.partition.engines.mixed_integer import MOST_BYTES, check_engine, engine_bytes, solve
 from netsplit.partition.engines.rows import Outcome
-from netsplit.partition.engines.search import Scheduled, Search
-from netsplit.partition.methods.thesis.formulation import thesis_times
-from netsplit.partition.methods.thesis.grouped import Grouped, Groups
+from netsplit.partition.engines.search import Search
+from netsplit.partition.methods.thesis.formulation import (
+    Formulation,
+    PestoFormulation,
+    forward_makespan,
+    message_bytes,
+    thesis_times,
+)
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Status
+from netsplit.profile.memory import Load
 
-__all__ = ["Ablated", "NetSplit"]
+__all__ = ["Ablated", "Grouped", "Groups", "NetSplit", "Pesto", "coplace"]
+
+GroupBytes = Literal["union", "added"]
+
+
+def coplace(
+    problem: Problem, least_groups: int, group_bytes: GroupBytes = "union"
+) -> tuple[tuple[str, ...], ...]:
+    """Group the nodes; nodes of one group are to share a device.
+
+    Edges are tried by bytes, most first, ties by topological position. Two groups merge unless they
+    need more bytes together than the smallest device has. Sets of `graph.colocated` start merged,
+    whatever they need. Merging ends at `least_groups` groups: the thesis's text makes that the
+    floor, while its line 11, read literally, would merge once more. More groups remain where no
+    edge is left or memory forbids.
+
+    Args:
+        problem: graph, costs and capacities.
+        least_groups: the floor, 1 or more.
+        group_bytes: what a group needs (line 17), of the bytes that `problem.memory` counts. "union" is the
+            thesis's own accounting (section 4.3, Algorithm 1): a variable counts once, however many of the
+            group's nodes touch it.
+            "added" is not the thesis's: bytes are added where groups merge, a variable between two of
+            them counts at both ends, and groups end well before (5-18) fills a device.
+
+    Returns:
+        The groups by topological position of their first node.
+    """
+    graph, memory = problem.graph, problem.memory_model
+    atoms = atoms_of(graph)
+    atom_of = {name: i for i, atom in enumerate(atoms) for name in atom}
+    loads = [memory.load(atom) for atom in atoms]
+    limit = min(device.capacity_bytes for device in problem.cluster.devices)
+    sets = DisjointSets(len(atoms))
+
+    nbytes = message_bytes(graph)
+    for u, v in sorted(nbytes, key=lambda e: (-nbytes[e], graph.position[e[0]], graph.position[e[1]])):
+        if sets.count <= least_groups:
+            break
+        a, b = sets.find(atom_of[u]), sets.find(atom_of[v])
+        if a == b:
+            continue
+        added = loads[a].nbytes + loads[b].nbytes
+        need = added if group_bytes == "added" else memory.union_bytes(loads[a], loads[b])
+        if need <= limit:
+            few, many = sorted((loads[a].variables, loads[b].variables), key=len)
+            many |= few  # into the larger, so that each is moved but few times
+            loads[sets.merge(a, b)] = Load(need, many)
+    in_order = graph.position.__getitem__
+    return tuple(
+        tuple(sorted((name for i in members for name in atoms[i]), key=in_order)) for members in sets.sets()
+    )
+
+
+Groups = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Grouped(Partitioner):
+    """Co-placement, and a formulation over the groups; twice as many groups where they cannot be packed.
+
+    Status, bound and gap of the report are with respect to its groups. Status "limit" says that nothing
+    was found in time and that the answer is the fill of the devices in topological order. The model grows
+    with pairs of groups times devices squared; one beyond `MOST_BYTES` is not built.
+    """
+
+    time_limit_s: float = 60.0
+    gap: float = 1e-4  # relative distance of objective and bound at which the search may stop
+    engine: str = "auto"
+    groups: int | None = None  # least number of groups; None: 2 x devices (Algorithm 3, line 6)
+    group_bytes: GroupBytes = "union"  # a group's memory in Algorithm 3, as `coplace` says
+
+    formulation = Formulation
+
+    def __post_init__(self) -> None:
+        self.require_time_limit()
+        self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.0001")
+        enough = self.groups is None or self.groups >= 1
+        self.require("groups", enough, "1 or more, or null for 2 x devices")
+        self.require_choice("group_bytes", GroupBytes)
+        check_engine(self.engine)
+
+    @abstractmethod
+    def limit_s(self, problem: Problem) -> float:
+        """Seconds for the whole decision."""
+
+    @abstractmethod
+    def times(self, problem: Problem, device_of: Mapping[str, str]) -> tuple[float, Mapping[str, float]]:
+        """Makespan in seconds, and what forward computations are ordered by."""
+
+    def choose(self, problem: Problem) -> Choice:
+        """Raises, beside what `partition` does, ModelSizeError: the model would take too much memory."""
+        deadline = time.perf_counter() + self.limit_s(problem)
+        atoms = len(atoms_of(problem.graph))
+        least = self.groups or 2 * len(problem.cluster.devices)
+        tried: list[int] = []
+        while True:
+            groups = coplace(problem, least, self.group_bytes)
+            tried.append(len(groups))
+            outcome, device_of = self.place(problem, groups, deadline)
+            if outcome.status != "infeasible" or len(groups) >= atoms:
+                break
+            least = 2 * len(groups)
+        if device_of is None and outcome.status == "limit":
+            device_of = fill_in_order(problem, [d.capacity_bytes for d in problem.cluster.devices])
+        if device_of is None:
+            raise infeasible(problem, self.name)
+        makespan, start = self.times(problem, device_of)
+        notes: dict[str, Any] = {"groups": tried[-1], **outcome.notes}
+        if len(tried) > 1:
+            notes["groups_without_packing"] = tried[:-1]
+        return Choice(
+            device_of,
+            start,
+            status=outcome.status,
+            engine=outcome.engine,
+            objective_s=makespan,
+            bound_s=outcome.bound,
+            notes=notes,
+        )
+
+    def place(
+        self, problem: Problem, groups: Groups, deadline: float
+    ) -> tuple[Outcome, dict[str, str] | None]:
+        """The engine's answer, with the bound in seconds; "limit" where the clock ran out before it began.
+
+        Engines take a row as met within a tolerance. Where the answer so exceeds a capacity by a
+        few bytes, the problem is solved again with that much less capacity.
+
+        Raises:
+            ModelSizeError: the model would be too large.
+        """
+        margin: dict[str, int] = {}
+        while True:
+            formulation = self.formulation(problem, groups, margin)
+            self._check_size(problem, len(groups), formulation.most_coefficients())
+            model = formulation.build()
+            left_s = deadline - time.perf_counter()
+            if left_s <= 0:
+                size = {"variables": len(model.cost), "constraints": len(model.row_upper)}
+                return Outcome("", "limit", notes=size), None
+            outcome = solve(model, engine=self.engine, time_limit_s=left_s, gap=self.gap, seed=problem.seed)
+            if outcome.values is None:  # a bound of these groups says nothing of the fill, which has none
+                return replace(outcome, bound=None), None
+            device_of = formulation.decode(outcome.values)
+            over = _excess(problem, device_of)
+            if not over:
+                bound = None if outcome.bound is None else outcome.bound * formulation.unit_s
+                return replace(outcome, bound=bound), device_of
+            for device, nbytes in over.items():
+                slight = 1 + problem.cluster.device(device).capacity_bytes // 1000
+                assert nbytes <= slight, "the model's memory rows and the count of bytes disagree"
+                margin[device] = margin.get(device, 0) + nbytes
+
+    def _check_size(self, problem: Problem, groups: int, coefficients: int) -> None:
+        """Raises ModelSizeError: so many coefficients would take too much memory."""
+        needed = engine_bytes(coefficients)
+        if needed <= MOST_BYTES:
+            return
+        devices = len(problem.cluster.devices)
+        raise ModelSizeError(
+            f"{self.name}'s model of {groups} groups on {devices} devices has up to {coefficients}"
+            f" coefficients and would take about {needed / 1e9:.1f} GB, where {MOST_BYTES / 1e9:.1f} GB are"
+            f" allowed: give {self.name} fewer groups (groups=, less than {groups}) or use fewer devices."
+        )
+
+
+def _excess(problem: Problem, device_of: dict[str, str]) -> dict[str, int]:
+    """Device name to the bytes by which a placement exceeds its capacity, where it does."""
+    used = problem.memory_model.by_device(device_of)
+    over = {name: nbytes - problem.cluster.device(name).capacity_bytes for name, nbytes in used.items()}
+    return {name: nbytes for name, nbytes in over.items() if nbytes > 0}
+
 
 STARTS = 16  # annealed at first, as in `auto`
+MOST_PLACEMENTS = 100_000  # that are tried one by one
 
 
 def shortest_step(
@@ -39,16 +220,21 @@ def shortest_step(
     grouped = replace(problem, graph=graph, objective=Latency(), simulator=None)
     search = Search(grouped, STARTS, deadline, methods=(), name="netsplit")
     search.compile()
-    if not search.instance.enumerable:
+    if search.annealer.choices > MOST_PLACEMENTS:
         answer = search.run(None)
         outcome = Outcome("annealing", "limit" if answer is None else "feasible", notes=search.notes)
-    else:
-        answer, all_tried = _shortest_of_all(search.annealer, search.deadline)
-        without: Status = "infeasible" if all_tried else "limit"
-        best: Status = "optimal" if all_tried else "feasible"
-        least_s = answer.value_s if all_tried and answer is not None else None
-        outcome = Outcome("enumeration", without if answer is None else best, bound=least_s)
-    return outcome, None if answer is None else search.instance.decode(answer.where)
+        return outcome, None if answer is None else search.instance.decode(answer.where)
+    best: Annealed | None = None
+    status: Status = "optimal"
+    for each in search.annealer.every():
+        if time.perf_counter() > search.deadline:
+            status = "feasible"
+            break
+        best = each if best is None or each.value_s < best.value_s else best
+    if best is None:
+        return Outcome("enumeration", "infeasible" if status == "optimal" else "limit"), None
+    bound = best.value_s if status == "optimal" else None
+    return Outcome("enumeration", status, bound=bound), search.instance.decode(best.where)
 
 
 def list_scheduled(problem: Problem, device_of: Mapping[str, str]) -> tuple[float, dict[str, float]]:
@@ -56,21 +242,6 @@ def list_scheduled(problem: Problem, device_of: Mapping[str, str]) -> tuple[floa
     instance = Instance.of(problem)
     seconds, order = Annealer(instance).evaluate(instance.encode(device_of))
     return seconds, {instance.names[int(v)]: float(i) for i, v in enumerate(order)}
-
-
-def _shortest_of_all(annealer: Annealer, deadline: float) -> tuple[Scheduled | None, bool]:
-    """The best of the placements tried until the deadline, and whether these were all."""
-    instance = annealer.instance
-    best: Scheduled | None = None
-    for choice in itertools.product(range(len(instance.devices)), repeat=len(instance.atoms)):
-        if time.perf_counter() > deadline:
-            return best, False
-        where = np.array(choice, np.int64)[instance.atom_of]
-        if instance.fits(where):
-            seconds, order = annealer.evaluate(where)
-            if best is None or seconds < best.value_s:
-                best = Scheduled(where, order, seconds, "enumeration")
-    return best, True
 
 
 @dataclass(frozen=True)
@@ -116,6 +287,32 @@ class NetSplit(Grouped):
             return list_scheduled(problem, device_of)
         times = thesis_times(problem, device_of)
         return times.makespan, times.start_fp
+
+
+@dataclass(frozen=True)
+class Pesto(Grouped):
+    """The placement of co-placed groups with the shortest critical path of the forward pass.
+
+    The thesis's Pesto (section 6.2.1), extended to any number of devices. It has neither the non-overlap nor
+    the congestion rows of the original (`pesto_full`), and sees the forward pass alone, which section 5.2.1
+    names as Pesto's flaw.
+
+    The thesis says of its baseline only that the indicator variables are as in NetSplit. What (6-2)..(6-7)
+    leave open is therefore as there too: groups by co-placement (Algorithm 3, with twice the devices as
+    the least number, doubled where groups cannot be packed), and memory, by (5-18) under ``memory=static``.
+
+    The report's objective is the forward makespan in seconds.
+    """
+
+    name = "pesto"
+    optimises = "forward makespan of one micro-batch, nodes of one device may overlap"
+    formulation = PestoFormulation
+
+    def limit_s(self, problem: Problem) -> float:
+        return self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
+
+    def times(self, problem: Problem, device_of: Mapping[str, str]) -> tuple[float, Mapping[str, float]]:
+        return forward_makespan(problem, device_of), thesis_times(problem, device_of).start_fp
 
 
 Part = Literal["backward", "links"]

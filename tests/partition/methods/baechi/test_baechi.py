@@ -11,7 +11,7 @@ from netsplit.partition.methods.baechi.baechi import (
     AuthorsMemory,
     BaechiProblem,
     StaticMemory,
-    authors_makespan_s,
+    virtual_makespan_s,
 )
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import problems
@@ -21,7 +21,7 @@ FORK = {"a": 2, "b": 4, "c": 5}
 
 def makespan(problem, where: str) -> float:
     device_of = {name: f"d{p}" for name, p in zip(problem.graph.nodes, where, strict=True)}
-    return authors_makespan_s(problem, device_of, tick_s=1.0)
+    return virtual_makespan_s(tasks_of(problem), device_of)
 
 
 @pytest.mark.parametrize(
@@ -60,16 +60,9 @@ def test_static_memory_is_5_18_at_every_step(problem):
     assert (instance.capacity - memory.left).tolist() == instance.used_bytes(where).tolist()
 
 
-def test_outputs_are_freed_when_the_last_reader_has_run_and_the_state_stays():
+def test_the_authors_count_what_an_operator_makes_and_its_state() -> None:
     problem = problem_of(FORK, [("a", 10, "bc"), ("b", 4, ""), ("c", 5, "")], weights={"a": 7})
-    where = np.array([0, 0, 1])
-    memory = AuthorsMemory(tasks_of(problem), np.array([100, 100]), keep_outputs=False)
-    left = []
+    memory = AuthorsMemory(tasks_of(problem), np.array([100, 100]))
     for v in range(3):
-        memory.run(v, where)
-        left.append(memory.left.tolist())
-    assert left == [[83, 100], [79, 100], [89, 95]]
-    kept = AuthorsMemory(tasks_of(problem), np.array([100, 100]), keep_outputs=True)
-    for v in range(3):
-        kept.run(v, where)
-    assert kept.left.tolist() == [79, 95]
+        memory.run(v, np.array([0, 0, 1]))
+    assert memory.left.tolist() == [79, 95]

@@ -1,7 +1,6 @@
 """Baechi's m-SCT: the favourite-child relaxation, its rounding, and devices that wait."""
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,7 @@ def loops(problem, favourite) -> tuple[EtfLoop, EtfLoop]:
     index = {name: v for v, name in enumerate(problem.graph.nodes)}
     children = np.array([index.get(favourite.get(name), -1) for name in index])
     circles = [
-        kind(tasks, memory_for(tasks, "static", tasks.instance.capacity), *more)
+        kind(tasks, memory_for(tasks, "static"), *more)
         for kind, more in ((EtfLoop, ()), (SctLoop, (children,)))
     ]
     assert all(loop.run() for loop in circles)
@@ -63,7 +62,7 @@ def test_no_child_has_two_parents_and_favourites_are_chosen_edges(data):
 
 @settings(max_examples=tried(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(problem=problems(roomy=True))
-def test_both_engines_agree_on_the_makespan_which_is_between_free_and_paid_transfers(problem):
+def test_the_relaxed_makespan_is_between_free_and_paid_transfers(problem):
     tasks = tasks_of(problem)
     compute = tasks.compute.mean(axis=1)
     ends = [(i, j) for i, j, _ in tasks.edges]
@@ -78,17 +77,14 @@ def test_both_engines_agree_on_the_makespan_which_is_between_free_and_paid_trans
                 if j == v:
                     start[v] = max(start[v], start[i] + compute[i] + paid * c)
         longest[paid] = (start + compute).max()
-    relaxations = {}
-    for solver in ("highs", "cvxopt"):
-        x, relaxations[solver] = favourite_lp(compute, ends, cost, solver)
-        assert x.min() >= -1e-5
-        assert x.max() <= 1 + 1e-5
-        for side in (0, 1):
-            for v in {edge[side] for edge in ends}:
-                own = [x[e] for e, edge in enumerate(ends) if edge[side] == v]
-                assert sum(own) >= len(own) - 1 - 1e-4
-    assert relaxations["highs"] == pytest.approx(relaxations["cvxopt"], rel=1e-4)
-    assert longest[0] - 1e-4 <= relaxations["highs"] <= longest[1] * (1 + 1e-6)
+    x, relaxed = favourite_lp(compute, ends, cost)
+    assert x.min() >= -1e-5
+    assert x.max() <= 1 + 1e-5
+    for side in (0, 1):
+        for v in {edge[side] for edge in ends}:
+            own = [x[e] for e, edge in enumerate(ends) if edge[side] == v]
+            assert sum(own) >= len(own) - 1 - 1e-4
+    assert longest[0] - 1e-4 <= relaxed <= longest[1] * (1 + 1e-6)
 
 
 def test_with_threshold_zero_there_is_no_favourite_and_the_method_is_m_etf():

@@ -4,7 +4,7 @@ import pytest
 
 from netsplit.errors import ConfigError
 from netsplit.partition import MTopo, Problem
-from netsplit.partition.methods.baechi.m_topo import footprints
+from netsplit.partition.methods.baechi.baechi import footprints
 from tests.builders import chain, cluster_of, costs_of, graph_of
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.layers import Layers
 from netsplit.partition.methods.pipedream.antichains import antichain_states, downset_states
-from netsplit.partition.methods.pipedream.pipedream import PipeDream, best_stages, lower_bound_s
-from netsplit.partition.stage_time import Formula, StageTime, levels_of, stage_time_s
+from netsplit.partition.methods.pipedream.best_stages import best_stages, lower_bound_s
+from netsplit.partition.methods.pipedream.pipedream import PipeDream
+from netsplit.partition.stage_time import Formula, Layers, StageTime, levels_of
 from netsplit.profile.memory import memory_of
 from tests.builders import costs_of, graph_of
 from tests.partition.builders import problems, with_capacities
@@ -59,7 +59,7 @@ def test_two_levels_by_hand():
     assert placement.report.objective == pytest.approx(2.1)
     assert nodes_of(placement) == [("n0",), ("n1",)]
     assert [stage.devices for stage in placement.stages] == [("d0", "d1"), ("d2", "d3")]
-    assert stage_time_s(problem, placement) == pytest.approx(2.1)
+    assert StageTime().score_s(problem, placement) == pytest.approx(2.1)
 
 
 def diamonds(count: int, length: int) -> list[tuple[str, int, list[str]]]:
@@ -126,7 +126,7 @@ def test_every_replica_fits_and_the_score_is_the_reports(problem, straight):
     for stage in placement.stages:
         held = memory_of(problem.graph, stage.nodes, problem.costs.alpha, problem.copies)
         assert all(held <= problem.cluster.device(p).capacity_bytes for p in stage.devices)
-    assert stage_time_s(problem, placement) == pytest.approx(placement.report.objective)
+    assert StageTime().score_s(problem, placement) == pytest.approx(placement.report.objective)
     stage_of = {name: s for s, stage in enumerate(placement.stages) for name in stage.nodes}
     assert stage_of.keys() == problem.graph.nodes.keys()
     assert all(stage_of[u] <= stage_of[v] for u, v, _ in problem.graph.edges)
@@ -145,26 +145,23 @@ def test_a_plan_that_does_not_fit_gives_way_to_one_that_does():
 @given(
     problem=problems(max_devices=4, roomy=True),
     split=st.booleans(),
-    cost=st.sampled_from(["released", "paper"]),
-    transfers=st.booleans(),
 )
-def test_the_best_stages_are_never_worse_than_the_planners_nor_better_than_the_bound(
-    problem, split, cost, transfers
-):
+def test_the_best_stages_are_never_worse_than_the_planners_nor_better_than_the_bound(problem, split):
     count = len(problem.cluster.devices)
     if split and count == 4:
         problem = replace(problem, cluster=replace(problem.cluster, levels=((2, 100.0), (2, 20.0))))
     try:
-        theirs = PipeDream(cost=cost, count_transfers=transfers).partition(problem)
+        theirs = PipeDream().partition(problem)
     except InfeasibleError:
         return
     if not theirs.stages:
         return
-    ours = best_stages(problem, 5.0, cost, transfers)
-    score = stage_time_s(problem, ours, cost, transfers)
+    ours = best_stages(problem, 5.0)
+    placement = replace(theirs, device_of=ours.device_of, stages=ours.stages)
+    score = StageTime().score_s(problem, placement)
     assert score == pytest.approx(ours.objective_s)
     assert score <= theirs.report.objective * (1 + 1e-9)
-    assert score >= lower_bound_s(Layers.of(problem), Formula(levels_of(problem), cost)) * (1 - 1e-9)
+    assert score >= lower_bound_s(Layers.of(problem), Formula(levels_of(problem))) * (1 - 1e-9)
     assert score >= ours.bound_s * (1 - 1e-9)
     assert Instance.of(problem).stages_fit(ours.stages)
 

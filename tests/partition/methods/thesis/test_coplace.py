@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
-from netsplit.partition.methods.thesis.grouped import coplace
+from netsplit.partition.methods.thesis.netsplit import coplace
 from netsplit.profile.memory import memory_of
 from tests.builders import chain, cluster_of, costs_of
 from tests.partition.builders import problems

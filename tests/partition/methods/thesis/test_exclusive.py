@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from netsplit.partition import NetSplit, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.partition.methods.thesis.grouped import coplace
+from netsplit.partition.methods.thesis.netsplit import coplace
 from netsplit.program import SingleBatch
 from netsplit.simulate import simulate
 from tests.builders import cluster_of, compile_placed, costs_of, graph_of

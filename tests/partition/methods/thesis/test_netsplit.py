@@ -10,10 +10,9 @@ from netsplit.errors import ConfigError, InfeasibleError, ModelSizeError
 from netsplit.partition import NetSplit, Problem
 from netsplit.partition.engines.mixed_integer import PREFIX, highs, picos_engines
 from netsplit.partition.engines.rows import Outcome
-from netsplit.partition.methods.pesto.pesto import Pesto
-from netsplit.partition.methods.thesis import grouped as grouped_module
+from netsplit.partition.methods.thesis import netsplit as grouped_module
 from netsplit.partition.methods.thesis.formulation import Formulation
-from netsplit.partition.methods.thesis.grouped import coplace
+from netsplit.partition.methods.thesis.netsplit import Pesto, coplace
 from tests.builders import chain, cluster_of, costs_of
 from tests.examples import tried
 from tests.partition.builders import large_problem, problems
@@ -156,19 +155,19 @@ both = pytest.mark.parametrize("method", [NetSplit, Pesto])
 
 
 @both
-def test_the_engine_has_as_many_where_none_is_zero(method):
+def test_the_engine_has_no_more_coefficients_than_are_foreseen(method):
     problem = large_problem(60, devices=4)
     formulation = method.formulation(problem, coplace(problem, 8))
     solver = highs(1.0, 0.0, 0)
     formulation.build().pass_to(solver)
-    assert solver.getNumNz() == formulation.coefficients()
+    assert 0.5 * formulation.most_coefficients() < solver.getNumNz() <= formulation.most_coefficients()
 
 
 @both
 def test_a_model_that_needs_too_much_memory_is_not_built(method, monkeypatch):
     monkeypatch.setattr(Formulation, "build", lambda _: pytest.fail("built"))
     said = (
-        rf"{method.name}'s model of 192 groups on 96 devices has \d+ coefficients and would take about"
+        rf"{method.name}'s model of 192 groups on 96 devices has up to \d+ coefficients and would take about"
         rf" [\d.]+ GB, where 2\.0 GB are allowed: give {method.name} fewer groups \(groups=, less than 192\)"
         r" or use fewer devices"
     )

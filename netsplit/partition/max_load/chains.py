@@ -1,14 +1,18 @@
-"""The dynamic programme over a family of ideals, compiled.
+"""Contiguous stages as chains of ideals, and the compiled dynamic programme over a family of ideals.
 
-``best[s, I]``: the least max load of ideal I on s, a number of devices of every class. The last stage
-is the difference of I and a smaller ideal I' of the family; all I' are walked depth first, one group
-at a time, so that the loads of the stage follow by what one group adds (Tarnawski et al., NeurIPS
-2020, section 5.1, with their recursion over pairs of ideals).
+An ideal is a set of groups that holds every predecessor of its members; a stage is the difference of two
+(Tarnawski et al., NeurIPS 2020, section 5.1, with their recursion over pairs of ideals).
+
+``best[s, I]``: the least max load of ideal I on s, a number of devices of every class. The last stage is the
+difference of I and a smaller ideal I' of the family; all I' are walked depth first, one group at a time, so
+that the loads of the stage follow by what one group adds.
 """
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -16,13 +20,115 @@ from typing import NamedTuple
 import numpy as np
 
 from netsplit.compiled import compiled, inlined
-from netsplit.partition.common.instance import Floats, Ints
-from netsplit.partition.max_load.ideals import Ideals
+from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import strong_components, successors
+from netsplit.partition.common.instance import Csr, Floats, Instance, Ints
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
-__all__ = ["best_chain"]
+__all__ = ["Ideals", "Order", "SliceGraph", "best_chain"]
 
 _SLACK = 1e-9  # relative; sums of seconds are rounded
+_PART = 0.3  # of the time that orders after the first may take
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which groups come before which: forward edges, and backward edges turned round."""
+
+    before: tuple[frozenset[int], ...]  # [G] direct predecessors
+
+    @classmethod
+    def acyclic(cls, instance: Instance, model: Hypergraph) -> tuple[Hypergraph, Order]:
+        """The model with the groups of every cycle merged (one stage must hold them), and its order.
+
+        The stages of the backward nodes may follow one another in either direction. The one that
+        leaves more groups is taken: most files have backward edges against the forward ones.
+        """
+        group = model.group_of
+        backward = np.array([name in instance.problem.backward_nodes for name in instance.names], bool)
+        tail = np.repeat(np.arange(instance.n), np.diff(instance.successors.starts))
+        head = instance.successors.items
+        chosen: tuple[Ints, set[tuple[int, int]]] | None = None
+        for as_is in (~backward[tail], np.ones(len(tail), bool)):
+            alike = backward[tail] == backward[head]
+            source = np.where(as_is, group[tail], group[head])[alike]
+            target = np.where(as_is, group[head], group[tail])[alike]
+            arcs = set(zip(source.tolist(), target.tolist(), strict=True))
+            label = np.array(strong_components(model.count, arcs), np.int64)
+            if chosen is None or label.max(initial=-1) > chosen[0].max(initial=-1):
+                chosen = label, arcs
+        assert chosen is not None
+        label, arcs = chosen
+        if label.max(initial=-1) + 1 < model.count:
+            model = model.merged(label, model.allowed)
+            arcs = {(int(label[a]), int(label[b])) for a, b in arcs}
+        return model, cls(tuple(map(frozenset, successors(model.count, ((b, a) for a, b in arcs)))))
+
+    @property
+    def after(self) -> list[list[int]]:
+        return successors(
+            len(self.before), ((a, b) for b, feeders in enumerate(self.before) for a in feeders)
+        )
+
+    def linear(self, key: Sequence[float]) -> list[int]:
+        """The topological order that takes a ready group of least key first."""
+        return topological_order(self.after, key.__getitem__)
+
+    def depths(self) -> list[int]:
+        """[G] edges on the longest path from a group without predecessors."""
+        depth = [0] * len(self.before)
+        after = self.after
+        for g in self.linear(range(len(self.before))):
+            for b in after[g]:
+                depth[b] = max(depth[b], depth[g] + 1)
+        return depth
+
+
+@dataclass(frozen=True)
+class Ideals:
+    """A family of ideals by ascending size: the first is empty, the last is everything."""
+
+    smaller: Csr  # [I] -> ideals of the family with one group less
+    removed: Ints  # beside `smaller.items`: the group that is missing there
+
+    def __len__(self) -> int:
+        return len(self.smaller)
+
+    @classmethod
+    def prefixes(cls, order: Sequence[int]) -> Ideals:
+        """The ideals on one linear order alone."""
+        rows: list[list[int]] = [[], *([i] for i in range(len(order)))]
+        return cls(Csr.of(rows), np.array(order, np.int64))
+
+    @classmethod
+    def of(cls, order: Order, limit: int, deadline: float = float("inf")) -> Ideals | None:
+        """All ideals; None where there are more than `limit`, or the clock passes `deadline`."""
+        count = len(order.before)
+        need = [sum(1 << a for a in groups) for groups in order.before]
+        after = order.after
+        layer: dict[int, tuple[int, tuple[int, ...]]] = {
+            0: (0, tuple(g for g in range(count) if not order.before[g]))
+        }
+        rows: list[list[int]] = [[]]
+        removed: list[list[int]] = [[]]
+        for _ in range(count):
+            larger: dict[int, tuple[int, tuple[int, ...]]] = {}
+            for ideal, (index, ready) in layer.items():
+                for g in ready:
+                    grown = ideal | 1 << g
+                    entry = larger.get(grown)
+                    if entry is None:
+                        fresh = [b for b in after[g] if need[b] & ~grown == 0]
+                        entry = (len(rows), tuple(r for r in ready if r != g) + tuple(fresh))
+                        larger[grown] = entry
+                        rows.append([])
+                        removed.append([])
+                    rows[entry[0]].append(index)
+                    removed[entry[0]].append(g)
+            layer = larger
+            if len(rows) > limit or time.perf_counter() > deadline:
+                return None
+        return cls(Csr.of(rows), np.array([g for row in removed for g in row], np.int64))
 
 
 @dataclass(frozen=True)
@@ -241,3 +347,67 @@ def _change(g: int, sign: int, stage: _WalkedStage, model: HypergraphArrays) -> 
         stage.seconds[c] += sign * model.weight[g, c]
         if not model.allowed[g, c]:
             stage.barred[c] += sign
+
+
+@dataclass
+class SliceGraph:
+    """SliceGraph (Archer et al., ICML 2024, section 4): the best cuts of an order, and better orders.
+
+    An order that keeps the stages of the best answer, and is drawn anew inside them, has cuts at
+    least as good; every other one lets groups near a cut change places.
+    """
+
+    instance: Instance
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.model, self.order = Order.acyclic(self.instance, Hypergraph.of(self.instance))
+        self.where: Ints | None = None
+        self.value = float("inf")
+        self._stage: list[int] = []
+        self._keys = self._plans(random.Random(self.seed))
+
+    def steps(self, orders: int, deadline: float) -> None:
+        """The first order, however long it takes, as there is no answer without it, and others as far as a
+        part of the time lets them."""
+        now = time.perf_counter()
+        self.step(float("inf"))
+        for _ in range(orders - 1):
+            self.step(now + _PART * (deadline - now))
+
+    def step(self, deadline: float) -> None:
+        """One order and its best cuts; nothing where the time is up before."""
+        if time.perf_counter() >= deadline:
+            return
+        line = self.order.linear(next(self._keys))
+        try:
+            where = best_chain(self.model, Ideals.prefixes(line), self.value, deadline)
+        except TimeoutError:
+            return
+        if where is None:
+            return
+        value = float(self.model.loads(where).max(initial=0.0))
+        if value <= self.value:
+            rank: dict[int, int] = {}
+            for g in line:
+                rank.setdefault(int(where[g]), len(rank))
+            self._stage = [rank[int(d)] for d in where]
+        if value < self.value:
+            self.value, self.where = value, self.model.nodes(where)
+
+    def _plans(self, draw: random.Random) -> Iterator[list[float]]:
+        count = self.model.count
+        depth = self.order.depths()
+        yield [float(g) for g in range(count)]
+        yield [float(d) for d in depth]
+        yield [float(-d) for d in depth]
+        while True:
+            kind = draw.random()
+            noise = [draw.random() for _ in range(count)]
+            deep = draw.choice([depth, [-d for d in depth], [0] * count])
+            inner = [d + draw.choice([0.5, 5.0]) * x for d, x in zip(deep, noise, strict=True)]
+            if self._stage and kind < 0.7:
+                spread = 1e6 if kind < 0.4 else draw.choice([10.0, 30.0, 100.0])
+                yield [spread * s + x for s, x in zip(self._stage, inner, strict=True)]
+            else:
+                yield inner

@@ -1,0 +1,161 @@
+"""The best contiguous stages by PipeDream's formula, with a bound: what `auto` answers to that objective."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from netsplit.errors import InfeasibleError
+from netsplit.graph.order import chosen_order
+from netsplit.graph.quotient import successors
+from netsplit.partition.base import Problem
+from netsplit.partition.common.instance import Floats
+from netsplit.partition.methods.pipedream.antichains import (
+    States,
+    antichain_states,
+    downset_states,
+    joined_states,
+    prefix_states,
+)
+from netsplit.partition.methods.pipedream.pipedream import plan_that_fits, staged, stages_of
+from netsplit.partition.partitioner import Choice
+from netsplit.partition.stage_time import Formula, Layers, levels_of
+from netsplit.placement.placement import Stage, Status
+
+__all__ = ["best_stages", "lower_bound_s"]
+
+_STATES = {False: 3000, True: 700}  # by whether there are several levels: seconds of the programme
+_WALK_S = 1.2e-3  # a block, to list the downsets of a chain or to find them too many
+_FEW = 100  # states of the programme that is run whatever the clock says
+
+
+def lower_bound_s(layers: Layers, formula: Formula) -> float:
+    """No contiguous stages are faster: all work shared evenly, and the best replication of each block."""
+    if not layers.n:
+        return 0.0
+    seconds: Floats = np.asarray(np.bincount(layers.block_of, weights=layers.seconds), float)
+    weights: Floats = np.asarray(np.bincount(layers.block_of, weights=layers.weight_bytes), float)
+    for level, (units, _) in enumerate(formula.levels):
+        each = [formula.stage(level, seconds, weights, m, True) for m in range(1, units + 1)]
+        seconds = np.min(each, axis=0)
+    return max(float(layers.seconds.sum()) / formula.devices, float(seconds.max()))
+
+
+@dataclass(frozen=True)
+class _TimedFormula(Formula):
+    """The formula, which the programme asks at every state: TimeoutError after the deadline."""
+
+    deadline: float = math.inf
+
+    def stage(self, level: int, inner: Floats, weights: Floats, m: int, first: bool) -> Floats:
+        if time.perf_counter() > self.deadline:
+            raise TimeoutError
+        return super().stage(level, inner, weights, m, first)
+
+
+def best_stages(problem: Problem, time_limit_s: float) -> Choice:
+    """The least time of the slowest stage found of contiguous stages with replicas; devices may stay idle.
+
+    The planner's own answer is a candidate, so none is worse. Where all downsets of the graph are few
+    enough, the programme over them is exact: no contiguous stages are faster, and the status is optimal.
+    Else the states of the planner are joined with the prefixes of topological orders, of several kinds
+    and drawn, for as long as the time lasts; the bound is then `lower_bound_s`. Where the time
+    is too short for the planner's own states, or no plan of them fits, a few prefixes are tried.
+
+    Raises:
+        InfeasibleError: no contiguous stages were found whose replicas all fit.
+    """
+    deadline = time.perf_counter() + time_limit_s
+    layers, formula = Layers.of(problem), Formula(levels_of(problem))
+    timed = _TimedFormula(formula.levels, deadline=deadline)
+    several = len(formula.levels) > 1
+    limit = _STATES[several]
+    best: tuple[float, tuple[Stage, ...]] = (math.inf, ())
+    bound = lower_bound_s(layers, formula)
+
+    def try_states(states: States, fewer: bool = True, by: Formula = timed) -> float | None:
+        """Seconds of the best plan; None: the time is over."""
+        nonlocal best
+        try:
+            value, spans = plan_that_fits(problem, states, by, fewer=fewer)
+        except TimeoutError:
+            return None
+        if value < best[0]:
+            best = (value, stages_of(problem, states, spans))
+        return value
+
+    if not layers.n:
+        raise InfeasibleError("best_stages finds nothing to cut: the graph has only inputs.")
+    own = antichain_states(layers, 400 if several else 1500)
+    try_states(own, fewer=False)
+    try_states(own)
+    if not best[1]:
+        try_states(prefix_states(layers, range(layers.blocks), _FEW), by=formula)
+    count = len(own)
+    walkable = time.perf_counter() + _WALK_S * layers.blocks < deadline
+    whole = downset_states(layers, limit) if walkable and best[0] > bound * (1 + 1e-12) else None
+    if whole is not None:
+        count = len(whole)
+        least = try_states(whole)
+        bound = bound if least is None else max(bound, min(best[0], least))
+    else:
+        draw = random.Random(problem.seed)
+        took = 0.0  # by the states of a round; the programme over them watches the clock
+        while best[0] > bound * (1 + 1e-9) and time.perf_counter() + took < deadline:
+            begun = time.perf_counter()
+            orders = [_order(layers, draw, kind) for kind in ("depth", "breadth", "bytes", "drawn")]
+            families = [prefix_states(layers, order, limit // 4) for order in orders]
+            joined = joined_states([own, *families], limit)
+            count = max(count, len(joined))
+            took = time.perf_counter() - begun
+            try_states(joined)
+    if not best[1]:
+        raise InfeasibleError("best_stages finds no contiguous stages whose replicas all fit.")
+    return _choice(problem, *best, bound, count)
+
+
+def _choice(problem: Problem, value: float, stages: tuple[Stage, ...], bound: float, states: int) -> Choice:
+    status: Status = "optimal" if value <= bound * (1 + 1e-9) else "feasible"
+    notes = {
+        "replication": [len(stage.devices) for stage in stages],
+        "warm_up": [stage.warm_up for stage in stages],
+        "states": states,
+    }
+    return Choice(
+        *staged(problem, stages), status=status, objective_s=value, bound_s=bound, notes=notes, stages=stages
+    )
+
+
+def _order(layers: Layers, draw: random.Random, kind: str) -> list[int]:
+    """A topological order of the blocks: of those that could be next, by a key with some noise."""
+    count = len(layers.block_feeders)
+    fed = successors(count, ((a, b) for b, feeders in enumerate(layers.block_feeders) for a in feeders))
+    output_bytes = np.bincount(layers.block_of, weights=layers.output_bytes, minlength=layers.blocks)
+    unread = [len(own) for own in fed]
+    since: dict[int, int] = {}  # how many came before each when it could first come
+    places = itertools.count()
+    noise = 0.3
+
+    def key(b: int) -> float:
+        if kind == "drawn":
+            return draw.random()
+        if kind == "bytes":  # what it makes, less what nobody else reads any more
+            freed = sum(output_bytes[a] for a in layers.block_feeders[b] if unread[a] == 1)
+            return float(output_bytes[b] - freed) * (1 + noise * draw.random())
+        return (since[b] if kind == "breadth" else -since[b]) + noise * draw.random()
+
+    def least(ready: list[int]) -> int:
+        place = next(places)
+        for b in ready:
+            since.setdefault(b, place)
+        b = min(ready, key=key)
+        for a in layers.block_feeders[b]:
+            unread[a] -= 1
+        return b
+
+    return chosen_order(fed, least)
