@@ -112,6 +112,25 @@ def test_no_plan_is_below_what_is_proven(problem: Problem, seed: int) -> None:
             assert proven_s(tight) <= most
 
 
+@settings(max_examples=tried(40), deadline=None, suppress_health_check=list(HealthCheck))
+@given(problem=problems(max_nodes=4, max_devices=3), seed=st.integers(0, 10**6))
+def test_nor_is_one_with_replicas_of_other_nodes(problem: Problem, seed: int) -> None:
+    draw = random.Random(seed)
+    problem = drawn(problem, draw)
+    alone = frozenset(draw.sample(list(problem.graph.nodes), draw.randint(1, len(problem.graph.nodes))))
+    bound_s = iteration_bound_s(
+        problem, replace(AnySchedule.under(problem.the_simulator, within=False), alone=alone)
+    )
+    for placement in placements(problem, draw):
+        if any(len(stage.devices) > 1 and alone & set(stage.nodes) for stage in placement.stages):
+            continue
+        try:
+            timeline = problem.the_simulator(placement)
+        except NetSplitError:  # replicas under 2BW
+            continue
+        assert bound_s <= timeline.iteration_s * NEVER + 1e-12
+
+
 def test_the_work_is_spread_over_unlike_devices() -> None:
     graph = line(8)
     costs = costs_of(graph, forward_s=1.0, backward_s=2.0)

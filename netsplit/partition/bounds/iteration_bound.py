@@ -12,8 +12,7 @@ and a whole one is a placement. Its rows are
     capacity    bytes that come with a node wherever it is
     window      what begins at least a after the iteration's begin and ends at least b before its end is done
                 in T - a - b (Fernandez and Bussell, IEEE Trans. Computers 1973); of the windows those that
-                the last solution breaks. Where nodes have no replicas, devices wait for longer
-                (`pipeline_ends`)
+                the last solution breaks
     host        of devices that slow one another: a second is one in which one computes, or several do, each
                 class at its best number of them; and all classes together share the processors
 
@@ -33,7 +32,6 @@ from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_tasks import AnySchedule, IterationTasks
 from netsplit.partition.bounds.least_bytes import least_bytes_of_atoms
-from netsplit.partition.bounds.pipeline_ends import PipelineEnds
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.mixed_integer import highs, run_highs
 from netsplit.partition.engines.rows import Rows, Term
@@ -44,7 +42,6 @@ _MOST = 40_000  # atoms times kinds of devices, beyond which the work is counted
 _ROUNDS = 6  # of windows
 _A_ROUND = 4  # windows
 _WORTH = 2e-3  # relative growth of the bound for which another round is made
-_LOOKED_AT = 600  # windows times classes, of which those are taken
 _LEVELS = 24  # heads, and tails, that windows begin and end at
 LIMIT_S = 0.7  # of linear programmes
 _SAFE = 1 - 1e-7  # of what a linear programme's solver answers
@@ -109,7 +106,6 @@ class FractionalWork:
     rows: Rows = field(default_factory=Rows)
     columns: int = field(init=False)
     fits: NDArray[np.bool_] = field(init=False)  # [A, C]
-    _outside: dict[tuple[float, float], Floats] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.instance = self.tasks.graph.instance
@@ -125,8 +121,6 @@ class FractionalWork:
         self.slowdown = self.instance.device.slowdown[first]  # [C, devices of a host + 1]
         self.overhead_s = np.array([self.instance.on[p].instruction_s for p in first])
         self.fits = np.all(self.present[:, :, None] <= self.capacity, axis=0)
-        self.ends = PipelineEnds.of(self.tasks, self.schedule, self.alone)
-        self.known_s = self.tasks.path_s
 
     @property
     def total_s(self) -> Floats:
@@ -142,7 +136,7 @@ class FractionalWork:
     def least_s(self, known_s: float, limit_s: float) -> float:
         """The optimum, or what was proven of it in the time; at least `known_s`."""
         deadline = time.perf_counter() + min(limit_s, LIMIT_S)
-        self.known_s = known_s = max(known_s, self._in_sum())
+        known_s = max(known_s, self._in_sum())
         if limit_s <= 0 or self.atoms * len(self.classes) > _MOST:
             return known_s
         self._base()
@@ -189,35 +183,18 @@ class FractionalWork:
         passes = 1 + bool(self.instance.trained[v] and self.schedule.training)
         overhead_s = np.zeros((self.atoms, len(self.classes)))
         overhead_s[self.instance.atom_of[v]] = passes * self.schedule.microbatches * self.overhead_s
-        self._loads(self.total_s + overhead_s, np.zeros(len(self.sizes)))
+        self._loads(self.total_s + overhead_s, 0.0)
         self._hosts(self.total_s, 0.0)
-        if self.ends.apart:
-            self._window(0.0, 0.0)
 
     def _window(self, begin_s: float, end_s: float) -> None:
-        window = (self.tasks.head_s >= begin_s) & (self.tasks.tail_s >= end_s)
-        seconds = self.within(window)
-        self._loads(seconds, self._outside_s(window))
+        seconds = self.within((self.tasks.head_s >= begin_s) & (self.tasks.tail_s >= end_s))
+        self._loads(seconds, begin_s + end_s)
         self._hosts(seconds, begin_s + end_s)
-        for hub in self.ends.apart if len(self.sizes) > 1 else ():
-            self._apart_from(hub, seconds, window)
 
-    def _outside_s(self, window: NDArray[np.bool_], without: int | None = None) -> Floats:
-        """[C] that devices of a class do nothing of a window, in sum; where they are without a hub."""
-        sizes = self.sizes.tolist()
-        return np.array([self.ends.outside_s(window, size, self.known_s, without) for size in sizes])
-
-    def _apart_from(self, hub: int, seconds: Floats, window: NDArray[np.bool_]) -> None:
-        """A class without the hub: all its devices do without, so its fraction of the hub is 0 or 1."""
-        without_s = self._outside_s(window, hub)
-        with_hub = seconds.copy()
-        with_hub[self.instance.atom_of[hub]] += self._outside_s(window) - without_s
-        self._loads(with_hub, without_s)
-
-    def _loads(self, seconds: Floats, outside_s: Floats) -> None:
-        """Devices of a class do no more than their number times T, less what they are outside, in sum [C]."""
+    def _loads(self, seconds: Floats, outside_s: float) -> None:
+        """Devices of a class do no more than their number times T less what is outside of the window."""
         for c, size in enumerate(self.sizes.tolist()):
-            self.rows.add([(0, -float(size)), *self._terms(seconds, c)], -float(outside_s[c]))
+            self.rows.add([(0, -float(size)), *self._terms(seconds, c)], -size * outside_s)
 
     def _hosts(self, seconds: Floats, outside_s: float) -> None:
         """A second in which one device of a host computes does as much as its slowdown lets it; one in which
@@ -295,25 +272,8 @@ class FractionalWork:
         for host in self.contended:
             over = np.maximum(over, outside + self._of_host(host, loads))
         over[outside > tasks.path_s] = -np.inf  # empty; devices with nothing in others are idle for a + b
-        worst = np.argsort(-over, axis=None)[: max(_A_ROUND, _LOOKED_AT // len(self.sizes))]
-        over_s: list[tuple[float, tuple[float, float]]] = []
-        for r, k in zip(*np.unravel_index(worst, over.shape), strict=True):
-            window, most_s = (float(begins[r]), float(ends[k])), float(over[r, k])
-            if self.ends.apart and np.isfinite(most_s):
-                done_s = np.array([grid[r, k] for grid in loads])
-                most_s = max(most_s, float(((self._apart_s(window) + done_s) / self.sizes).max()))
-            over_s.append((most_s, window))
-        over_s.sort(reverse=True)
-        return [window for most_s, window in over_s[:_A_ROUND] if most_s > value_s * (1 + 1e-6)]
-
-    def _apart_s(self, window: tuple[float, float]) -> Floats:
-        """[C] `_outside_s`, each computed once."""
-        if window not in self._outside:
-            begin_s, end_s = window
-            self._outside[window] = self._outside_s(
-                (self.tasks.head_s >= begin_s) & (self.tasks.tail_s >= end_s)
-            )
-        return self._outside[window]
+        worst = zip(*np.unravel_index(np.argsort(-over, axis=None)[:_A_ROUND], over.shape), strict=True)
+        return [(float(begins[r]), float(ends[k])) for r, k in worst if over[r, k] > value_s * (1 + 1e-6)]
 
     def _of_host(self, host: int, loads: list[Floats]) -> Floats:
         """Seconds that devices of a host need for these loads at least, evenly divided in each class."""

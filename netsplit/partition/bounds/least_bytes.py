@@ -1,8 +1,8 @@
-"""Bytes that come with a node wherever it is: what a device holds at least, as a sum over its nodes."""
+"""Bytes that come with a node wherever it is: what a device holds at least, and why a model has no room."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -10,10 +10,11 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.storage import storage_bytes, storage_of
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.partition.common.capacity import atom_needs, read_bytes
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.profile.memory import node_state_bytes
 
-__all__ = ["bytes_saved_by", "least_bytes", "least_bytes_of_atoms", "reached_nodes"]
+__all__ = ["bytes_saved_by", "least_bytes", "least_bytes_of_atoms", "why_no_room"]
 
 
 def least_bytes(problem: Problem, schedule: AnySchedule) -> Floats:
@@ -112,3 +113,47 @@ def _gradient_bytes(graph: Graph, reached: frozenset[str]) -> dict[str, int]:
     for k in trained:
         nbytes[first[k]] += graph.initializers[k].nbytes
     return nbytes
+
+
+def why_no_room(problem: Problem, schedule: AnySchedule, replicas: bool, slices: bool) -> str | None:
+    """What needs more bytes than there are, in words; None where nothing proves that.
+
+    Of bytes that come with operators wherever they are: of one more than any device has, or of all.
+
+    Args:
+        replicas: stages may have some; `slices`: which may keep slices of their states.
+    """
+    instance = Instance.of(problem)
+    if not instance.n:
+        return None
+    most, every = int(instance.capacity.max()), int(instance.capacity.sum())
+    rows = least_bytes_of_atoms(instance, schedule.of_one if replicas else schedule)
+    reached = reached_nodes(problem.graph) if schedule.training else frozenset[str]()
+    atoms = [[instance.names[v] for v in instance.atoms[a]] for a in range(len(instance.atoms))]
+    trained = [_trained_bytes(problem.graph, reached.intersection(each)) for each in atoms]
+    if problem.memory != "static" and schedule.training:
+        scratch = set(problem.costs.step_scratch(problem.cluster.devices).values())
+        rows[-1] += [min(each.nbytes(sizes) for each in scratch) for sizes in trained]
+    present = rows.max(axis=0)
+    if replicas and slices:  # of each a slice, but for a parameter and its gradient in use
+        whole = [2 * max(sizes, default=0) for sizes in trained]
+        sliced = np.maximum(present / len(problem.cluster.devices), whole)
+        present = np.where(sliced <= np.sort(instance.capacity)[-2:][0], 0, present)  # on two at least
+    largest = int(present.argmax())
+    if present[largest] > most:
+        needed = read_bytes(int(present[largest]))
+        return (
+            f"{atom_needs(atoms[largest])} {needed} on one device, and none has more than {read_bytes(most)}"
+        )
+    held = int(least_bytes_of_atoms(instance, schedule).sum(axis=1).max())
+    if held > every:
+        return (
+            f"the model needs at least {read_bytes(held)}, and all devices together have {read_bytes(every)}"
+        )
+    return None
+
+
+def _trained_bytes(graph: Graph, names: Iterable[str]) -> list[int]:
+    """Of every trained parameter that the nodes read."""
+    read = (graph.initializers[k] for name in names for k in graph.nodes[name].initializers)
+    return list({own.held_as: own.nbytes for own in read if own.requires_grad}.values())
