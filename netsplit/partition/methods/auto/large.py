@@ -10,10 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -37,82 +35,16 @@ from netsplit.simulate.simulator import ONE_BATCH
 
 __all__ = ["FAST_METHODS", "LARGE", "CoarseProblem", "intervals", "large_answer", "most_instructions"]
 
-_WINDOW = 8  # nodes in a row that must be equal, where a period is looked for
-_MOSTLY = 0.5  # of all nodes are in what is repeated, else the graph is cut as a whole
 
-
-def intervals(instance: Instance, target: int) -> tuple[list[list[int]], int]:
-    """About `target` groups of nodes, at most, in topological order, and how many are repetitions of others.
+def intervals(instance: Instance, target: int) -> list[list[int]]:
+    """About `target` groups of nodes, at most, in topological order.
 
     Units stay in one piece: groups that share one, and what lies between these, are one group.
     """
     crossing, work = _crossing_bytes(instance), (instance.forward_s + instance.backward_s).min(axis=1)
-    first, last, period = repeated(_labels(instance))
-    borders: list[int] = []
-    again = 0
-    if last - first >= _MOSTLY * instance.n:
-        times = (last - first) // period
-        room = target * (last - first) // instance.n
-        together = -(-times // max(room, 1))  # repetitions in one piece, where there are very many
-        width = together * period
-        begin = first + int(crossing[first : first + period].argmin())
-        own = _narrow(
-            crossing[begin : begin + width], work[begin : begin + width], room * width // (last - first)
-        )
-        rounds = (last - begin) // width
-        borders = [begin + i * width + cut for i in range(rounds) for cut in (0, *own)]
-        borders.append(begin + rounds * width)
-        again = (rounds - 1) * (1 + len(own))
-        rest = max(2, target - len(borders))
-        ends = [(0, begin), (begin + rounds * width, instance.n)]
-    else:
-        rest, ends = target, [(0, instance.n)]
-    for a, b in ends:
-        if a < b:
-            borders += [
-                a,
-                *(a + cut for cut in _narrow(crossing[a:b], work[a:b], rest * (b - a) // instance.n)),
-            ]
     number = np.zeros(instance.n, np.int64)
-    number[sorted({border for border in borders if 0 < border < instance.n})] = 1
-    return _acyclic(instance, np.cumsum(number)), again
-
-
-def repeated(labels: Ints) -> tuple[int, int, int]:
-    """The longest stretch of labels that is equal to itself at some distance: its begin, its end, and that
-    distance; whole repetitions only. (0, 0, 1): there is none.
-    """
-    count = len(labels)
-    if count < 2 * _WINDOW:
-        return 0, 0, 1
-    windows = np.lib.stride_tricks.sliding_window_view(labels, _WINDOW)
-    _, kinds = np.unique(windows, axis=0, return_inverse=True)
-    order = np.argsort(kinds.ravel(), kind="stable")
-    same = np.diff(kinds.ravel()[order]) == 0
-    distances = Counter(np.diff(order)[same].tolist())
-    best = (0, 0, 1)
-    for period, _ in distances.most_common(4):
-        equal = np.concatenate([[False], labels[period:] == labels[:-period], [False]])
-        ends = np.flatnonzero(np.diff(equal.astype(np.int8)))
-        for begin, end in zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True):
-            length = (end - begin + period) // period * period
-            if end - begin >= period and length > best[1] - best[0]:
-                best = (begin, begin + length, period)
-    return best
-
-
-def _labels(instance: Instance) -> Ints:
-    """[n] equal where nodes do the same on tensors of the same sizes, which come from as far back."""
-    graph = instance.problem.graph
-    label_of: dict[tuple[Any, ...], int] = {}
-    labels = np.zeros(instance.n, np.int64)
-    for v, node in enumerate(graph):
-        back = tuple(sorted(v - int(instance.producer[u]) for u in instance.reads[v]))
-        sizes = tuple(graph.variables[k].nbytes for k in node.outputs if k)
-        seconds = instance.forward_s[v].tobytes(), instance.backward_s[v].tobytes()
-        key = (node.op, back, sizes, int(instance.state_bytes[v]), seconds)
-        labels[v] = label_of.setdefault(key, len(label_of))
-    return labels
+    number[_narrow(crossing, work, target)] = 1
+    return _acyclic(instance, np.cumsum(number))
 
 
 def _crossing_bytes(instance: Instance) -> Ints:
@@ -324,14 +256,14 @@ def _search_groups(search: Search, starts: int, until: float) -> None:
     """Offers what a search of groups of nodes finds."""
     if time.perf_counter() >= until:
         return
-    groups, again = intervals(search.instance, GROUPS)
+    groups = intervals(search.instance, GROUPS)
     coarse = CoarseProblem.of(search.instance, groups)
     if search.unreplicated is not None:
         known = coarse.coarsened(search.unreplicated.where)
         coarse = replace(coarse, problem=replace(coarse.problem, known=known))
     inner = Search(coarse.problem, starts, until, FAST_METHODS, "auto, of groups", turns=search.turns)
     inner.run(None)
-    search.notes["groups"] = {"count": len(groups), "repeated": again, "moves": inner.notes["moves"]}
+    search.notes["groups"] = {"count": len(groups), "moves": inner.notes["moves"]}
     best = [] if inner.best is None else [inner.best.where]
     wheres = {where.tobytes(): where for where in (*best, *(each.where for each in inner.results))}
     for where in list(wheres.values())[:TRIED]:
