@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.engines.anneal import Annealer
+from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.objectives import Period
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -267,9 +267,9 @@ class _SecondsOf:
         return compiled if simulator.turns.exact else lambda where: self._simulated(where, compiled(where)[1])
 
     def _compiled(self, turns: Turns) -> Seconds:
-        annealer = Annealer(self.instance, turns)
-        annealer.evaluate(np.zeros(self.instance.n, np.int64))  # it may have to be compiled first
-        return annealer.evaluate
+        step = CompiledStep(self.instance, turns)
+        step.evaluate(np.zeros(self.instance.n, np.int64))  # it may have to be compiled first
+        return step.evaluate
 
     def _simulated(self, where: Ints, order: Ints | None) -> tuple[float, Ints | None]:
         simulator = self.instance.problem.simulator

@@ -16,7 +16,7 @@ from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baselines import Ddp
 from netsplit.partition.methods.dpos import fifo_starts
-from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
+from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.placement.priority import topological_priority
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan

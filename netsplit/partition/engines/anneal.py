@@ -16,8 +16,7 @@ import numpy as np
 from netsplit.compiled import compiled, inlined, inner
 from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
-from netsplit.partition.engines.kernels import Arrays, CompiledStep, list_schedule, makespan, upward_rank
-from netsplit.partition.engines.step.arrays import SINGLE_BATCH
+from netsplit.partition.engines.kernels import Arrays, CompiledStep, evaluate
 from netsplit.simulate.simulator import ONE_BATCH, Turns
 
 __all__ = ["Annealed", "Annealer", "clusters_of"]
@@ -64,11 +63,6 @@ class Annealer:
             _by_atom(instance, instance.state_bytes), instance.held_bytes, instance.capacity,
         )  # fmt: skip
 
-    def evaluate(self, where: Ints) -> tuple[float, Ints]:
-        """What is minimised, in seconds, and the order that has it."""
-        order = np.zeros(self.instance.n, np.int64)
-        return float(evaluate(where, order, self.step.arrays)), order
-
     @property
     def choices(self) -> int:
         """Placements that there are, whether they fit or not."""
@@ -79,7 +73,7 @@ class Annealer:
         for places in product(range(len(self.instance.devices)), repeat=len(self.instance.atoms)):
             where = np.array(places, np.int64)[self.instance.atom_of]
             if self.instance.fits(where):
-                value_s, order = self.evaluate(where)
+                value_s, order = self.step.evaluate(where)
                 yield Annealed(where, order, value_s)
 
     def run(
@@ -97,9 +91,9 @@ class Annealer:
         where = np.array([start[atoms[a][0]] for a in range(len(atoms))], np.int64)
         best, value = anneal(where, iterations, seed, heat, cold, self.stop, self.pieces, self.step.arrays)
         if not np.isfinite(value):
-            return Annealed(start, self.evaluate(start)[1], float("inf"))
+            return Annealed(start, self.step.evaluate(start)[1], float("inf"))
         nodes = best[self.instance.atom_of]
-        value, order = self.evaluate(nodes)
+        value, order = self.step.evaluate(nodes)
         return Annealed(nodes, order, value)
 
 
@@ -153,32 +147,6 @@ def _held_by_atom(instance: Instance) -> Csr:
         for v in instance.holders[h]:
             rows[int(instance.atom_of[v])].add(h)
     return Csr.of([sorted(row) for row in rows])
-
-
-@compiled
-def evaluate(where: Ints, order: Ints, a: Arrays) -> float:
-    """Fills `order` with the list schedule, by end: a receive is then posted when its tensor is made.
-
-    With several micro-batches, or as captured where that is shorter: fewer segments make a shorter pipeline.
-    """
-    ends = list_schedule(where, upward_rank(where, a), a, order)
-    # nearly sorted already, and nodes without duration must keep their places: an insertion sort
-    for i in range(1, len(order)):
-        v = order[i]
-        j = i - 1
-        while j >= 0 and ends[order[j]] > ends[v]:
-            order[j + 1] = order[j]
-            j -= 1
-        order[j + 1] = v
-    value = makespan(where, order, a)
-    if a.turns[0] != SINGLE_BATCH:
-        captured = np.arange(len(order))
-        other = makespan(where, captured, a)
-        if other < value:
-            for i in range(len(order)):
-                order[i] = i
-            value = other
-    return value
 
 
 class State(NamedTuple):

@@ -57,7 +57,10 @@ def candidates(
             return
         own = replace(problem, time_limit_s=max(0.05, patience * left_s))
         try:
-            candidate = _candidate(method, own, instance, value_s)
+            placement = method.partition(own)
+            where = instance.encode(placement.device_of)
+            fits = instance.stages_fit(placement.stages) if placement.replicas else instance.fits(where)
+            candidate = Candidate(method.name, placement, where, value_s(placement), fits)
         except (ModelSizeError, TimeLimitError) as refusal:
             log.info("portfolio: %s", refusal)
             left_out[method.name] = str(refusal)
@@ -71,15 +74,6 @@ def candidates(
             left_out[method.name] = f"{type(error).__name__}: {error}"
         else:
             yield candidate
-
-
-def _candidate(
-    method: Partitioner, problem: Problem, instance: Instance, value_s: Callable[[Placement], float]
-) -> Candidate:
-    placement = method.partition(problem)
-    where = instance.encode(placement.device_of)
-    fits = instance.stages_fit(placement.stages) if placement.replicas else instance.fits(where)
-    return Candidate(method.name, placement, where, value_s(placement), fits)
 
 
 def order_of(instance: Instance, placement: Placement) -> Ints:

@@ -10,12 +10,12 @@ import numpy as np
 
 from netsplit.compiled import compiled, inner
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
-from netsplit.partition.engines.step.arrays import KINDS, Arrays, moving_s
+from netsplit.partition.engines.step.arrays import KINDS, SINGLE_BATCH, Arrays, moving_s
 from netsplit.partition.engines.step.lists import lay_out
 from netsplit.partition.engines.step.run import seconds_of
 from netsplit.simulate.simulator import ONE_BATCH, Turns
 
-__all__ = ["Arrays", "CompiledStep", "list_schedule", "makespan", "upward_rank"]
+__all__ = ["Arrays", "CompiledStep", "evaluate", "list_schedule", "makespan", "upward_rank"]
 
 
 class CompiledStep:
@@ -39,23 +39,10 @@ class CompiledStep:
         """Seconds of the step: [n] device of each node, [n] nodes in the order they are taken."""
         return float(makespan(where, order, self.arrays))
 
-    def rank(self, where: Ints) -> Floats:
-        """[n] seconds from each node's start to the end of the forward pass and the way back to it.
-
-        HEFT's upward rank (Topcuoglu et al. 2002, equation (8)) for a given placement, backward
-        seconds and the gradient's way back included.
-        """
-        return np.asarray(upward_rank(where, self.arrays))
-
-    def list_schedule(self, where: Ints, rank: Floats | None = None) -> Ints:
-        """[n] an order: on each device the node of highest rank among those that could start first.
-
-        Sorted by end: a receive is then posted before any computation that runs while it arrives.
-        """
-        rank = self.rank(where) if rank is None else rank
+    def evaluate(self, where: Ints) -> tuple[float, Ints]:
+        """Seconds of the step in the order of its list schedule, and that order [n]."""
         order = np.zeros(self.instance.n, np.int64)
-        ends = list_schedule(where, rank, self.arrays, order)
-        return order[np.argsort(ends[order], kind="stable")]
+        return float(evaluate(where, order, self.arrays)), order
 
 
 def _units(instance: Instance) -> Packed:
@@ -82,7 +69,10 @@ def makespan(where: Ints, order: Ints, a: Arrays) -> float:
 
 @compiled
 def upward_rank(where: Ints, a: Arrays) -> Floats:
-    """`CompiledStep.rank`, from the last node to the first.
+    """[n] seconds from each node's start to the end of the forward pass and the way back to it.
+
+    HEFT's upward rank (Topcuoglu et al. 2002, equation (8)) for a given placement, backward seconds and the
+    gradient's way back included, from the last node to the first.
 
         v [ forward ]──way──►[ w ─ ─ ─ rank ─ ─ ─ ]──way──►[ backward ] v
 
@@ -185,3 +175,29 @@ def _missing(a: Arrays) -> Ints:
             if a.unit_of[a.producer[a.reads[k]]] != a.unit_of[v]:
                 missing[a.unit_of[v]] += 1
     return missing
+
+
+@compiled
+def evaluate(where: Ints, order: Ints, a: Arrays) -> float:
+    """Fills `order` with the list schedule, by end: a receive is then posted when its tensor is made.
+
+    With several micro-batches, or as captured where that is shorter: fewer segments make a shorter pipeline.
+    """
+    ends = list_schedule(where, upward_rank(where, a), a, order)
+    # nearly sorted already, and nodes without duration must keep their places: an insertion sort
+    for i in range(1, len(order)):
+        v = order[i]
+        j = i - 1
+        while j >= 0 and ends[order[j]] > ends[v]:
+            order[j + 1] = order[j]
+            j -= 1
+        order[j + 1] = v
+    value = makespan(where, order, a)
+    if a.turns[0] != SINGLE_BATCH:
+        captured = np.arange(len(order))
+        other = makespan(where, captured, a)
+        if other < value:
+            for i in range(len(order)):
+                order[i] = i
+            value = other
+    return value

@@ -206,7 +206,7 @@ class Search:
 
     def scheduled(self, where: Ints, source: str) -> Scheduled:
         """A placement in the order of its list schedule."""
-        value, order = self.annealer.evaluate(where)
+        value, order = self.annealer.step.evaluate(where)
         return Scheduled(where, order, value, source)
 
     def offer(self, answer: Scheduled, finalist: bool = False) -> None:
@@ -238,7 +238,7 @@ class Search:
             now = time.perf_counter()
             if self.best is not None and now + (now - began) / scored > until:
                 break
-            value_s, exchanges = self._scored(self._placement(each))
+            value_s, exchanges = self._scored(self.placement(each))
             scored += 1
             if value_s < self.value_s:
                 self.best = replace(each, value_s=value_s, exchanges=exchanges)
@@ -264,7 +264,7 @@ class Search:
         filled = fill_in_order(self.problem, self.instance.capacity.tolist())
         if filled is not None:  # whatever the clock does, there is an answer
             where = self.instance.encode(filled)
-            self._tried(where, self.annealer.evaluate(where)[1], "an in-order fill")
+            self._tried(where, self.annealer.step.evaluate(where)[1], "an in-order fill")
         known = self.problem.known
         if known is not None and known.rewrites == self.problem.graph.rewrites:
             where = self.instance.encode(known.device_of)
@@ -340,7 +340,7 @@ class Search:
         """Seconds of a move, measured."""
         began = time.perf_counter()
         for _ in range(PACED):
-            self.annealer.evaluate(where)
+            self.annealer.step.evaluate(where)
         self.move_s = (time.perf_counter() - began) / PACED
         return self.move_s
 
@@ -378,7 +378,7 @@ class Search:
         starts += [] if self.unreplicated is None else [self.unreplicated]
         moves = Neighbourhood(
             self.problem.graph, self.instance, self.annealer.clusters,
-            lambda where: self.annealer.evaluate(where)[1], self.problem.seed,
+            lambda where: self.annealer.step.evaluate(where)[1], self.problem.seed,
         )  # fmt: skip
 
         def moved(where: Ints, order: Ints) -> Scheduled:
@@ -390,11 +390,11 @@ class Search:
 
     def _tried(self, where: Ints, order: Ints, source: str) -> Scheduled:
         tried = Scheduled(where, order, float("inf"), source)
-        tried = replace(tried, value_s=self._value_of(self._placement(tried)))
+        tried = replace(tried, value_s=self._value_of(self.placement(tried)))
         self.offer(tried)
         return tried
 
-    def _placement(self, answer: Scheduled) -> Placement:
+    def placement(self, answer: Scheduled) -> Placement:
         names = self.instance.names
         rank = {names[int(v)]: float(i) for i, v in enumerate(answer.order)}
         priority = topological_priority(self.problem.graph, rank)

@@ -11,7 +11,7 @@ from netsplit.partition.methods.baselines import Ddp, Layerwise, Random, RoundRo
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
 from netsplit.partition.methods.heft import Heft
-from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
+from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.thesis.netsplit import NetSplit, Pesto

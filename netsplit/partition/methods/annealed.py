@@ -16,8 +16,7 @@ from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.partitioner import Partitioner
-from netsplit.placement.placement import Placement, SolverReport
-from netsplit.placement.priority import topological_priority
+from netsplit.placement.placement import Placement
 
 __all__ = ["LISTED", "annealed", "placements_by_lists"]
 
@@ -49,7 +48,4 @@ def annealed(
     answer = search.run(None)
     if answer is None:
         return None
-    rank = {instance.names[int(v)]: float(i) for i, v in enumerate(answer.order)}
-    order, report = topological_priority(problem.graph, rank), SolverReport("feasible", 0.0)
-    device_of = instance.decode(answer.where)
-    return Placement(known.method, device_of, order, report, rewrites=problem.graph.rewrites)
+    return replace(search.placement(answer), method=known.method, rewrites=problem.graph.rewrites)

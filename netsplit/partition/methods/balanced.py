@@ -17,7 +17,7 @@ from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["Balanced", "v_shaped"]
+__all__ = ["Balanced"]
 
 
 _PARTS = (1.0, 0.5, 0.6, 0.4, 0.7, 0.3, 0.8, 0.2, 0.9, 0.1)
@@ -31,7 +31,7 @@ class Balanced(Partitioner):
     Exact for this order of the atoms and the cluster's order of the devices, within the capacities under
     (5-18); a device may stay empty. The report's objective is the slowest device's compute seconds.
 
-    With `v` the runs go over the devices and back (`v_shaped`).
+    With `v` the runs go over the devices and back in a V.
     """
 
     v: bool = False
@@ -41,7 +41,7 @@ class Balanced(Partitioner):
 
     def choose(self, problem: Problem) -> Choice:
         if self.v:
-            return v_shaped(problem, self.name)
+            return self._v_shaped(problem)
         instance = Instance.of(problem)
         until = _seconds_until(instance)
         first = _first_that_fits(problem, [int(c) for c in instance.capacity])
@@ -51,33 +51,26 @@ class Balanced(Partitioner):
         runs = _runs(begins)
         return Choice(instance.decode(runs[instance.atom_of]), objective_s=slowest)
 
+    def _v_shaped(self, problem: Problem) -> Choice:
+        """Two runs a device, the second half of the chain in the devices' opposite order.
 
-def v_shaped(problem: Problem, method: str) -> Choice:
-    """Two runs a device, the second half of the chain in the devices' opposite order: a V.
-
-    The slowest of the 2p runs is as fast as it can be, so the runs of a fast device are longer. That is exact
-    where both runs of a device fit as they are; else each gets a part of the capacity, one of a few.
-
-    Args:
-        method: who asks, for the error.
-
-    Raises:
-        InfeasibleError: no such runs fit.
-    """
-    instance = Instance.of(problem)
-    devices = len(instance.devices)
-    lane = np.concatenate([np.arange(devices), np.arange(devices)[::-1]])  # [2 D] device of each run
-    until = _seconds_until(instance)[:, lane]
-    for part in _PARTS:
-        there = instance.capacity * part
-        back = instance.capacity if part == 1.0 else instance.capacity - there
-        first = _first_that_fits(problem, [int(c) for c in np.concatenate([there, back[::-1]])])
-        slowest, begins = _slowest(until, first)
-        if np.isfinite(slowest):
-            runs = _runs(begins)[instance.atom_of]
-            if instance.fits(lane[runs]):
-                return _folded(instance, runs, lane)
-    raise infeasible(problem, method)
+        The slowest of the 2p runs is as fast as it can be, where both runs of a device fit as they are; else
+        each gets a part of the capacity, one of a few.
+        """
+        instance = Instance.of(problem)
+        devices = len(instance.devices)
+        lane = np.concatenate([np.arange(devices), np.arange(devices)[::-1]])  # [2 D] device of each run
+        until = _seconds_until(instance)[:, lane]
+        for part in _PARTS:
+            there = instance.capacity * part
+            back = instance.capacity if part == 1.0 else instance.capacity - there
+            first = _first_that_fits(problem, [int(c) for c in np.concatenate([there, back[::-1]])])
+            slowest, begins = _slowest(until, first)
+            if np.isfinite(slowest):
+                runs = _runs(begins)[instance.atom_of]
+                if instance.fits(lane[runs]):
+                    return _folded(instance, runs, lane)
+        raise infeasible(problem, self.name)
 
 
 def _folded(instance: Instance, runs: Ints, lane: Ints) -> Choice:

@@ -19,7 +19,7 @@ from netsplit.partition.base import MemoryRule
 from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.methods.os_dpos.sequenced import sums_s
+from netsplit.partition.methods.os_dpos import sums_s
 from netsplit.placement.priority import topological_priority
 from netsplit.planning.fitting import fitted
 from netsplit.planning.verify import verify

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from netsplit.compiled import inlined, inner
 from netsplit.partition.common.instance import Floats, Ints, Packed
-from netsplit.partition.engines.step.arrays import Arrays
-from netsplit.partition.engines.step.cut import Segments, cut
+from netsplit.partition.engines.step.arrays import Arrays, Segments, cut
 from netsplit.partition.engines.step.order import BACKWARD, FORWARD, computations
 
 __all__ = ["BACKWARD", "FORWARD", "MESSAGE", "STEP", "Lists", "lay_out"]

@@ -22,7 +22,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.engines.search import SLIGHT, Search
 from netsplit.partition.methods.annealed import annealed, placements_by_lists
-from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
+from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.partition.methods.unity.unity import Unity
 from netsplit.partition.partitioner import Choice
 from netsplit.placement.placement import Placement

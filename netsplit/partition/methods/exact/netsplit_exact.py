@@ -151,14 +151,13 @@ def solve_latency(
     tried, bound_s, notes = [] if start is None else [start], 0.0, dict[str, Any]()
     if completely_modelled(instance):
         most_s = min([instance.serial_s, *(step.makespan_s(*each) for each in tried)])
-        model = _FullModelSearch(instance, most_s, seed, workers)
-        answers, bound_s = model.run(start, deadline)
-        notes = {"incomparable_pairs": _incomparable(instance), "tick_s": model.tick_s}
+        answers, bound_s, tick_s = _search(instance, most_s, start, deadline, seed, workers)
+        notes = {"incomparable_pairs": _incomparable(instance), "tick_s": tick_s}
         if answers is None:
             return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
         tried = [*answers, *tried]
         if answers:
-            tried.append((answers[0][0], step.list_schedule(answers[0][0])))
+            tried.append((answers[0][0], step.evaluate(answers[0][0])[1]))
         elif start is not None and not hint:  # nothing was found: the answer is the fill
             value_s = step.makespan_s(*start)
             return ExactAnswer(*start, value_s, min(bound_s, value_s), "limit", notes)
@@ -181,42 +180,32 @@ def _ordered(instance: Instance, key: Floats | Ints) -> Ints:
     return np.argsort([rank[name] for name in instance.names]).astype(np.int64)
 
 
-class _FullModelSearch:
-    """One run of the full model."""
+def _search(
+    instance: Instance, most_s: float, start: Answer | None, deadline: float, seed: int, workers: int
+) -> tuple[list[Answer] | None, float, float]:
+    """What the complete model finds of at most so many seconds, its bound, and the seconds of a tick.
 
-    def __init__(
-        self,
-        instance: Instance,
-        most_s: float,
-        seed: int,
-        workers: int,
-    ) -> None:
-        self.instance, self.seed, self.workers = instance, seed, workers
-        self.tick_s = most_s / _TICKS if most_s > 1e-200 else 1.0
-        self.built = LatencyModel(instance, self.tick_s, _TICKS + 1)
+    An answer is given in the model's order, and by the ends of forwards, by which no sender waits for its
+    receiver to come to the receive. None: there is none.
+    """
+    from ortools.sat.python import cp_model
 
-    def run(self, start: Answer | None, deadline: float) -> tuple[list[Answer] | None, float]:
-        """What was found, in the model's order and by the ends of forwards, by which no sender waits for its
-        receiver to come to the receive; and the bound in seconds. None: there is no answer."""
-        from ortools.sat.python import cp_model
-
-        instance, built = self.instance, self.built
-        if start is not None:
-            built.hint(canonical(instance, start[0]), start[1])
-        solver = cp_sat_solver(max(0.01, deadline - time.perf_counter()), self.seed, self.workers)
-        solver.parameters.interleave_search = self.workers > 1
-        solver.parameters.relative_gap_limit = _GAP
-        code = interruptible(lambda: solver.solve(built.model), solver.stop_search)
-        bound_s = max(0.0, solver.best_objective_bound) * self.tick_s
-        if code == cp_model.INFEASIBLE:
-            return None, bound_s
-        if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return [], bound_s
-        places = [[solver.boolean_value(x) for x in row] for row in built.x]
-        where = np.array(places, bool).argmax(axis=1).astype(np.int64)
-        rank, ends = (np.array([solver.value(t) for t in own]) for own in (built.pos, built.forward_end))
-        by_end = np.lexsort((rank, ends)).argsort()
-        return [(where, np.argsort(rank)), (where, _ordered(instance, by_end))], bound_s
+    tick_s = most_s / _TICKS if most_s > 1e-200 else 1.0
+    built = LatencyModel(instance, tick_s, _TICKS + 1)
+    if start is not None:
+        built.hint(canonical(instance, start[0]), start[1])
+    solver = cp_sat_solver(max(0.01, deadline - time.perf_counter()), seed, workers)
+    solver.parameters.interleave_search = workers > 1
+    solver.parameters.relative_gap_limit = _GAP
+    code = interruptible(lambda: solver.solve(built.model), solver.stop_search)
+    bound_s = max(0.0, solver.best_objective_bound) * tick_s
+    if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None if code == cp_model.INFEASIBLE else [], bound_s, tick_s
+    places = [[solver.boolean_value(x) for x in row] for row in built.x]
+    where = np.array(places, bool).argmax(axis=1).astype(np.int64)
+    rank, ends = (np.array([solver.value(t) for t in own]) for own in (built.pos, built.forward_end))
+    by_end = np.lexsort((rank, ends)).argsort()
+    return [(where, np.argsort(rank)), (where, _ordered(instance, by_end))], bound_s, tick_s
 
 
 def canonical(instance: Instance, where: Sequence[int] | Ints) -> Ints:

@@ -18,7 +18,7 @@ import numpy as np
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.mixed_integer import MOST_BYTES, check_engine, engine_bytes
+from netsplit.partition.engines.mixed_integer import check_engine
 from netsplit.partition.engines.rows import Outcome
 from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.rows import PestoRows
@@ -110,7 +110,8 @@ class PestoFull(Partitioner):
             rows = PestoRows(tasks, known, margin)
             mip = rows.build(self.most_pairs)
             if mip is None:
-                return Outcome("", "heuristic", notes=self._too_many(rows)), known
+                too_many = {"orders": rows.orders, "coefficients_up_to": rows.most_coefficients()}
+                return Outcome("", "heuristic", notes=too_many), known
             left_s = _ENGINE_FRACTION * (deadline - time.perf_counter())
             raw = mip.solve(left_s, self.gap, tasks.instance.problem.seed, engine=self.engine)
             bound = None if raw.bound is None else raw.bound * rows.unit_s
@@ -128,13 +129,6 @@ class PestoFull(Partitioner):
         if raw.status == "optimal" or better:
             outcome = replace(outcome, status="optimal" if raw.status == "optimal" else "feasible")
         return outcome, schedule if better else known
-
-    def _too_many(self, rows: PestoRows) -> dict[str, int]:
-        """Why there was no engine: a note of the report."""
-        most = rows.most_coefficients()
-        if engine_bytes(most) > MOST_BYTES and rows.orders <= self.most_pairs:
-            return {"coefficients_up_to": most}
-        return {"pairs_above": self.most_pairs}
 
 
 def _least_makespan(tasks: CoarseTasks) -> float:

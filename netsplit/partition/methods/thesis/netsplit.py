@@ -15,7 +15,8 @@ from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.anneal import Annealed, Annealer
+from netsplit.partition.engines.anneal import Annealed
+from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.engines.mixed_integer import MOST_BYTES, check_engine, engine_bytes, solve
 from netsplit.partition.engines.rows import Outcome
 from netsplit.partition.engines.search import Search
@@ -237,13 +238,6 @@ def shortest_step(
     return Outcome("enumeration", status, bound=bound), search.instance.decode(best.where)
 
 
-def list_scheduled(problem: Problem, device_of: Mapping[str, str]) -> tuple[float, dict[str, float]]:
-    """Seconds of the step of a placement, and node name to its place in the list schedule."""
-    instance = Instance.of(problem)
-    seconds, order = Annealer(instance).evaluate(instance.encode(device_of))
-    return seconds, {instance.names[int(v)]: float(i) for i, v in enumerate(order)}
-
-
 @dataclass(frozen=True)
 class NetSplit(Grouped):
     """Groups by co-placement, then the placement of groups with the least makespan (5-11).
@@ -284,7 +278,9 @@ class NetSplit(Grouped):
 
     def times(self, problem: Problem, device_of: Mapping[str, str]) -> tuple[float, Mapping[str, float]]:
         if self.exclusive:
-            return list_scheduled(problem, device_of)
+            instance = Instance.of(problem)
+            seconds, order = CompiledStep(instance).evaluate(instance.encode(device_of))
+            return seconds, {instance.names[int(v)]: float(i) for i, v in enumerate(order)}
         times = thesis_times(problem, device_of)
         return times.makespan, times.start_fp
 
@@ -342,26 +338,12 @@ class Ablated(Partitioner):
         self.method.check(problem)
 
     def choose(self, problem: Problem) -> Choice:
-        poorer = _ABLATIONS[self.without](problem)
-        return self.method.choose(problem.moved_to(poorer.cluster, poorer.costs))
-
-
-def without_backward(problem: Problem) -> Problem:
-    """No backward takes time."""
-    return replace(problem, costs=problem.costs.without_backward())
-
-
-def without_links(problem: Problem) -> Problem:
-    """Every link is the mean of all."""
-    links = problem.cluster.links
-    if not links:
-        return problem
-    common = Link(
-        mean(link.latency_s for link in links.values()),
-        mean(link.seconds_per_byte for link in links.values()),
-    )
-    cluster = problem.cluster.with_links(dict.fromkeys(links, common))
-    return replace(problem, cluster=cluster)
-
-
-_ABLATIONS = {"backward": without_backward, "links": without_links}
+        cluster, costs, links = problem.cluster, problem.costs, problem.cluster.links.values()
+        if self.without == "backward":
+            costs = costs.without_backward()
+        elif links:
+            common = Link(
+                mean(each.latency_s for each in links), mean(each.seconds_per_byte for each in links)
+            )
+            cluster = cluster.with_links(dict.fromkeys(cluster.links, common))
+        return self.method.choose(problem.moved_to(cluster, costs))

@@ -28,7 +28,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
 from netsplit.partition.common.homes import linked_groups
 from netsplit.partition.methods.annealed import LISTED, annealed
-from netsplit.partition.methods.os_dpos.os_dpos import OsDpos
+from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines, TaskKind, task_axes
 from netsplit.partition.methods.unity.costed import Costed, Devices, Known
 from netsplit.partition.methods.unity.experts import (

@@ -106,7 +106,7 @@ def test_moves_keep_atoms_whole_and_orders_topological(problem: Problem, seed: i
     instance = Instance.of(problem)
     annealer = Annealer(instance)
     moves = Neighbourhood(
-        problem.graph, instance, annealer.clusters, lambda where: annealer.evaluate(where)[1], seed
+        problem.graph, instance, annealer.clusters, lambda where: annealer.step.evaluate(where)[1], seed
     )
     order = np.arange(instance.n)
     where = np.zeros(instance.n, np.int64)

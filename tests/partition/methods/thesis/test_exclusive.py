@@ -27,7 +27,7 @@ def best_of_all(problem, groups):
 
     def list_scheduled_s(problem, device_of):
         where = instance.encode(device_of)
-        return step.makespan_s(where, step.list_schedule(where))
+        return step.makespan_s(where, step.evaluate(where)[1])
 
     return least(problem, groups, list_scheduled_s)
 

@@ -14,35 +14,150 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from netsplit import rewrite
-from netsplit.errors import ConfigError, InfeasibleError, RewriteError
+from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import infeasible
-from netsplit.partition.common.homes import linked_groups
+from netsplit.partition.common.capacity import infeasible, missing_bytes
+from netsplit.partition.common.homes import devices_of_nodes, linked_groups
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.engines.insertion import StepTasks
-from netsplit.partition.methods.dpos import Order, longest_ranked_path
-from netsplit.partition.methods.os_dpos.sequenced import OS_DPOS, Sequenced, problem_rewritten
+from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_placed
+from netsplit.partition.methods.dpos import Order, longest_ranked_path, max_ranks, order_key, sequenced
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.rewrite.records import Split
+from netsplit.placement.placement import Placement, SolverReport
+from netsplit.placement.priority import topological_priority
+from netsplit.rewrite.records import Rewrite, Split
 
-__all__ = ["PART_S", "OsDpos", "longest_operators", "placed_ranks"]
+__all__ = ["PART_S", "OsDpos", "Sequenced", "longest_operators", "placed_ranks", "sums_s"]
 
 log = logging.getLogger(__name__)
 
+OS_DPOS = "os_dpos"
 SHORTER = 1e-9  # relative: less is the rounding of sums
 PART_S = 0.001  # for each part that is made, about
 ROOM = 4  # operators that need more than this part of the smallest device may be in the way of a placement
 
 Start = Literal["data_parallel", "whole"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sequenced:
+    """A graph after some rewrites, as DPOS places and times it."""
+
+    given: Problem  # of the graph before them
+    problem: Problem
+    tasks: StepTasks
+    schedule: PartialSchedule
+    as_it_stands: bool = False  # in the graph's own order, not as it was timed
+
+    @classmethod
+    def of(cls, given: Problem, problem: Problem) -> Sequenced:
+        tasks = StepTasks.of(Instance.of(problem))
+        return cls(given, problem, tasks, sequenced(problem, tasks, OS_DPOS)[0])
+
+    @classmethod
+    def side_by_side(cls, given: Problem, problem: Problem, devices: Sequence[str]) -> Sequenced:
+        """The schedule with part j of every operator on the j-th device, whether that fits or not."""
+        tasks = StepTasks.of(Instance.of(problem))
+        order = tasks.by_rank(max_ranks(Instance.of(problem), tasks))
+        device_of = devices_of_nodes(problem.graph, devices)
+        schedule = schedule_placed(problem, OS_DPOS, tasks, order, device_of, "replicas")
+        return cls(given, problem, tasks, schedule)
+
+    def knowing(self, given: Problem) -> Sequenced:
+        """The same, to be foreseen anew by what is known now."""
+        return replace(self, given=given, problem=problem_rewritten(given, self.problem.graph))
+
+    @property
+    def rewrites(self) -> tuple[Rewrite, ...]:
+        """Rewrites from the given graph on."""
+        return self.problem.graph.rewrites
+
+    @cached_property
+    def finish_s(self) -> float:
+        """Seconds until all gradients are there: those of copies are summed last, one sum after another."""
+        return self.schedule.makespan + sums_s(self.problem, self.schedule.device_of())
+
+    @classmethod
+    def rewritten(cls, given: Problem, graph: Graph, deadline: float) -> Sequenced | None:
+        """Sequences a graph rewritten from the given one; None where none fits, or time is over."""
+        problem = problem_rewritten(given, graph)
+        left = max(deadline - time.perf_counter(), 1e-3)
+        try:
+            return cls.of(given, replace(problem, time_limit_s=left))
+        except (InfeasibleError, TimeLimitError):
+            return None
+
+    def cut(self, split: Split, deadline: float) -> Iterator[Sequenced]:
+        """Candidates with one more split, and with copies of the weights that its parts read, as
+        far as that can be done and fits."""
+        graph = self.problem.graph
+        with suppress(RewriteError):
+            yield from self._also(deadline, split)
+            copies = rewrite.copies_after(graph, (split,)) if split.blocks == 1 else ()
+            if copies:
+                yield from self._also(deadline, split, *copies)
+
+    def _also(self, deadline: float, *rewrites: Rewrite) -> Iterator[Sequenced]:
+        candidate = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites), deadline)
+        if candidate is not None:
+            yield candidate
+
+    def order_key(self, order: Order) -> Mapping[str, float]:
+        """Node -> by what it is ordered."""
+        if self.as_it_stands and order == "priority":
+            return {name: float(place) for name, place in self.problem.graph.position.items()}
+        return order_key(self.schedule, order)
+
+    def placement(self) -> Placement:
+        """The placement that would be the answer."""
+        priority = topological_priority(self.problem.graph, self.order_key("priority"))
+        report = SolverReport("heuristic", 0.0)
+        return Placement(
+            OS_DPOS, self.schedule.device_of(), priority, report, rewrites=self.problem.graph.rewrites
+        )
+
+    @cached_property
+    def predicted(self) -> tuple[int, float]:
+        """Bytes that are missing on the device that lacks most, and seconds, as the problem has what foresees
+        them; infinite seconds under a schedule that has no copies of weights."""
+        simulator = self.given.simulator
+        assert simulator is not None
+        placement = self.placement()
+        try:
+            predicted = simulator(placement)
+        except ConfigError:
+            return 0, math.inf
+        missing = missing_bytes(self.problem, placement, predicted, simulator.cluster)
+        return missing, predicted.iteration_s
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Least is best: what is foreseen to fit, by its seconds; else by what is missing."""
+        missing, seconds = self.predicted
+        return missing > 0, missing or seconds
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits as predicted, else by the count of bytes that methods go by."""
+        if self.given.simulator is None:
+            return self.schedule.instance.fits(self.schedule.where[self.schedule.instance.atom_of])
+        missing, seconds = self.predicted
+        return not missing and seconds < math.inf
+
+    @cached_property
+    def where(self) -> list[int]:
+        """[n] device of each node."""
+        return self.schedule.where[self.schedule.instance.atom_of].tolist()
 
 
 @dataclass(frozen=True)
@@ -57,32 +172,21 @@ class OsDpos(Partitioner):
     dimension and to the fewest parts.
 
     It begins with data parallelism where a replica with its part of the batch fits on each device: every
-    operator in as many parts along the samples as there are devices, each of which may be placed anywhere,
-    on copies of the weights or on the one there is (`netsplit.rewrite.replicate`, `along_samples`),
-    whichever DPOS ends sooner. So is each cut tried with copies, too; their sums follow after all else, as
-    rings. Operators that must not be cut so, such as a BatchNorm, stay
-    whole in it, so where DPOS ends the graph as it is sooner, that is the beginning. Seconds of parts are
-    predicted where those of wholes were, and estimated from them where these were measured.
+    operator in as many parts along the samples as there are devices, on copies of the weights or on the one
+    there is, whichever DPOS ends sooner; or with the graph as it is, where DPOS ends that sooner. Cuts are
+    tried with copies, too, whose sums follow after all else, as rings. Where DPOS places none of these,
+    data parallelism is replicas side by side; where these do not fit either, the operators of most bytes are
+    cut first, until DPOS finds a placement within the capacities.
 
-    DPOS puts parts where they end first, and so may use up the room of some devices where one replica on
-    each would fit. Where it places none of these graphs, data parallelism is replicas side by side: part j of
-    every operator on device j. Where these do not fit either, it begins with parts that do: devices may hold
-    anything at first, and the operator of most bytes is cut so that its largest part has least, then the
-    next, until DPOS finds a placement within the capacities, which all later ones keep.
-
-    Its answer is what DPOS foresees, which lets no message wait for another. As FastT goes back to the
-    strategy before where a step turns out to take longer, what is foreseen to take least of answer,
-    beginnings, whole graph and replicas, and to fit, is answered, where the problem has a `simulator` that
-    foresees it. Where it has a `meter`, too, what would be answered is measured before it is: what then takes
-    longer than another is not.
+    DPOS lets no message wait for another. As FastT goes back to the strategy before where a step turns out
+    to take longer, what the problem's `simulator` foresees to fit and to take least of answer, beginnings,
+    whole graph and replicas is answered; where the problem has a `meter`, after its parts were measured.
 
     Args:
         start: "whole" begins with the graph as it is.
         order: as `dpos` has it.
-        time_limit_s: when it answers what it has; a problem's own limit comes first. The clock is looked at
-            before each trial and while DPOS places one; what takes longer is the schedule of the whole graph,
-            without which there is no answer, and making the graph of one trial. Data parallelism is left out
-            where making its parts would take longer.
+        time_limit_s: when it answers what it has; a problem's own limit comes first. Data parallelism is left
+            out where making its parts would take longer.
     """
 
     name = OS_DPOS
@@ -299,3 +403,28 @@ def _least(problem: Problem, candidates: Sequence[Sequenced]) -> tuple[Sequenced
             return answer, notes
         problem = known
         can_be = {each: each.knowing(problem) for each in can_be}
+
+
+def sums_s(problem: Problem, device_of: Mapping[str, str]) -> float:
+    """Seconds of the sums of gradients of copies on several devices."""
+    graph = problem.graph
+    homes: dict[str, set[str]] = {}
+    sizes: dict[str, int] = {}
+    for node in graph:
+        for init in (graph.initializers[k] for k in node.initializers):
+            if init.requires_grad:
+                homes.setdefault(init.held_as, set()).add(device_of[node.name])
+                sizes[init.held_as] = init.nbytes
+    nbytes: Counter[tuple[str, ...]] = Counter()
+    for k, there in homes.items():
+        if len(there) > 1:
+            nbytes[tuple(each.name for each in problem.cluster.devices if each.name in there)] += sizes[k]
+    return sum(problem.cluster.ring_seconds(count, devices) for devices, count in nbytes.items())
+
+
+def problem_rewritten(given: Problem, graph: Graph) -> Problem:
+    """The problem of a graph that was made of the given one."""
+    costs = rewrite.rewritten_costs(given.costs, given.graph, graph)
+    return replace(
+        given, graph=graph, costs=costs, simulator=None, improved=None, known=None, time_limit_s=None
+    )

@@ -1,1 +1,0 @@
-"""FastT's OS-DPOS: the search, and what it chooses among."""
