@@ -43,19 +43,14 @@ class StepGraph:
                 before = self.edges.get(Edge(maker, c), (-1, -1))
                 self.edges[Edge(maker, c)] = max(nbytes, before[0]), max(back, before[1])
         self.before: list[list[int]] = [[] for _ in range(2 * n)]
-        self.after: list[list[int]] = [[] for _ in range(2 * n)]
         for (v, w), (_, back) in self.edges.items():
-            self._precede(v, w)
+            self.before[w].append(v)
             if back >= 0:
-                self._precede(n + w, n + v)
+                self.before[n + v].append(n + w)
         for v in np.flatnonzero(instance.trained).tolist():
             if not self.before[n + v]:
-                self._precede(v, n + v)
+                self.before[n + v].append(v)
         self.order = [*range(n), *range(2 * n - 1, n - 1, -1)]  # topological
-
-    def _precede(self, a: int, b: int) -> None:
-        self.after[a].append(b)
-        self.before[b].append(a)
 
 
 _MOST_AT_ONCE = 2_000_000  # edges times kinds of pairs, of which some tables are made

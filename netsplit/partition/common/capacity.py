@@ -81,23 +81,19 @@ def check_capacity(problem: Problem, method: str) -> None:
     total = sum(device.capacity_bytes for device in devices)
     required = problem.memory_model.total_bytes
     if required > total:
-        raise infeasible(
-            problem,
-            method,
-            f"the model needs at least {read_bytes(required)} and all devices together have"
-            f" {read_bytes(total)}: {read_bytes(required - total)} are missing in total",
+        needed, there, lacking = map(read_bytes, (required, total, required - total))
+        reason = (
+            f"the model needs at least {needed} and all devices together have {there}: {lacking} are missing"
         )
+        raise infeasible(problem, method, f"{reason} in total")
     memory = problem.memory_model
     largest = max(devices, key=lambda device: device.capacity_bytes)
     for atom in atoms_of(problem.graph):
         missing = memory.load(atom).nbytes - largest.capacity_bytes
         if missing > 0:
-            raise infeasible(
-                problem,
-                method,
-                f"{atom_needs(atom)} {read_bytes(missing + largest.capacity_bytes)} on one device:"
-                f" {read_bytes(missing)} are missing on the largest, '{largest.name}'",
-            )
+            needed = f"{atom_needs(atom)} {read_bytes(missing + largest.capacity_bytes)} on one device"
+            lacking = f"{read_bytes(missing)} are missing on the largest, '{largest.name}'"
+            raise infeasible(problem, method, f"{needed}: {lacking}")
 
 
 def missing_bytes(problem: Problem, placement: Placement, predicted: Timeline, cluster: Cluster) -> int:

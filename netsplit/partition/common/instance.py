@@ -50,6 +50,13 @@ class Csr:
         np.cumsum([len(row) for row in rows], out=starts[1:])
         return cls(starts, np.array([i for row in rows for i in row], np.int64))
 
+    @classmethod
+    def members(cls, number: Ints) -> Csr:
+        """The indices of each number, ascending."""
+        items = np.argsort(number, kind="stable").astype(np.int64)
+        starts = np.searchsorted(number[items], np.arange(int(number.max(initial=-1)) + 2))
+        return cls(starts.astype(np.int64), items)
+
     def __getitem__(self, i: int) -> Ints:
         return self.items[self.starts[i] : self.starts[i + 1]]
 
@@ -193,10 +200,7 @@ class Instance:
     @cached_property
     def atoms(self) -> Csr:
         """[A] -> nodes of the atom, ascending."""
-        rows: list[list[int]] = [[] for _ in range(int(self.atom_of.max(initial=-1)) + 1)]
-        for v, a in enumerate(self.atom_of):
-            rows[a].append(v)
-        return Csr.of(rows)
+        return Csr.members(self.atom_of)
 
     @cached_property
     def transfer_s(self) -> Floats:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from netsplit.compiled import compiled, inner
-from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
+from netsplit.partition.common.instance import Csr, Floats, Instance, Ints
 from netsplit.partition.engines.step.arrays import KINDS, SINGLE_BATCH, Arrays, moving_s
 from netsplit.partition.engines.step.lists import lay_out
 from netsplit.partition.engines.step.run import seconds_of
@@ -30,8 +30,8 @@ class CompiledStep:
         self.arrays = Arrays(
             i.forward_s, i.backward_s, i.trained, i.final, i.producer, i.requires_backward,
             i.consumers.packed, i.reads.packed, i.gives, i.makes.packed, i.nbytes, i.latency_s,
-            i.seconds_per_byte, i.trainable_bytes, i.device, i.unit_of, _units(i), i.weights.packed,
-            i.weight_bytes, np.array([k in same for k in i.variables], bool),
+            i.seconds_per_byte, i.trainable_bytes, i.device, i.unit_of, Csr.members(i.unit_of).packed,
+            i.weights.packed, i.weight_bytes, np.array([k in same for k in i.variables], bool),
             np.array([KINDS[turns.schedule], turns.microbatches]),
         )  # fmt: skip
 
@@ -43,14 +43,6 @@ class CompiledStep:
         """Seconds of the step in the order of its list schedule, and that order [n]."""
         order = np.zeros(self.instance.n, np.int64)
         return float(evaluate(where, order, self.arrays)), order
-
-
-def _units(instance: Instance) -> Packed:
-    """The nodes of each unit, which run in one piece."""
-    unit = instance.unit_of
-    members = np.argsort(unit, kind="stable").astype(np.int64)
-    starts = np.searchsorted(unit[members], np.arange(int(unit.max(initial=-1)) + 2)).astype(np.int64)
-    return Csr(starts, members).packed
 
 
 @compiled

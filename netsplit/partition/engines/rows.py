@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from netsplit.placement.placement import Status
+
 if TYPE_CHECKING:
     import highspy
-from dataclasses import field
-from typing import Any
-
-from netsplit.placement.placement import Status
 
 __all__ = ["LinearModel", "Outcome", "Rows", "Term"]
 

@@ -21,7 +21,8 @@ from netsplit.partition.common.capacity import drawn_fills, fill_in_order, infea
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.anneal import Annealed, Annealer
 from netsplit.partition.engines.candidates import Candidate, candidates, order_of
-from netsplit.partition.engines.insertion import StepTasks, schedule_within_memory
+from netsplit.partition.engines.insertion.schedule import schedule_within_memory
+from netsplit.partition.engines.insertion.tasks import StepTasks
 from netsplit.partition.engines.neighbourhood import SLIGHT, Neighbourhood, Scheduled
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.exchange import Exchange

@@ -16,7 +16,8 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
-from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_within_memory
+from netsplit.partition.engines.insertion.schedule import PartialSchedule, schedule_within_memory
+from netsplit.partition.engines.insertion.tasks import StepTasks
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Dpos", "Order", "fifo_starts", "longest_ranked_path", "max_ranks", "order_key", "sequenced"]
@@ -98,16 +99,10 @@ class Dpos(Partitioner):
     least mean seconds over as many of the path's next nodes as fit on it; when the next one no longer
     fits, another device is chosen likewise. The order of execution is that of the start times.
 
-    What the paper leaves open is decided so: ties for the path's device go to the one that takes more of
-    the path, ties off the path to that device too (nodes of 0 seconds would scatter), then the first;
-    "as many as possible" stops at the first node that does not fit; of several entries the one of the
-    largest rank is the path's; of successors of equal rank one whose forward is on it, then the first.
-    Line 20 of Algorithm 1 as noted sets FT to EST; it is EFT here. A node's backward runs where its forward
-    does, and its seconds count in the device's mean and beside the finish time (see `heft`); memory is
-    (5-18), of whole colocated sets.
-
-    The bound w <= 2 w_opt + C_max (Theorem 1) needs that a task never waits while a device could run
-    it. The forced device of the critical path, memory, and slots too short for a task all break that.
+    Where the paper leaves it open: ties for the path's device go to the one that takes more of the path, ties
+    off the path to that device, then to the first; "as many as possible" stops at the first node that does
+    not fit. Line 20 of Algorithm 1 as noted sets FT to EST; it is EFT here. A node's backward runs where its
+    forward does, and its seconds count in the device's mean and beside the finish time (see `heft`).
 
     Args:
         order: "fifo" keeps the devices, and orders operators as they become ready: without FastT's order

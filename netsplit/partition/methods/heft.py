@@ -12,7 +12,8 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.engines.insertion import StepTasks, schedule_within_memory
+from netsplit.partition.engines.insertion.schedule import schedule_within_memory
+from netsplit.partition.engines.insertion.tasks import StepTasks
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["Heft"]

@@ -30,7 +30,8 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import infeasible, missing_bytes
 from netsplit.partition.common.homes import devices_of_nodes, linked_groups
 from netsplit.partition.common.instance import Floats, Instance
-from netsplit.partition.engines.insertion import PartialSchedule, StepTasks, schedule_placed
+from netsplit.partition.engines.insertion.schedule import PartialSchedule, schedule_placed
+from netsplit.partition.engines.insertion.tasks import StepTasks
 from netsplit.partition.methods.dpos import Order, longest_ranked_path, max_ranks, order_key, sequenced
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, SolverReport
@@ -206,7 +207,11 @@ class OsDpos(Partitioner):
 
     def choose(self, problem: Problem) -> Choice:
         deadline = time.perf_counter() + (problem.time_limit_s or self.time_limit_s)
-        whole, refusal = _whole(problem)
+        whole, refusal = None, None
+        try:
+            whole = Sequenced.of(problem, problem)
+        except InfeasibleError as error:
+            refusal = error
         fitting = [] if whole is None else [whole]
         replicas, narrow = list[Sequenced](), None
         if self.start == "data_parallel":
@@ -242,14 +247,6 @@ class OsDpos(Partitioner):
             notes=notes,
             rewrites=answer.rewrites,
         )
-
-
-def _whole(problem: Problem) -> tuple[Sequenced | None, InfeasibleError | None]:
-    """The graph as it is, sequenced; or why it does not fit."""
-    try:
-        return Sequenced.of(problem, problem), None
-    except InfeasibleError as refusal:
-        return None, refusal
 
 
 def _data_parallel(problem: Problem, deadline: float) -> Iterator[Sequenced]:

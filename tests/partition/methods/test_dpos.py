@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.insertion import StepTasks
+from netsplit.partition.engines.insertion.tasks import StepTasks
 from netsplit.partition.methods.dpos import Dpos, longest_ranked_path, max_ranks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds

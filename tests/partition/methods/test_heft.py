@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.insertion import StepTasks
 from netsplit.partition.engines.insertion.schedule import book_slot, earliest_slot, slots_of
+from netsplit.partition.engines.insertion.tasks import StepTasks
 from netsplit.partition.methods.heft import Heft, mean_ranks
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, graph_of

@@ -116,11 +116,10 @@ class Auto(Partitioner):
     - ``max_load``: `max_load.solve_max_load`; for PipeDream files `best_stages`.
 
     Never worse than a method of its portfolio by the score that is asked for, replicas included where they
-    train what one device trains (beyond 1,000 nodes that is `pipedream` with fewer states, beyond 10,000
-    edges without `m_sct`). Where none of its answers is within the peaks, each of these that heeds capacities
-    is made to fit by itself (`planning.fitting`). The search counts its moves, so that the same seed gives
-    the same answer unless the clock ends it first (the report's notes then say ``stopped: time``) or the
-    prover, which works against the clock, finds a better one.
+    train what one device trains. Where none of its answers is within the peaks, each of these that heeds
+    capacities is made to fit by itself (`planning.fitting`). The search counts its moves, so that the same
+    seed gives the same answer unless the clock ends it first (the report's notes then say ``stopped: time``)
+    or the prover, which works against the clock, finds a better one.
 
     With `splits` operators may be in parts, where that is simulated to take less, or where nothing fits
     without: for ``latency`` and ``simulated``. Its bound is of whole operators: an answer in parts has none.

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
+from operator import attrgetter
 
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
-from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.engines.search import SLIGHT, Search
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 WHOLE = 0.6  # of the time, for whole operators
 MAPPED = 0.5  # of the rest, when no more mappings are begun
 ASKED = 0.7  # of the rest, when mappings are left and os_dpos ends; then the best is annealed
+_RANK = attrgetter("rank")
 ANNEALED = 2  # of what was judged
 GRAPHS = 50  # that algebra makes, of which the programme says the seconds
 
@@ -82,7 +83,7 @@ class _Contenders:
     @property
     def leaders(self) -> list[InParts]:
         """The best of each, best first."""
-        return sorted((min(each, key=_rank) for each in self.judged.values() if each), key=_rank)
+        return sorted((min(each, key=_RANK) for each in self.judged.values() if each), key=_RANK)
 
     def judge(self, origin: str, given: Sequence[Placement]) -> None:
         """Simulate placements of the same rewrites, and what lists make of these."""
@@ -115,10 +116,6 @@ class _Contenders:
         return self.problem.meter is not None and of_use and each.rewrites not in self.measured
 
 
-def _rank(each: InParts) -> tuple[bool, float]:
-    return each.rank
-
-
 def whole_or_in_parts(
     problem: Problem,
     starts: int,
@@ -143,7 +140,10 @@ def whole_or_in_parts(
     whole, simulated, refusal = None, None, None
     try:
         whole = of_whole(problem, now + WHOLE * (deadline - now))
-        simulated = _judged("whole operators", problem, _placed(problem.graph, whole))
+        order = topological_priority(problem.graph, whole.key or problem.graph.position)
+        placement = Placement("auto", whole.device_of, order, whole.report(0.0), whole.stages, whole.cuts)
+        placement = replace(placement, rewrites=problem.graph.rewrites)
+        simulated = _judged("whole operators", problem, placement)
     except InfeasibleError as error:
         refusal = error
     than_s = inf if simulated is None or simulated.missing_bytes else simulated.iteration_s
@@ -225,14 +225,6 @@ def best_in_parts(
                 contenders.judged[each.rewrites].append(own)
     contenders.measure(1)
     return next((each for each in contenders.leaders if not each.missing_bytes), None)
-
-
-def _placed(graph: Graph, choice: Choice) -> Placement:
-    order = topological_priority(graph, choice.key or graph.position)
-    report = choice.report(0.0)
-    return Placement(
-        "auto", choice.device_of, order, report, choice.stages, choice.cuts, rewrites=graph.rewrites
-    )
 
 
 def _judged(origin: str, problem: Problem, placement: Placement) -> InParts | None:

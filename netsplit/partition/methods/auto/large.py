@@ -17,7 +17,7 @@ import numpy as np
 
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.order import topological_order
-from netsplit.graph.quotient import strong_components, successors
+from netsplit.graph.quotient import DisjointSets, strong_components, successors
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.search import Search
@@ -174,21 +174,12 @@ def _grouped(graph: Graph, groups: Sequence[Sequence[int]], group_of: Ints) -> G
             saved=tuple(dict.fromkeys(k for node in own for k in node.saved)),
             saved_bytes=sum(node.saved_bytes for node in own),
         )
-    sets = (dict.fromkeys(name_of[name] for name in each) for each in graph.colocated)
-    joined = tuple(tuple(each) for each in sets if len(each) > 1)
-    return replace(graph, nodes=merged, variables=variables, units=(), colocated=_disjoint(joined))
-
-
-def _disjoint(sets: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    """Sets that share a member are one."""
-    joined: list[set[str]] = []
-    for each in sets:
-        together = set(each)
-        for other in [other for other in joined if other & together]:
-            together |= other
-            joined.remove(other)
-        joined.append(together)
-    return tuple(tuple(sorted(each, key=lambda name: int(name[1:]))) for each in joined)
+    sets = DisjointSets(len(groups))
+    for first, *rest in graph.colocated:
+        for name in rest:
+            sets.merge(int(group_of[graph.position[first]]), int(group_of[graph.position[name]]))
+    joined = tuple(tuple(map(_name, each)) for each in sets.sets() if len(each) > 1)
+    return replace(graph, nodes=merged, variables=variables, units=(), colocated=joined)
 
 
 def _name(g: int) -> str:

@@ -285,17 +285,11 @@ class MTopo(Partitioner):
 
     Sources: Baechi (github beomyeol/baechi, placer/m_topo.py); NetSplit thesis, section 6.2.1.
 
-    Baechi's cap of every device is ``floor(total / devices) + largest node``, where a node's bytes
-    are its footprint. A node fits if ``used + its bytes <= cap``; a colocated set is placed whole at
-    its first node, and fits if ``used + its bytes < cap``. Baechi tests the cap alone, and its variant
-    for devices of unequal memory tests the real limit in place of the cap. Here both must hold:
-
-    - (5-18) within the device's capacity, copies of received variables included;
-    - the footprints within ``floor(level) + largest node``, where `level` is an even part of the
-      total, except that no device's part is more than its capacity. With roomy devices it is Baechi's.
-
-    Where that leaves atoms over, as large colocated sets may, only the capacity is tested, as in
-    Baechi's variant, and the report's notes say ``cap: capacity``.
+    A node fits if (5-18) is within the device's capacity, and the nodes' footprints within Baechi's cap,
+    ``floor(level) + largest node`` (below it, for a colocated set, which is placed whole at its first node).
+    `level` is an even part of the total, except that no device's part is more than its capacity.
+    Where that leaves atoms over, only the capacity is tested, as in Baechi's variant for devices of
+    unequal memory, and the report's notes say ``cap: capacity``.
 
     Baechi's order is `breadth_first`; `captured` is the order in which the model runs, which keeps
     branches together. The report's objective is the seconds of the forward computations in the authors'

@@ -50,11 +50,9 @@ def coplace(
     Args:
         problem: graph, costs and capacities.
         least_groups: the floor, 1 or more.
-        group_bytes: what a group needs (line 17), of the bytes that `problem.memory` counts. "union" is the
-            thesis's own accounting (section 4.3, Algorithm 1): a variable counts once, however many of the
-            group's nodes touch it.
-            "added" is not the thesis's: bytes are added where groups merge, a variable between two of
-            them counts at both ends, and groups end well before (5-18) fills a device.
+        group_bytes: what a group needs (line 17). "union" is the thesis's own accounting (section 4.3,
+            Algorithm 1): a variable counts once, however many of the group's nodes touch it. By "added" a
+            variable between two groups counts at both ends, and groups end well before (5-18) fills a device.
 
     Returns:
         The groups by topological position of their first node.
@@ -242,12 +240,10 @@ def shortest_step(
 class NetSplit(Grouped):
     """Groups by co-placement, then the placement of groups with the least makespan (5-11).
 
-    As in the thesis: nodes of one device may overlap in the model, memory is a sum in which a variable
-    counts once on a device, of groups too (Algorithm 1), and co-placement stops at 2 x devices groups
-    (Algorithm 3). The sum is the thesis's own (5-18) under ``memory=static``; by default it is what lives
-    from forward to backward, corrected by simulated peaks. One thing is added: where these groups cannot be
-    packed, the number of groups is doubled until they can, as finer groups might. Not the thesis's are
-    `group_bytes="added"`, which ends groups earlier (`coplace`), another number of `groups`, and `exclusive`.
+    As in the thesis, nodes of one device may overlap in the model, memory is (5-18) under ``memory=static``,
+    and co-placement stops at 2 x devices groups (Algorithm 3); where these cannot be packed, their number is
+    doubled until they can. Not the thesis's are `group_bytes="added"`, another number of `groups`, and
+    `exclusive`.
 
     With `exclusive`, devices compute one operator at a time and links carry one transfer at a time: the
     placement with the shortest list-scheduled step is taken, by trying all or, with many groups, by
