@@ -77,12 +77,8 @@ def _one_pass_s(lists: Lists, a: Arrays) -> float:
 @inner
 def _arrays(lists: Lists, a: Arrays) -> ProgramArrays:
     """The lists for each device by itself."""
-    devices, messages, rows, none = (
-        len(lists.step_s),
-        len(lists.tag),
-        len(lists.source),
-        np.zeros(0, np.int64),
-    )
+    devices, messages, rows = len(lists.step_s), len(lists.tag), len(lists.source)
+    none = np.zeros(0, np.int64)
     first = np.zeros(devices + 1, np.int64)
     _count_tasks(lists, first)
     tasks, waits = first[devices], a.turns[1] * (len(lists.reads) + len(lists.gradients))

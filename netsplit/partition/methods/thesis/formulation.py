@@ -67,27 +67,18 @@ def thesis_times(problem: Problem, device_of: Mapping[str, str]) -> ThesisTimes:
     graph, costs, cluster = problem.graph, problem.costs, problem.cluster
     kind_of = {device.name: device.kind for device in cluster.devices}
     nbytes = message_bytes(graph)
-    start_fp: dict[str, float] = {}
-    end_fp: dict[str, float] = {}
+    start_fp, end_fp, start_bp, end_bp = (dict[str, float]() for _ in range(4))
+
+    def message_s(u: str, v: str, source: str, target: str) -> float:
+        return cluster.transfer_seconds(nbytes[u, v], device_of[source], device_of[target])
+
     for v in graph.nodes:
-        start_fp[v] = max(
-            (
-                end_fp[u] + cluster.transfer_seconds(nbytes[u, v], device_of[u], device_of[v])
-                for u in graph.predecessors[v]
-            ),
-            default=0.0,
-        )
+        came = (end_fp[u] + message_s(u, v, u, v) for u in graph.predecessors[v])
+        start_fp[v] = max(came, default=0.0)
         end_fp[v] = start_fp[v] + costs.forward_s(v, kind_of[device_of[v]])
-    start_bp: dict[str, float] = {}
-    end_bp: dict[str, float] = {}
     for u in reversed(graph.nodes):
-        start_bp[u] = max(
-            (
-                end_bp[v] + cluster.transfer_seconds(nbytes[u, v], device_of[v], device_of[u])
-                for v in graph.successors[u]
-            ),
-            default=end_fp[u],
-        )
+        came = (end_bp[v] + message_s(u, v, v, u) for v in graph.successors[u])
+        start_bp[u] = max(came, default=end_fp[u])
         end_bp[u] = start_bp[u] + costs.backward_s(u, kind_of[device_of[u]])
     return ThesisTimes(start_fp, start_bp, max(end_bp.values(), default=0.0))
 
