@@ -23,7 +23,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.partition.methods.pesto.coarsen import coarsen
+from netsplit.partition.methods.pesto.tasks import coarsen
 from netsplit.partition.objectives import Period
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, SolverReport

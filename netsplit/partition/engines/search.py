@@ -19,12 +19,10 @@ from netsplit.graph.ir import Graph, Node, Variable
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import drawn_fills, fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.engines.anneal import Annealed, Annealer
-from netsplit.partition.engines.candidates import Candidate, candidates, order_of
+from netsplit.partition.engines.anneal import SLIGHT, Annealed, Annealer, Neighbourhood, Scheduled
 from netsplit.partition.engines.insertion.schedule import schedule_within_memory
 from netsplit.partition.engines.insertion.tasks import StepTasks
-from netsplit.partition.engines.neighbourhood import SLIGHT, Neighbourhood, Scheduled
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Candidate, Choice, Partitioner, candidates, order_of
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority

@@ -17,7 +17,6 @@ from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints, interchangeable_devices
-from netsplit.partition.engines.candidates import candidates, order_of
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.baechi.baechi import MTopo
@@ -27,7 +26,7 @@ from netsplit.partition.methods.exact.cp_model import LatencyModel, reachable
 from netsplit.partition.methods.heft import Heft
 from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.objectives import Period
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, candidates, order_of
 from netsplit.placement.placement import Placement, Status
 from netsplit.placement.priority import topological_priority
 

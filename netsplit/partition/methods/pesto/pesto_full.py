@@ -20,9 +20,8 @@ from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.mixed_integer import check_engine
 from netsplit.partition.engines.rows import Outcome
-from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.rows import PestoRows
-from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks
+from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks, coarsen
 from netsplit.partition.partitioner import Choice, Partitioner
 
 __all__ = ["PestoFull"]

@@ -13,9 +13,9 @@ from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.rows import Outcome
-from netsplit.partition.methods.pesto.coarsen import coarsen
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pesto.rows import Mip
+from netsplit.partition.methods.pesto.tasks import coarsen
 from netsplit.partition.methods.thesis.netsplit import Pesto
 from netsplit.profile.costs import NodeSeconds
 from tests.builders import cluster_of, costs_of, graph_of
