@@ -26,7 +26,6 @@ from netsplit.runtime.checkpoint.files import State
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.controller.attempts import Attempts, LossWords, merged_timeline
 from netsplit.runtime.controller.loaded import HeldState, LoadedPrograms, graphs_of, light, tell
-from netsplit.runtime.faults.counted_targets import none_counts
 from netsplit.runtime.faults.less_trained import require_steady
 from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import (
@@ -98,7 +97,7 @@ class DistributedRuntime:
         self.scale: LossScale | None = None  # of float16, after the last step
         self.waiting = False  # gradients, for a later iteration to step on
         self.absent: dict[int, Absent] = {}  # by the program's number, in its last iteration
-        self._words = LossWords(self.rule.on_nonfinite, self.rule.cut_said)
+        self._words = LossWords(self.rule.on_nonfinite)
         pool.deployed = self
         pool.runs({TRAINING: program})
         tell(pool, graphs_of(program), optimizer, rule, weights)
@@ -333,12 +332,12 @@ class DistributedRuntime:
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
             inputs = _input_tensors(program, batch)
-            if not self._nonfinite(f"{loss}{none_counts(outputs)}", program, inputs, number, fractions, key):
+            if not self._nonfinite(str(loss), program, inputs, number, fractions, key):
                 self.loss, self.metrics = loss, None
                 return []
             if program.steps_last:  # otherwise it is done, and cannot be taken back
                 outputs = self._trained(program, batch, inputs, number, how)
-        self._words.trained(program, loss, outputs, self.draws.batches + 1)
+        self._words.trained(loss)
         let_interrupt()  # until here it can be taken back
         with interrupts_held(firmly=True):
             results = self._commit(wait=mode != "plain")

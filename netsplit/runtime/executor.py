@@ -36,7 +36,6 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.runtime.faults.counted_targets import CountedTargets
 from netsplit.runtime.faults.less_trained import may_be_unlike, require_as_captured
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.offload.saved_tensors import SavedTensors
@@ -89,10 +88,9 @@ class Executor(HandingOn):
         self.on_cuda = self.torch_device.type == "cuda"
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
-        self.targets = CountedTargets()
         self.pieces = DevicePieces(
             program, device, self.segments, self.share.tensors, self.torch_device, self.backend,
-            self.offload and program.training, self.targets if program.training else None,
+            self.offload and program.training,
         )  # fmt: skip
         self.readers = readers_of(program, device, self.segments)
         self.backwards = backwards_of(program, device, self.segments)
@@ -177,7 +175,6 @@ class Executor(HandingOn):
         self.summing = None
         self.prepared = -1
         self.separate.clear()
-        self.targets.numbers = {}
         if self.program.steps_last:
             self.before = Before.of(self.share, self.written, self.program.training)
         if self.versions is not None:
@@ -228,7 +225,7 @@ class Executor(HandingOn):
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
         self._whole(ins)
-        piece, self.targets.microbatch = self.pieces.piece(s, i), i
+        piece = self.pieces.piece(s, i)
         piece.run = piece.usual if self.inspection is None else self.inspection.watching(piece.module, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
         weights = self._bind(piece, ins.version)
@@ -328,7 +325,6 @@ class Executor(HandingOn):
         """The forward once more: before the backward waits for gradients, which may still be on their way."""
         if context.weights is not None:
             piece.bind(context.weights)
-        self.targets.microbatch = ins.microbatch
         with self._span("recompute", ins):
             leaves, results = self._compute(piece, ins.microbatch, context.leaves, context.snapshot)
         wanting = {k: t for k, t in leaves.items() if t.requires_grad}

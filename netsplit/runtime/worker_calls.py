@@ -324,7 +324,6 @@ def train(
     if failure is not None:
         return failure
     outputs = {name: float(tensor) for name, tensor in executor.state.outputs.items()}
-    outputs |= executor.targets.outputs()
     return DeviceComputed(outputs, frozenset(executor.state.nothing), share.learning_rates)
 
 

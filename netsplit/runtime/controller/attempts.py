@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -16,12 +15,10 @@ from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.controller.loaded import LoadedPrograms
-from netsplit.runtime.faults.counted_targets import uneven
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.reading.giving import require_read
 from netsplit.runtime.recorder import timeline_events
-from netsplit.runtime.values import Key
 from netsplit.runtime.worker_calls import DeviceIteration
 from netsplit.runtime.workers.messages import goes_as_bytes
 from netsplit.runtime.workers.pool import WorkerPool
@@ -134,13 +131,11 @@ class LossWords:
 
     Args:
         rule: what happens on a loss that is not finite (see `UpdateRule`).
-        cut_said: that micro-batches train otherwise than their batch has been said before.
     """
 
-    def __init__(self, rule: OnNonFinite | None, cut_said: bool = False) -> None:
+    def __init__(self, rule: OnNonFinite | None) -> None:
         self.rule = rule
         self._warned = False  # that losses are not finite, since the last that was
-        self._uneven_said = cut_said  # that micro-batches have different numbers of targets that count
         self._zeros_said = False  # that zeros were taken where there was no gradient
 
     @property
@@ -185,15 +180,6 @@ class LossWords:
                 "parameters that plain PyTorch leaves alone (said once)."
             )
 
-    def trained(self, program: Program, loss: float, outputs: Mapping[Key, float], iteration: int) -> None:
+    def trained(self, loss: float) -> None:
         """Note a loss that is about to be stepped on."""
         self._warned = self._warned and not math.isfinite(loss)
-        numbers = None if self._uneven_said else uneven(program, outputs)
-        if numbers is not None:
-            self._uneven_said = True
-            log.warning(
-                "The loss is a mean over the targets that count, and the micro-batches of iteration %d have "
-                "%s of them. Each is averaged by itself, as in gradient accumulation (schedule=single_batch "
-                "averages over the whole batch; said once).",
-                iteration, ", ".join(f"{number:g}" for number in numbers),
-            )  # fmt: skip
