@@ -45,7 +45,6 @@ from netsplit.runtime.share import Share
 from netsplit.runtime.transfers.handing_on import HandingOn
 from netsplit.runtime.transport.handle import Handle, Transport
 from netsplit.runtime.values import (
-    Absent,
     Context,
     IterationValues,
     Key,
@@ -155,7 +154,6 @@ class Executor(HandingOn):
         fractions: Sequence[float] | None = None,
         step: bool = True,
         key: DrawKey | None = None,
-        absent: Absent = frozenset(),
     ) -> None:
         """Start an iteration.
 
@@ -164,12 +162,11 @@ class Executor(HandingOn):
             fractions: of every micro-batch's loss in what is minimised; all the same by default.
             step: without it gradients are only added up, for a later iteration to step on.
             key: of what random operators draw; torch's generators are seeded, and left anywhere.
-            absent: what an earlier attempt at this iteration found.
         """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
         if fractions is None:
             fractions = [1.0 if self.program.asynchronous else 1.0 / len(feeds)] * len(feeds)
-        self.state = IterationValues(moved, list(fractions), dict(self.readers), absent=absent)
+        self.state = IterationValues(moved, list(fractions), dict(self.readers))
         self.key = key or DrawKey()
         self.stepping = step
         self.summing = None
@@ -369,9 +366,7 @@ class Executor(HandingOn):
         for k, copy, place in self.returning[ins.segment]:
             if (copy, i, True) in self.state.arriving:
                 recv, handle = self.state.arriving.pop((copy, i, True))
-                gradient = self.wait(ins, recv, handle)
-                if (copy, i) not in self.state.absent:
-                    self.state.add_gradient(k, i, place, gradient)
+                self.state.add_gradient(k, i, place, self.wait(ins, recv, handle))
 
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
         if k in self.outputs:

@@ -20,12 +20,10 @@ from netsplit.program.stepping import stepping_all
 from netsplit.runtime.checkpoint.tensor_parts import whole_tensors
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
-from netsplit.runtime.faults.less_trained import require_steady
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.sliced import SliceRules, sliced_for
 from netsplit.runtime.transport.local import LocalTransport
-from netsplit.runtime.values import Absent
 
 __all__ = ["LocalRuntime"]
 
@@ -135,22 +133,12 @@ class LocalRuntime:
         fractions: list[float] | None,
         step: bool,
         key: DrawKey | None,
-        absent: Absent = frozenset(),
-        attempt: int = 1,
     ) -> dict[tuple[str, int], Tensor]:
         for name, executor in executors.items():
             own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
-            executor.begin(own, fractions, step, key, absent)
+            executor.begin(own, fractions, step, key)
         at = dict.fromkeys(program.devices, 0)
-        computed = False
         for place, name in enumerate(program.order):
-            if program.steps_last and not computed and at[name] >= executors[name].computing:
-                computed = True
-                nothing = frozenset(each for own in executors.values() for each in own.state.nothing)
-                if nothing != absent:
-                    self._abandon(executors)
-                    require_steady(program, attempt)
-                    return self._run(program, executors, feeds, fractions, step, key, nothing, attempt + 1)
             try:
                 executors[name].execute(at[name])
             except Exception as error:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from netsplit.errors import BatchError, NetSplitError
+from netsplit.errors import NetSplitError
 from netsplit.graph.ir import CALL, Graph, once_of
-from netsplit.program.instructions import Program
-from netsplit.runtime.faults.failure import AS_BEFORE, words_of_node
+from netsplit.runtime.faults.failure import words_of_node
 
-__all__ = ["may_be_unlike", "require_as_captured", "require_steady"]
+__all__ = ["may_be_unlike", "require_as_captured"]
 
 
 def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Container[str]) -> None:
@@ -38,22 +37,6 @@ def may_be_unlike(graph: Graph, outputs: Iterable[str]) -> tuple[str, ...]:
     """Those of a segment's outputs that `require_as_captured` can refuse."""
     loss = graph.output_variables[0]
     return tuple(k for k in outputs if k == loss or k in _untrained_by_code(graph))
-
-
-def require_steady(program: Program, attempts: int) -> None:
-    """Check that an iteration may be computed once more after other gradients were left out than assumed.
-
-    Each attempt knows those of one segment more, as gradients go from segment to segment.
-
-    Raises:
-        BatchError: more attempts than that tell; the model is to be as before the batch.
-    """
-    if attempts > len(program.segments) + 1:
-        raise BatchError(
-            "code that stays whole leaves its input out in one computation of a batch and not in the next, "
-            "so that it is not known which gradients there are: let it go by its tensors, or by what torch "
-            f"draws; {AS_BEFORE}."
-        )
 
 
 @once_of
