@@ -96,7 +96,7 @@ class DistributedRuntime:
         self.waiting = False  # gradients, for a later iteration to step on
         self._words = LossWords(self.rule.on_nonfinite)
         pool.deployed = self
-        pool.runs({TRAINING: program})
+        pool.programs = {TRAINING: program}
         tell(pool, graphs_of(program), optimizer, rule, weights)
         check_element_wise(optimizer, program.graph)
         self.loaded.deploy(optimizer, rule, weights, offload)
@@ -265,7 +265,7 @@ class DistributedRuntime:
         single = {key: value for name in reversed(devices) for key, value in every[name].values.items()}
         given = light(program), before, moving, single, self.optimizer, self.rule
         with interrupts_held(firmly=True):
-            self.pool.runs({TRAINING: program})
+            self.pool.programs = {TRAINING: program}
             self.pool.call_each(moves.move, [given for _ in devices])
             self.program, self.programs, self.resized = program, {}, resized
             self.loaded.switched(program, late)

@@ -16,10 +16,9 @@ import torch
 from netsplit.cluster.cluster import Device
 from netsplit.graph.batches.strides import memory_order
 from netsplit.runtime.workers.heartbeat import Heartbeat
-from netsplit.runtime.workers.modules import ModulesSeen
 
 __all__ = [
-    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "FoundGpu", "Reply", "Setup", "Sign",
+    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "Reply", "Setup", "Sign",
     "goes_as_bytes", "packed",
 ]  # fmt: skip
 
@@ -35,16 +34,7 @@ class Setup:
     folder: str  # of the heartbeats
     host: str  # of the controller, where that folder is
     cross_memory: bool = True  # workers of one host read from one another's memory, where they can
-    modules: ModulesSeen | None = None  # the controller's, for workers that it starts itself
-
-
-@dataclass(frozen=True)
-class FoundGpu:
-    """What a worker answers to the set-up of its GPU."""
-
-    name: str
-    place: str  # by which NCCL tells GPUs apart: the host and the GPU's own number
-    free_bytes: int  # once this process has its context there
+    path: tuple[str, ...] = ()  # the controller's `sys.path`, for workers that it starts itself
 
 
 @dataclass(frozen=True)
