@@ -57,9 +57,7 @@ def work(controller: str, cluster: str = "") -> None:
     connection = _connect(controller)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     agent = os.getppid()
-    if (
-        sys.platform == "linux"
-    ):  # it ends with torchrun, even where it is stopped or stuck
+    if sys.platform == "linux":  # it ends with torchrun, even where it is stopped or stuck
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     traits = versions() | {"cluster": cluster} if cluster else {}
     connection.send_bytes(Hello(rank, world_size, os.getpid(), socket.gethostname(), agent, traits).packed())
