@@ -20,7 +20,7 @@ import tempfile
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,6 @@ __all__ = [
     "kind_of",
     "read_extra",
     "reason_of",
-    "refuse",
     "write_checkpoint",
 ]
 
@@ -74,12 +73,6 @@ class Refusal:
     """Why a device could not do its part; an answer rather than an exception, which would end the workers."""
 
     reason: str
-
-
-def refuse(refusals: Sequence[Refusal]) -> None:
-    """Raise the first, if there is any."""
-    if refusals:
-        raise NetSplitError(refusals[0].reason)
 
 
 class CheckpointPart:
