@@ -21,12 +21,12 @@ from netsplit.interrupts import interrupts_held
 from netsplit.profile.costs import Offload
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
-from netsplit.runtime.checkpoint.tensor_parts import to_send
+from netsplit.runtime.checkpoint.torch_format import to_send
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import Inspection
-from netsplit.runtime.reading.giving import require_read
+from netsplit.runtime.reading import require_read
 from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.worker_calls import DeviceIteration

@@ -20,10 +20,10 @@ from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
 from netsplit.program.stepping import stepping_all
-from netsplit.runtime import worker_calls
+from netsplit.runtime import moves, worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, write_checkpoint
 from netsplit.runtime.checkpoint.shares import Copies
-from netsplit.runtime.checkpoint.tensor_parts import to_send, whole_tensors
+from netsplit.runtime.checkpoint.torch_format import to_send, whole_tensors
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.controller import (
     Attempts,
@@ -43,11 +43,16 @@ from netsplit.runtime.feeds import (
     shared_microbatches,
     split_batch,
 )
-from netsplit.runtime.reading.giving import fed_devices, require_alike, require_read
-from netsplit.runtime.reading.worker_reading import UnlikeBatch, UnreadBatch, read_ahead
+from netsplit.runtime.reading import (
+    UnlikeBatch,
+    UnreadBatch,
+    fed_devices,
+    read_ahead,
+    require_alike,
+    require_read,
+)
 from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule
 from netsplit.runtime.sliced import sliced_for
-from netsplit.runtime.switching import moves
 from netsplit.runtime.values import Key
 from netsplit.runtime.worker_calls import (
     INFERENCE,
@@ -325,7 +330,7 @@ class DistributedRuntime:
             self.pool.call_each(moves.move, [given for _ in devices])
             self.program, self.programs, self.resized = program, {}, resized
             self.loaded.switched(program, late)
-        return sum(each.layout.nbytes for each in moving)
+        return sum(each.like.nbytes for each in moving)
 
     def late_state(self) -> dict[str, Tensor]:
         """Workers' values of the initializers that later programs brought and that are no constants."""

@@ -36,13 +36,13 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.runtime.faults.less_trained import may_be_unlike, require_as_captured
+from netsplit.runtime.faults.failure import may_be_unlike, require_as_captured
 from netsplit.runtime.faults.nonfinite import Inspection
+from netsplit.runtime.handing_on import HandingOn
 from netsplit.runtime.offload.saved_tensors import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
-from netsplit.runtime.transfers.handing_on import HandingOn
 from netsplit.runtime.transport.handle import Handle, Transport
 from netsplit.runtime.values import (
     Context,

@@ -17,7 +17,7 @@ from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
 from netsplit.program.stepping import stepping_all
-from netsplit.runtime.checkpoint.tensor_parts import whole_tensors
+from netsplit.runtime.checkpoint.torch_format import whole_tensors
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch

@@ -22,7 +22,7 @@ from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
 from netsplit.runtime.faults.nonfinite import Inspection
-from netsplit.runtime.reading.worker_reading import drop_samples, parts_read
+from netsplit.runtime.reading import drop_samples, parts_read
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.sliced import SliceRules
 from netsplit.runtime.transport.handle import Handle

@@ -34,8 +34,16 @@ from netsplit.runtime.faults.failure import is_of_connection, one_line
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.transport.process import group_timeout
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, tune, versions
-from netsplit.runtime.workers.heartbeat import HeartbeatFile
-from netsplit.runtime.workers.messages import FAILED, SIGN_OF_LIFE_S, STOP, Reply, Setup, Sign, packed
+from netsplit.runtime.workers.messages import (
+    FAILED,
+    SIGN_OF_LIFE_S,
+    STOP,
+    HeartbeatFile,
+    Reply,
+    Setup,
+    Sign,
+    packed,
+)
 from netsplit.runtime.workers.worker import Worker
 
 __all__ = ["main"]

@@ -33,8 +33,7 @@ from torch import Tensor
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import parsed_json
 from netsplit.interrupts import interrupts_held
-from netsplit.runtime.checkpoint.reading import plain_values, read_metadata, reader_of
-from netsplit.runtime.checkpoint.tensor_parts import piece_at
+from netsplit.runtime.checkpoint.torch_format import piece_at, plain_values, read_metadata, reader_of
 
 if TYPE_CHECKING:  # it takes a second to load, in every worker, and many never save
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner

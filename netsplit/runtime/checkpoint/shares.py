@@ -40,7 +40,7 @@ from netsplit.runtime.checkpoint.files import (
     read_extra,
     reason_of,
 )
-from netsplit.runtime.checkpoint.tensor_parts import TensorParts, put_tensor
+from netsplit.runtime.checkpoint.torch_format import TensorParts, put_tensor
 from netsplit.runtime.share import Share
 
 __all__ = ["Copies", "Cut", "Holder", "draws_state", "load_draws", "load_own", "load_plain", "saved_cut"]

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from netsplit.program.instructions import Collective, Instruction, Program, Recv, Send
-from netsplit.runtime.workers.heartbeat import Heartbeat
-from netsplit.runtime.workers.messages import Reply
+from netsplit.runtime.workers.messages import Heartbeat, Reply
 
 __all__ = ["Findings", "Standing", "diagnose", "standing"]
 

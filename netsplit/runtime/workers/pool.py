@@ -41,17 +41,18 @@ from netsplit.runtime.workers.handshake import (
     limit_waits,
     tune,
 )
-from netsplit.runtime.workers.heartbeat import Heartbeat, read_place
 from netsplit.runtime.workers.launch import Launcher, external_command
 from netsplit.runtime.workers.messages import (
     FAILED,
     SIGN_OF_LIFE_S,
     STOP,
     CallWorkers,
+    Heartbeat,
     Reply,
     Setup,
     Sign,
     packed,
+    read_place,
 )
 from netsplit.runtime.workers.modules import absolute_path
 

@@ -21,8 +21,16 @@ from netsplit.program.instructions import Collective, Instruction, Program, Recv
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.faults.failure import one_line
 from netsplit.runtime.recorder import TimelineRecorder
-from netsplit.runtime.transport.chunks import Chunks, Ordered, each_message, messages_of
-from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, TransportTimeout
+from netsplit.runtime.transport.handle import (
+    Chunks,
+    Handle,
+    Ordered,
+    Transport,
+    TransportLost,
+    TransportTimeout,
+    each_message,
+    messages_of,
+)
 from netsplit.runtime.values import HeldBack, IterationValues, sum_of, way_of
 
 __all__ = ["HandingOn"]
