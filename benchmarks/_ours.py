@@ -113,7 +113,7 @@ class Deployed:
         self.session.pool.call(_use, self.name)
         runtime = self.model.runtime
         self.session.pool.deployed = runtime
-        self.session.pool.runs({1: runtime.program})
+        self.session.pool.programs = {1: runtime.program}
 
     @property
     def pids(self) -> tuple[int, ...]:

@@ -156,7 +156,7 @@ def _agree(
 def _ready(session: Session, models: dict[str, ParallelModel], name: str) -> None:
     session.pool.call(_use, name)
     session.pool.deployed = models[name].runtime
-    session.pool.runs({1: models[name].runtime.program})
+    session.pool.programs = {1: models[name].runtime.program}
 
 
 def _raced(

@@ -238,7 +238,7 @@ def _contender(
     def ready() -> None:
         session.pool.call(_use, of)
         session.pool.deployed = models[of].runtime
-        session.pool.runs({1: models[of].runtime.program})
+        session.pool.programs = {1: models[of].runtime.program}
 
     pids = tuple(hello.pid for hello in session.pool.hellos)
     return Contender(name, partial(models[of].train_batch, *batch), ready, pids=pids)

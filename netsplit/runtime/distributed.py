@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,20 @@ from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
 from netsplit.program.stepping import stepping_all
-from netsplit.runtime import worker_calls
-from netsplit.runtime.checkpoint.files import State
+from netsplit.runtime import moves, worker_calls
+from netsplit.runtime.checkpoint.files import Refusal, State, write_checkpoint
+from netsplit.runtime.checkpoint.shares import Copies
+from netsplit.runtime.checkpoint.torch_format import to_send, whole_tensors
 from netsplit.runtime.checkpoint.weights import WeightSource
-from netsplit.runtime.controller.attempts import Attempts, LossWords, merged_timeline
-from netsplit.runtime.controller.loaded import HeldState, LoadedPrograms, graphs_of, light, tell
-from netsplit.runtime.faults.counted_targets import none_counts
-from netsplit.runtime.faults.less_trained import require_steady
+from netsplit.runtime.controller import (
+    Attempts,
+    LoadedPrograms,
+    LossWords,
+    graphs_of,
+    light,
+    merged_timeline,
+    tell,
+)
 from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import (
     as_batch,
@@ -37,13 +43,24 @@ from netsplit.runtime.feeds import (
     shared_microbatches,
     split_batch,
 )
-from netsplit.runtime.reading.giving import fed_devices, require_alike, require_read
-from netsplit.runtime.reading.worker_reading import UnlikeBatch, UnreadBatch, read_ahead
+from netsplit.runtime.reading import (
+    UnlikeBatch,
+    UnreadBatch,
+    fed_devices,
+    read_ahead,
+    require_alike,
+    require_read,
+)
 from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule
 from netsplit.runtime.sliced import sliced_for
-from netsplit.runtime.switching import moves
-from netsplit.runtime.values import Absent, Key
-from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration
+from netsplit.runtime.values import Key
+from netsplit.runtime.worker_calls import (
+    INFERENCE,
+    TRAINING,
+    CheckpointRules,
+    DeviceComputed,
+    DeviceIteration,
+)
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.timeline import Timeline
 
@@ -97,10 +114,9 @@ class DistributedRuntime:
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
         self.scale: LossScale | None = None  # of float16, after the last step
         self.waiting = False  # gradients, for a later iteration to step on
-        self.absent: dict[int, Absent] = {}  # by the program's number, in its last iteration
-        self._words = LossWords(self.rule.on_nonfinite, self.rule.cut_said)
+        self._words = LossWords(self.rule.on_nonfinite)
         pool.deployed = self
-        pool.runs({TRAINING: program})
+        pool.programs = {TRAINING: program}
         tell(pool, graphs_of(program), optimizer, rule, weights)
         check_element_wise(optimizer, program.graph)
         self.loaded.deploy(optimizer, rule, weights, offload)
@@ -197,11 +213,25 @@ class DistributedRuntime:
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
         """Every parameter and buffer by the model's own name, on the CPU; if asked for, their averages."""
-        return self._held.tensors(averaged)
+        held = self.pool.call(worker_calls.state, averaged)
+        tensors = {k: t for own in held for k, t in own.items()}
+        regions = {k: region for each in self.loaded for k, region in each.graph.regions.items()}
+        return whole_tensors(tensors, regions | self.program.slice_regions)
 
     def put(self, values: Mapping[str, Tensor]) -> None:
         """Give parameters and buffers these values, on every device that holds them, or later will."""
-        self._held.put(values)
+        self.loaded.values = every = {**self.loaded.values, **values}
+        held = [
+            {k: program.graph.initializers[k] for program in self.loaded for k in program.held[name]}
+            for name in self.program.devices
+        ]
+        self.pool.call_each(
+            worker_calls.put,
+            [
+                ({k: to_send(init, every) for k, init in own.items() if init.whole.name in values},)
+                for own in held
+            ],
+        )
 
     @property
     def learning_rates(self) -> list[float]:
@@ -235,7 +265,16 @@ class DistributedRuntime:
                 "gradients wait for a step, and a checkpoint has none: save it after that, or call "
                 "drop_gradients()."
             )
-        self._held.save(folder, extra, own)
+        rules = self._checkpoint_rules()
+        write_checkpoint(
+            folder,
+            extra,
+            own,
+            plan=lambda place: self.pool.call(worker_calls.plan_part, rules, place),
+            write_parts=lambda parts: self.pool.call_each(
+                worker_calls.write_part, [(part,) for part in parts]
+            ),
+        )
 
     def load_checkpoint(self, folder: Path) -> list[str]:
         """Take from a checkpoint what each device holds; hyperparameters that changed by it, in words.
@@ -244,7 +283,25 @@ class DistributedRuntime:
             NetSplitError: a device cannot read it, or has another kind of optimiser.
         """
         self.scale = None
-        return self._held.load(folder)
+        answers = self.pool.call(worker_calls.load_part, self._checkpoint_rules(), folder)
+        refusal = next((answer for answer in answers if isinstance(answer, Refusal)), None)
+        if refusal is not None:
+            raise NetSplitError(refusal.reason)
+        return list(dict.fromkeys(change for answer in answers for change in answer))
+
+    def _checkpoint_rules(self) -> CheckpointRules:
+        """The rules for the training alone: what later programs brought is the controller's to keep."""
+        constants = frozenset(k for program in self.loaded for k in program.graph.constants)
+        return CheckpointRules(
+            {k: init.aliases for k, init in self.program.graph.initializers.items()},
+            constants | frozenset(self.loaded.late),
+            self._copies(),
+        )
+
+    def _copies(self) -> Copies:
+        """The copies of parameters on every device."""
+        held = {name: self.program.copies_on(name) for name in self.program.devices}
+        return Copies(held, bool(self.program.replicas))
 
     def switch(self, program: Program, resized: Resize | None) -> int:
         """Train by another program of the same graph from the next iteration on; the bytes that moved.
@@ -261,7 +318,7 @@ class DistributedRuntime:
                 "states in slices stay where they are: a plan with schedule.shard is not changed."
             )
         program = stepping_all(program, program)
-        devices, before = program.devices, self._held.copies()
+        devices, before = program.devices, self._copies()
         every = dict(zip(devices, self.pool.call(moves.inventory, before), strict=True))
         if any(each.waiting for each in every.values()):
             raise NetSplitError("gradients wait for a step: change the plan after it, or drop_gradients().")
@@ -269,15 +326,16 @@ class DistributedRuntime:
         single = {key: value for name in reversed(devices) for key, value in every[name].values.items()}
         given = light(program), before, moving, single, self.optimizer, self.rule
         with interrupts_held(firmly=True):
-            self.pool.runs({TRAINING: program})
+            self.pool.programs = {TRAINING: program}
             self.pool.call_each(moves.move, [given for _ in devices])
-            self.program, self.programs, self.resized, self.absent = program, {}, resized, {}
+            self.program, self.programs, self.resized = program, {}, resized
             self.loaded.switched(program, late)
-        return sum(each.layout.nbytes for each in moving)
+        return sum(each.like.nbytes for each in moving)
 
     def late_state(self) -> dict[str, Tensor]:
         """Workers' values of the initializers that later programs brought and that are no constants."""
-        return self._held.late()
+        late = self.loaded.late
+        return {k: t for k, t in self.state().items() if k in late} if late else {}
 
     @property
     def _training_rank(self) -> int:
@@ -285,10 +343,6 @@ class DistributedRuntime:
         program, initializers = self.program, self.program.graph.initializers
         trains = (any(initializers[k].requires_grad for k in program.held[name]) for name in program.devices)
         return next((rank for rank, each in enumerate(trains) if each), 0)
-
-    @property
-    def _held(self) -> HeldState:
-        return HeldState(self.program, self.pool, self.loaded)
 
     def _iterate(
         self, inputs: Any, targets: Any, mode: str, fraction: float, step: bool
@@ -329,16 +383,21 @@ class DistributedRuntime:
         """An iteration from its first instruction to its last. Answers nothing where the batch is left out,
         or nobody waits for what devices tell of it."""
         fractions, step, mode, key = how
-        outputs = self._trained(program, batch, feeds, number, how)
+        outputs = self._trained(program, feeds, number, how)
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
-            inputs = _input_tensors(program, batch)
-            if not self._nonfinite(f"{loss}{none_counts(outputs)}", program, inputs, number, fractions, key):
-                self.loss, self.metrics = loss, None
-                return []
-            if program.steps_last:  # otherwise it is done, and cannot be taken back
-                outputs = self._trained(program, batch, inputs, number, how)
-        self._words.trained(program, loss, outputs, self.draws.batches + 1)
+            said = f"the loss of iteration {self.draws.batches + 1} is {loss}"
+            if not program.steps_last:  # it is done, and cannot be taken back
+                self._words.stepped_on(said)
+            else:
+                self.attempts.abandon()
+                inputs = split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
+                inspections = self.attempts.inspected(program, inputs, number, fractions, key)
+                if not self._words.taken_back(f"{said}: {origin_of(program, inspections, inputs)}"):
+                    self.loss, self.metrics = loss, None
+                    return []
+                outputs = self._trained(program, inputs, number, how)
+        self._words.trained(loss)
         let_interrupt()  # until here it can be taken back
         with interrupts_held(firmly=True):
             results = self._commit(wait=mode != "plain")
@@ -359,47 +418,16 @@ class DistributedRuntime:
     def _trained(
         self,
         program: Program,
-        batch: Batch | UnreadBatch,
         feeds: list[dict[str, Tensor]] | BatchPlace,
         number: int,
         how: tuple[Any, ...],
     ) -> dict[Key, float]:
-        """The outputs of an iteration, which is computed until it is known of which gradients there is none.
-        Those of the last such batch are the first guess: the way that code takes may be the same."""
-        absent = self.absent.get(number, frozenset())
-        for attempt in count(1):
-            parts: list[DeviceComputed] = self.attempts.computed(
-                worker_calls.train, program, feeds, number, *how, absent
-            )
-            self.rates = parts[self._training_rank].rates
-            nothing = frozenset(key for part in parts for key in part.nothing)
-            if nothing and not program.steps_last:
-                self._words.zeros()
-            if nothing == absent or not program.steps_last:
-                return {name: value for part in parts for name, value in part.outputs.items()}
-            self.attempts.abandon()
-            require_steady(program, attempt)
-            absent = self.absent[number] = nothing
-            feeds = _input_tensors(program, batch)
-        raise AssertionError("an iteration ends")
-
-    def _nonfinite(
-        self,
-        value: str,
-        program: Program,
-        feeds: list[dict[str, Tensor]],
-        number: int,
-        fractions: list[float],
-        key: DrawKey,
-    ) -> bool:
-        """Say of a batch where its loss, not finite, comes from, and take it back; whether to train it
-        yet."""
-        said = f"the loss of iteration {self.draws.batches + 1} is {value}"
-        if not program.steps_last:
-            return self._words.stepped_on(said)
-        self.attempts.abandon()
-        inspections = self.attempts.inspected(program, feeds, number, fractions, key)
-        return self._words.taken_back(f"{said}: {origin_of(program, inspections, feeds)}")
+        """The outputs of an iteration that no device has stepped on, where devices step last."""
+        parts: list[DeviceComputed] = self.attempts.computed(worker_calls.train, program, feeds, number, *how)
+        self.rates = parts[self._training_rank].rates
+        if any(part.zeros for part in parts):
+            self._words.zeros()
+        return {name: value for part in parts for name, value in part.outputs.items()}
 
     def _program_for(self, batch: Batch | UnreadBatch) -> Program:
         if self.resized is None:
@@ -414,8 +442,3 @@ class DistributedRuntime:
         """Forget gradients that wait for a later iteration to step on."""
         self.pool.call(worker_calls.drop_gradients)
         self.waiting = False
-
-
-def _input_tensors(program: Program, batch: Batch | UnreadBatch) -> list[dict[str, Tensor]]:
-    """What it is fed of a batch, read here."""
-    return split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)

@@ -36,17 +36,15 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.runtime.faults.counted_targets import CountedTargets
-from netsplit.runtime.faults.less_trained import may_be_unlike, require_as_captured
+from netsplit.runtime.faults.failure import may_be_unlike, require_as_captured
 from netsplit.runtime.faults.nonfinite import Inspection
+from netsplit.runtime.handing_on import HandingOn
 from netsplit.runtime.offload.saved_tensors import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
-from netsplit.runtime.transfers.handing_on import HandingOn
 from netsplit.runtime.transport.handle import Handle, Transport
 from netsplit.runtime.values import (
-    Absent,
     Context,
     IterationValues,
     Key,
@@ -89,10 +87,9 @@ class Executor(HandingOn):
         self.on_cuda = self.torch_device.type == "cuda"
         self.instructions = program.instructions[device]
         self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
-        self.targets = CountedTargets()
         self.pieces = DevicePieces(
             program, device, self.segments, self.share.tensors, self.torch_device, self.backend,
-            self.offload and program.training, self.targets if program.training else None,
+            self.offload and program.training,
         )  # fmt: skip
         self.readers = readers_of(program, device, self.segments)
         self.backwards = backwards_of(program, device, self.segments)
@@ -157,7 +154,6 @@ class Executor(HandingOn):
         fractions: Sequence[float] | None = None,
         step: bool = True,
         key: DrawKey | None = None,
-        absent: Absent = frozenset(),
     ) -> None:
         """Start an iteration.
 
@@ -166,18 +162,16 @@ class Executor(HandingOn):
             fractions: of every micro-batch's loss in what is minimised; all the same by default.
             step: without it gradients are only added up, for a later iteration to step on.
             key: of what random operators draw; torch's generators are seeded, and left anywhere.
-            absent: what an earlier attempt at this iteration found.
         """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
         if fractions is None:
             fractions = [1.0 if self.program.asynchronous else 1.0 / len(feeds)] * len(feeds)
-        self.state = IterationValues(moved, list(fractions), dict(self.readers), absent=absent)
+        self.state = IterationValues(moved, list(fractions), dict(self.readers))
         self.key = key or DrawKey()
         self.stepping = step
         self.summing = None
         self.prepared = -1
         self.separate.clear()
-        self.targets.numbers = {}
         if self.program.steps_last:
             self.before = Before.of(self.share, self.written, self.program.training)
         if self.versions is not None:
@@ -228,7 +222,7 @@ class Executor(HandingOn):
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
         self._whole(ins)
-        piece, self.targets.microbatch = self.pieces.piece(s, i), i
+        piece = self.pieces.piece(s, i)
         piece.run = piece.usual if self.inspection is None else self.inspection.watching(piece.module, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
         weights = self._bind(piece, ins.version)
@@ -328,7 +322,6 @@ class Executor(HandingOn):
         """The forward once more: before the backward waits for gradients, which may still be on their way."""
         if context.weights is not None:
             piece.bind(context.weights)
-        self.targets.microbatch = ins.microbatch
         with self._span("recompute", ins):
             leaves, results = self._compute(piece, ins.microbatch, context.leaves, context.snapshot)
         wanting = {k: t for k, t in leaves.items() if t.requires_grad}
@@ -373,9 +366,7 @@ class Executor(HandingOn):
         for k, copy, place in self.returning[ins.segment]:
             if (copy, i, True) in self.state.arriving:
                 recv, handle = self.state.arriving.pop((copy, i, True))
-                gradient = self.wait(ins, recv, handle)
-                if (copy, i) not in self.state.absent:
-                    self.state.add_gradient(k, i, place, gradient)
+                self.state.add_gradient(k, i, place, self.wait(ins, recv, handle))
 
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
         if k in self.outputs:

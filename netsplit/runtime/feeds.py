@@ -14,7 +14,7 @@ from netsplit.graph.ir import Graph, Variable
 from netsplit.program.instructions import Program
 
 __all__ = [
-    "as_batch", "loss_fractions", "mean_loss", "mean_metrics", "microbatch_sizes", "own_parts", "own_rows",
+    "as_batch", "loss_fractions", "mean_loss", "mean_metrics", "own_parts", "own_rows",
     "own_samples", "samples_of", "shared_microbatches", "split_batch",
 ]  # fmt: skip
 
@@ -157,14 +157,8 @@ def _mean(program: Program, outputs: Mapping[tuple[str, int], float], k: str) ->
 
 
 def _sample_fractions(program: Program) -> list[float]:
-    sizes = microbatch_sizes(program)
-    total = sum(sizes)
-    return [size / total for size in sizes]
-
-
-def microbatch_sizes(program: Program) -> list[int]:
-    """Samples of every micro-batch."""
-    return [graph.batch_size for graph in _graphs(program)]
+    sizes = [graph.batch_size for graph in _graphs(program)]
+    return [size / sum(sizes) for size in sizes]
 
 
 def _graphs(program: Program) -> list[Graph]:

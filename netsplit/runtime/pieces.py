@@ -20,7 +20,6 @@ from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Backward, Program, Segment
 from netsplit.runtime.compiled import compiled_call
-from netsplit.runtime.faults.counted_targets import CountedTargets
 from netsplit.runtime.offload.saved_tensors import leaving_between
 
 __all__ = ["DevicePieces", "Piece", "Snapshot"]
@@ -42,7 +41,6 @@ class Piece:
         backend: of `torch.compile`. What runs Python, draws what it computes again, writes into what it reads
             or puts gradients off is not compiled: such a segment's calls mean more than their operators.
         offload: what it saves leaves for the host.
-        targets: is told of losses that are means over targets that count; of none that are compiled.
     """
 
     def __init__(
@@ -54,7 +52,6 @@ class Piece:
         deferrable: bool = False,
         backend: str | None = None,
         offload: bool = False,
-        targets: CountedTargets | None = None,
     ) -> None:
         self.segment = segment
         self.device = device
@@ -71,8 +68,6 @@ class Piece:
         )
         if offload:
             leaving_between(self.module)
-        if targets is not None and backend is None:
-            targets.watch(self.module)
         used = {k for node in nodes for k in node.initializers}
         self.trainable = tuple(k for k in tensors if k in used and isinstance(tensors[k], nn.Parameter))
         roots = {root for node in nodes for root in written_storages(graph, node)}
@@ -146,9 +141,8 @@ class DevicePieces:
         torch_device: torch.device,
         backend: str | None = None,
         offload: bool = False,
-        targets: CountedTargets | None = None,
     ) -> None:
-        self.offload, self.targets = offload, targets
+        self.offload = offload
         self.segments, self.tensors, self.device = segments, tensors, torch_device
         self.backend = None if program.asynchronous else backend  # where weights have several versions
         self.last = None if program.tail is None else program.microbatches - 1
@@ -192,7 +186,6 @@ class DevicePieces:
                 deferrable,
                 self.backend,
                 self.offload,
-                self.targets,
             )
             for s in sorted(segments)
         }

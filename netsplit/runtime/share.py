@@ -40,7 +40,6 @@ class UpdateRule:
     `ema_decay`: of averages of the parameters (see `Averages`); None: there are none.
     `on_nonfinite`: what happens on a batch whose loss is no finite number: an error and no step ("stop"),
     a warning and the step ("warn"), a warning and no step ("skip"); None: nobody looks.
-    `cut_said`: that micro-batches train otherwise than their batch has been said before training.
     """
 
     clip_norm: float | None = None
@@ -48,7 +47,6 @@ class UpdateRule:
     learning_rate: LearningRate | None = None
     ema_decay: float | None = None
     on_nonfinite: OnNonFinite | None = None
-    cut_said: bool = False
 
     @property
     def shared_norm(self) -> bool:

@@ -22,12 +22,12 @@ from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
 from netsplit.runtime.faults.nonfinite import Inspection
-from netsplit.runtime.reading.worker_reading import drop_samples, parts_read
+from netsplit.runtime.reading import drop_samples, parts_read
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.sliced import SliceRules
 from netsplit.runtime.transport.handle import Handle
 from netsplit.runtime.transport.process import ProcessTransport
-from netsplit.runtime.values import Absent, IterationValues, Key
+from netsplit.runtime.values import IterationValues, Key
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.timeline import Event
 
@@ -73,7 +73,6 @@ class Attempt:
         fractions: Sequence[float] | None,
         step: bool,
         key: DrawKey,
-        absent: Absent = frozenset(),
     ) -> BatchFailure | None:
         """All up to the first step; see `Executor.begin`.
 
@@ -83,7 +82,7 @@ class Attempt:
         executor, index = self.executor, 0
         try:
             with executor.grad_mode():
-                executor.begin(feeds, fractions, step, key, absent)
+                executor.begin(feeds, fractions, step, key)
                 for index in range(executor.computing):
                     executor.execute(index)
                 executor.hand_on(wait=True)
@@ -195,7 +194,7 @@ class DeviceComputed:
     """What one device has of an iteration that none has stepped on."""
 
     outputs: dict[Key, float]  # of the graph, that arose here
-    nothing: Absent  # gradients that it sent as zeros, as there were none
+    zeros: bool  # it sent some where there was no gradient
     rates: list[float]  # of the optimiser's groups, as they will be in the step
 
 
@@ -299,7 +298,6 @@ def train(
     step: bool,
     mode: str,
     key: DrawKey,
-    absent: Absent,
 ) -> DeviceComputed | BatchFailure:
     """The iteration up to its first step, to be committed or abandoned.
 
@@ -319,13 +317,12 @@ def train(
         if isinstance(parts, BatchFailure):
             failure: BatchFailure | None = attempt.unfed(parts)
         else:
-            failure = attempt.compute(parts, fractions, step, key, absent)
+            failure = attempt.compute(parts, fractions, step, key)
     worker.heartbeat_file.at(-1)
     if failure is not None:
         return failure
     outputs = {name: float(tensor) for name, tensor in executor.state.outputs.items()}
-    outputs |= executor.targets.outputs()
-    return DeviceComputed(outputs, frozenset(executor.state.nothing), share.learning_rates)
+    return DeviceComputed(outputs, executor.state.zeros, share.learning_rates)
 
 
 def inspect(

@@ -9,17 +9,16 @@ gives the devices and then one call after another. The worker ends when that con
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import queue
-import select
 import signal
 import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
@@ -34,14 +33,12 @@ from netsplit.errors import ConfigError, NetSplitError, WorkerError
 from netsplit.runtime.faults.failure import is_of_connection, one_line
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.transport.process import group_timeout
-from netsplit.runtime.workers.guard import leave, start_guard
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, tune, versions
-from netsplit.runtime.workers.heartbeat import HeartbeatFile
 from netsplit.runtime.workers.messages import (
     FAILED,
     SIGN_OF_LIFE_S,
     STOP,
-    FoundGpu,
+    HeartbeatFile,
     Reply,
     Setup,
     Sign,
@@ -49,7 +46,9 @@ from netsplit.runtime.workers.messages import (
 )
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["check_gpus_differ", "main"]
+__all__ = ["main"]
+
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
 
 
 def main() -> None:
@@ -66,10 +65,11 @@ def work(controller: str, cluster: str = "") -> None:
     connection = _connect(controller)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     agent = os.getppid()
+    if sys.platform == "linux":  # it ends with torchrun, even where it is stopped or stuck
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     traits = versions() | {"cluster": cluster} if cluster else {}
-    start_guard(connection.fileno(), agent)
     connection.send_bytes(Hello(rank, world_size, os.getpid(), socket.gethostname(), agent, traits).packed())
-    _serve(_LogLine(connection, rank, agent))
+    _serve(_LogLine(connection, rank))
 
 
 def _connect(controller: str) -> Connection:
@@ -90,7 +90,7 @@ def _end(sentence: str) -> NoReturn:
     """Leave at once, with the reason on the terminal of whoever started torchrun."""
     sys.stderr.write(f"netsplit: {sentence}\n")
     sys.stderr.flush()
-    leave(1)
+    os._exit(1)
 
 
 def _serve(line: _LogLine) -> None:
@@ -103,7 +103,7 @@ def _serve(line: _LogLine) -> None:
         if worker is None:
             worker = _join(line.rank, task)
             line.heartbeat_file = worker.heartbeat_file
-            return _found_gpu(worker)
+            return _free_bytes(worker)
         return task.function(worker, *task.args)
 
     while True:
@@ -113,12 +113,11 @@ def _serve(line: _LogLine) -> None:
 class _LogLine:
     """The connection to the controller. One thread receives, and ends the process with the connection even
     when the main thread is stuck; another shows that the process lives while a call is under way; a third has
-    the last word when torchrun is gone or ends this process, as it does when another has failed."""
+    the last word when torchrun ends this process, as it does when another has failed."""
 
-    def __init__(self, connection: Connection, rank: int, agent: int) -> None:
+    def __init__(self, connection: Connection, rank: int) -> None:
         self.connection = connection
         self.rank = rank
-        self.agent = agent
         self.heartbeat_file: HeartbeatFile | None = None
         self.calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.answered = 0
@@ -156,7 +155,7 @@ class _LogLine:
             except (EOFError, OSError):
                 _end("the controller is gone.")
             if message == STOP:
-                leave(0)
+                os._exit(0)
             if message.startswith(FAILED):
                 _end(message.removeprefix(FAILED).decode())
             self.calls.put(message)
@@ -168,18 +167,10 @@ class _LogLine:
                 self._send(Sign(None if self.heartbeat_file is None else self.heartbeat_file.place))
 
     def _last_word(self) -> None:
-        poll = select.poll()
-        poll.register(self.terminated, select.POLLIN)
-        if hasattr(os, "pidfd_open"):
-            with suppress(OSError):  # it is gone already, or an old kernel
-                poll.register(os.pidfd_open(self.agent), select.POLLIN)
-        while os.getppid() == self.agent:
-            if any(fd == self.terminated for fd, _ in poll.poll(1000 * SIGN_OF_LIFE_S)):
-                me = f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
-                self._send(Reply(error=f"{me} was ended by torchrun", known=True, waited=True))
-                _end("torchrun ends this worker.")
-        self._send(Reply(error=f"its torchrun agent (process {self.agent}) is gone", known=True))
-        _end(f"the torchrun agent (process {self.agent}) is gone.")
+        os.read(self.terminated, 1)
+        me = f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
+        self._send(Reply(error=f"{me} was ended by torchrun", known=True, waited=True))
+        _end("torchrun ends this worker.")
 
     def _send(self, message: Reply | Sign) -> None:
         with self.lock:
@@ -187,8 +178,8 @@ class _LogLine:
 
 
 def _join(rank: int, setup: Setup) -> Worker:
-    if setup.modules is not None:
-        setup.modules.take_over()
+    if setup.path:
+        sys.path[:] = setup.path
     torch.set_num_threads(1)
     device = setup.devices[rank]
     torch_device = torch.device(device.torch_device)
@@ -206,34 +197,12 @@ def _join(rank: int, setup: Setup) -> Worker:
     return Worker(rank, device, setup.devices, torch_device, setup.timeout_s, heartbeat_file, neighbours)
 
 
-def _found_gpu(worker: Worker) -> FoundGpu | None:
-    """This worker's GPU, if it has one, with the bytes that are left beside its context."""
-    gpu: FoundGpu | None = None
-    if worker.torch_device.type == "cuda":
-        torch.zeros(1, device=worker.torch_device)  # makes the context
-        properties = torch.cuda.get_device_properties(worker.torch_device)
-        host = os.environ.get("NCCL_HOSTID", socket.gethostname())
-        free, _ = torch.cuda.mem_get_info(worker.torch_device)
-        gpu = FoundGpu(properties.name, f"{host} {properties.uuid}", free)
-    everybody: list[FoundGpu | None] = [None] * len(worker.devices)
-    dist.all_gather_object(everybody, gpu)
-    check_gpus_differ([device.name for device in worker.devices], everybody)
-    return gpu
-
-
-def check_gpus_differ(names: Sequence[str], gpus: Sequence[FoundGpu | None]) -> None:
-    """Refuse two devices on one GPU.
-
-    Raises:
-        ConfigError: naming them.
-    """
-    first: dict[str, str] = {}
-    for name, gpu in zip(names, gpus, strict=True):
-        if gpu is not None and first.setdefault(gpu.place, name) != name:
-            raise ConfigError(
-                f"devices {first[gpu.place]} and {name} are the same GPU, a {gpu.name}, and NCCL joins one "
-                "process of each GPU: give every device a GPU of its own, or make one of them a CPU device."
-            )
+def _free_bytes(worker: Worker) -> int | None:
+    """What is left on this worker's GPU, if it has one, beside the context that this process has there."""
+    if worker.torch_device.type != "cuda":
+        return None
+    torch.zeros(1, device=worker.torch_device)  # makes the context
+    return torch.cuda.mem_get_info(worker.torch_device)[0]
 
 
 def _hide_others() -> None:

@@ -32,7 +32,7 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
-from netsplit.runtime.checkpoint.cut import saved_cut
+from netsplit.runtime.checkpoint.shares import saved_cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.session.request import Request

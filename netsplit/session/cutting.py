@@ -100,7 +100,6 @@ class BatchCuts:
         if differs is None:
             return list(counts)
         if self.named:
-            self.step.cut_said = True
             self.differs = (
                 f"{differs}; each micro-batch trains with its own, as in gradient accumulation "
                 "(schedule.microbatches=1 keeps the batch whole)"

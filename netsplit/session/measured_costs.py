@@ -18,7 +18,7 @@ from netsplit.profile.measure.stretches.in_turn import InTurn, SizedStep, in_rou
 from netsplit.profile.measured import ProfileCache, profile_digest
 from netsplit.profile.sized import SizeSeconds
 from netsplit.progress import Stages
-from netsplit.runtime.controller.loaded import tell
+from netsplit.runtime.controller import tell
 from netsplit.runtime.controller_seconds import controller_seconds
 from netsplit.runtime.workers.machines import identity_of, mates_of
 from netsplit.runtime.workers.pool import WorkerPool

@@ -191,8 +191,9 @@ class Session:
         check_replicas(plan.problem.graph, plan.placement.replicated, whole is None)
         programs, graph = step.programs(plan), plan.asked.graph
         runtime = DistributedRuntime(
-            programs.program, self.pool, step.tensors(graph), step.optimizer, step.rule, programs.training,
-            training.seed, step.weights(graph), training.compile_backend, plan.asked.costs.offload,
+            programs.program, self.pool, step.tensors(graph), step.optimizer, training.rule,
+            programs.training, training.seed, step.weights(graph), training.compile_backend,
+            plan.asked.costs.offload,
         )  # fmt: skip
         placed_s = time.perf_counter() - began
         close = self.close if owned else None

@@ -32,7 +32,7 @@ from netsplit.profile.offload import offloaded
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
-from netsplit.runtime.share import UpdateRule, check_clipping
+from netsplit.runtime.share import check_clipping
 from netsplit.session.calibration import Calibration
 from netsplit.session.measured_parts import MeasuredParts
 from netsplit.simulate.simulator import Simulator
@@ -52,7 +52,6 @@ class ModelStep:
     Args:
         batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
         device_type: of the devices, whose autocast casts.
-        cut_said: that micro-batches train otherwise than their batch has been said.
         known: see `Batch.of`.
 
     Raises:
@@ -64,7 +63,6 @@ class ModelStep:
     batch: tuple[Any, Any]
     training: Training = field(default_factory=Training)
     device_type: str = "cpu"
-    cut_said: bool = False
     known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,10 +80,6 @@ class ModelStep:
     @cached_property
     def optimizer(self) -> ForModel:
         return for_model(self.training.optimizer, self.model, self.loss)
-
-    @property
-    def rule(self) -> UpdateRule:
-        return replace(self.training.rule, cut_said=self.cut_said)
 
     @cached_property
     def captures(self) -> Captures:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.runtime.checkpoint.checksums import is_complete
+from netsplit.runtime.checkpoint.files import is_complete
 from netsplit.settings import Settings
 
 __all__ = [

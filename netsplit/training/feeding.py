@@ -17,8 +17,15 @@ from netsplit.data.reading.samples import Pair
 from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError
 from netsplit.graph.batches.batch import Batch
-from netsplit.runtime.reading.giving import fed_devices, give_samples, packed_samples
-from netsplit.runtime.reading.worker_reading import SharedSamples, UnlikeBatch, UnreadBatch, drop_samples
+from netsplit.runtime.reading import (
+    SharedSamples,
+    UnlikeBatch,
+    UnreadBatch,
+    drop_samples,
+    fed_devices,
+    give_samples,
+    packed_samples,
+)
 from netsplit.training.parallel import ParallelModel
 
 __all__ = ["MOST_SENT", "Feeding"]

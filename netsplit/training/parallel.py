@@ -23,7 +23,7 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.summary import PlanSummary
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_switchable
-from netsplit.runtime.checkpoint.cut import Cut
+from netsplit.runtime.checkpoint.shares import Cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of
 from netsplit.runtime.worker_calls import TRAINING

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from netsplit.graph.checks.plain import has_values
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
 from netsplit.interrupts import interrupts_held
-from netsplit.runtime.checkpoint.cut import Cut, change_of_cut, cut_state
 from netsplit.runtime.checkpoint.files import Kind, State, check_fits, kind_of, read_extra
-from netsplit.runtime.checkpoint.shares import draws_state, load_draws, load_own
+from netsplit.runtime.checkpoint.shares import Cut, draws_state, load_draws, load_own, saved_cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.training.plain_state import loaded
 
@@ -79,8 +78,12 @@ class TrainingState:
         extra = read_extra(place)
         check_fits(place, self._needed())
         runtime = self.opened()
-        if (change := change_of_cut(place, self.graph, self.cut)) is not None:
-            log.warning("checkpoint '%s': %s", folder, change)
+        if (before := saved_cut(place)) is not None and before != self.cut:
+            log.warning(
+                "checkpoint '%s' was trained with %s, and here are %s: batch statistics, buffers and random "
+                "draws go by the micro-batch (schedule.microbatches=%d takes as many)",
+                folder, before, self.cut, before.microbatches,
+            )  # fmt: skip
         with interrupts_held(firmly=True):
             changed = runtime.load_checkpoint(place)
             draws = load_draws(place, runtime.draws.seed)
@@ -119,7 +122,7 @@ class TrainingState:
             **state,
             "rng.controller": torch.get_rng_state(),
             **draws_state(runtime.draws),
-            **cut_state(self.cut),
+            **{f"cut.{key}": value for key, value in asdict(self.cut).items()},
         }
 
     @property

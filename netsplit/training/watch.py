@@ -16,7 +16,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.holding import by_name
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.reading.worker_reading import UnreadBatch
+from netsplit.runtime.reading import UnreadBatch
 from netsplit.training.programs import Programs
 
 __all__ = ["ModelWatch"]

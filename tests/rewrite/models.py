@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from netsplit.graph import Graph, capture, initial_values, rebuild
-from netsplit.runtime.checkpoint.tensor_parts import whole_tensors
+from netsplit.runtime.checkpoint.torch_format import whole_tensors
 
 __all__ = ["STEPS", "Step", "StepResult", "assert_same_step", "result_of"]
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from netsplit.errors import NetSplitError
 from netsplit.graph import Graph, Node, capture, initial_values, rebuild
-from netsplit.runtime.checkpoint.tensor_parts import whole_tensors
+from netsplit.runtime.checkpoint.torch_format import whole_tensors
 
 __all__ = ["SampledStep", "called_here", "kind_of", "sampled_steps", "sizes_to_try", "unlike_samples"]
 

@@ -25,7 +25,7 @@ from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.rewrite import ReadWeights, Rewrite, Split, applied, split_axes
 from netsplit.runtime.checkpoint.shares import load_plain
-from netsplit.runtime.checkpoint.tensor_parts import whole_tensors
+from netsplit.runtime.checkpoint.torch_format import whole_tensors
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule

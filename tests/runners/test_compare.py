@@ -23,7 +23,7 @@ from mlflow.entities import Run
 from netsplit.data import batches, digits
 from netsplit.formats.read import read_workload
 from netsplit.models import vgg19
-from netsplit.runtime.workers.heartbeat import read_place
+from netsplit.runtime.workers.messages import read_place
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH, HIDDEN, BATCH, LIMIT, MICROBATCHES = 4, 16, 32, 160, 4

@@ -11,7 +11,7 @@ from torch import nn
 import netsplit
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program.schedules import GPipe, Schedule
-from netsplit.runtime.checkpoint.cut import Cut, saved_cut
+from netsplit.runtime.checkpoint.shares import Cut, saved_cut
 from netsplit.session.comparison import as_saved
 from netsplit.training.parallel import ParallelModel
 from tests.builders import costs_of
@@ -38,7 +38,7 @@ def split(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def test_other_micro_batches_than_a_checkpoint_s_are_said_where_that_matters(
+def test_other_micro_batches_than_a_checkpoint_s_are_said(
     split: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     layer = nn.BatchNorm1d(8)
@@ -53,7 +53,6 @@ def test_other_micro_batches_than_a_checkpoint_s_are_said_where_that_matters(
             assert model.runtime.draws.batches == 1
         text = caplog.text.replace("\n", " ")
         assert ("4 micro-batches of 4 samples, and here are 2" in text) == (count == 2)
-        assert count == 4 or "batch normalisation takes its statistics" in text
 
 
 def test_a_decision_takes_the_micro_batches_of_a_checkpoint_s_training(split: Any, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,16 +33,7 @@ from torch import Tensor
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import parsed_json
 from netsplit.interrupts import interrupts_held
-from netsplit.runtime.checkpoint.checksums import (
-    CHECKSUMS,
-    EXTRA,
-    METADATA,
-    checksums_of,
-    is_complete,
-    require_unharmed,
-)
-from netsplit.runtime.checkpoint.reading import plain_values, read_metadata, reader_of
-from netsplit.runtime.checkpoint.tensor_parts import piece_at
+from netsplit.runtime.checkpoint.torch_format import piece_at, plain_values, read_metadata, reader_of
 
 if TYPE_CHECKING:  # it takes a second to load, in every worker, and many never save
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -50,21 +42,26 @@ if TYPE_CHECKING:  # it takes a second to load, in every worker, and many never 
     from torch.distributed.checkpoint.storage import WriteResult
 
 __all__ = [
+    "CHECKSUMS",
+    "EXTRA",
+    "METADATA",
     "CheckpointPart",
     "Kind",
     "Refusal",
     "Saved",
     "State",
     "check_fits",
+    "is_complete",
     "kind_of",
     "read_extra",
     "reason_of",
-    "refuse",
     "write_checkpoint",
 ]
 
 _REMOVALS, _REMOVAL_S = 40, 0.05  # tries to remove what a failed save leaves, and seconds between them
 _FORMAT = 1
+CHECKSUMS, EXTRA, METADATA = "checksums.json", "netsplit.json", ".metadata"
+_AT_ONCE = 2**24  # bytes of a file that are read
 
 State = dict[str, Any]  # by the keys of `checkpoint`
 Kind = tuple[str, tuple[int, ...]]  # dtype, shape
@@ -75,12 +72,6 @@ class Refusal:
     """Why a device could not do its part; an answer rather than an exception, which would end the workers."""
 
     reason: str
-
-
-def refuse(refusals: Sequence[Refusal]) -> None:
-    """Raise the first, if there is any."""
-    if refusals:
-        raise NetSplitError(refusals[0].reason)
 
 
 class CheckpointPart:
@@ -151,7 +142,8 @@ def write_checkpoint(
         names = _check_shared(temporary, folder, written)
         _write_synced(temporary / EXTRA, text)
         mine.writer.finish(metadata, written)
-        _write_synced(temporary / CHECKSUMS, checksums_of(temporary, {*names, EXTRA, METADATA}))
+        sums = {name: _checksum(temporary / name) for name in sorted({*names, EXTRA, METADATA})}
+        _write_synced(temporary / CHECKSUMS, json.dumps(sums))
         temporary.chmod(0o755)
         _put_in_place(temporary, folder)
     except OSError as error:
@@ -207,7 +199,7 @@ def read_extra(folder: Path) -> dict[str, Any]:
     restore(folder)
     if not is_complete(folder):
         raise ConfigError(f"there is no whole checkpoint at '{folder}': give the folder of one.")
-    require_unharmed(folder)
+    _require_unharmed(folder)
     try:
         extra = parsed_json((folder / EXTRA).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -215,6 +207,38 @@ def read_extra(folder: Path) -> dict[str, Any]:
     if not isinstance(extra, dict) or extra.pop("format", None) != _FORMAT:
         raise ConfigError(f"checkpoint '{folder}' was written by another version of netsplit.")
     return dict(extra)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a folder holds a whole checkpoint of ours."""
+    return (folder / METADATA).is_file() and (folder / EXTRA).is_file()
+
+
+def _require_unharmed(folder: Path) -> None:
+    """Compare all files with what was noted of them, as torch's own reader takes a flipped bit for a number.
+
+    Raises:
+        NetSplitError: one is another now, or gone.
+    """
+    if not (folder / CHECKSUMS).is_file():
+        return
+    name = CHECKSUMS
+    try:
+        expected = parsed_json((folder / CHECKSUMS).read_text(encoding="utf-8"))
+        for name, before in expected.items():
+            if _checksum(folder / str(name)) != before:
+                raise ValueError("another sum")
+    except (OSError, ValueError, AttributeError) as error:
+        what = f"checkpoint '{folder}' is damaged: its {name} is not what was written"
+        raise NetSplitError(f"{what}; take an earlier checkpoint.") from error
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open("rb") as file:
+        while part := file.read(_AT_ONCE):
+            value = zlib.crc32(part, value)
+    return value
 
 
 def check_fits(folder: Path, needed: Mapping[str, Kind]) -> None:

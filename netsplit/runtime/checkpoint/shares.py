@@ -4,6 +4,7 @@
     optimizer.state.<name>.<key>     moments, step counters
     optimizer.param_groups.<name>.*  hyperparameters, such as lr
     draws.seed, .batches, .predictions   where the draws of random operators stand
+    cut.microbatches, .size          into how many micro-batches, and of how many samples, batches are cut
     rng.controller                   state of the controller's random number generator
     replica.<device>.<name>          a buffer as a further replica of a stage has it
     scaler.*                         a GradScaler's state, under float16
@@ -39,10 +40,10 @@ from netsplit.runtime.checkpoint.files import (
     read_extra,
     reason_of,
 )
-from netsplit.runtime.checkpoint.tensor_parts import TensorParts, put_tensor
+from netsplit.runtime.checkpoint.torch_format import TensorParts, put_tensor
 from netsplit.runtime.share import Share
 
-__all__ = ["Copies", "Holder", "draws_state", "load_draws", "load_own", "load_plain"]
+__all__ = ["Copies", "Cut", "Holder", "draws_state", "load_draws", "load_own", "load_plain", "saved_cut"]
 
 _SCHEDULED = ("lr", "momentum", "betas")  # what schedulers change
 _LISTS = ("params", "param_names")  # of an optimiser's group; the rest are its hyperparameters
@@ -144,6 +145,28 @@ class Holder:
 
     def _is_apart(self, name: str) -> bool:
         return self.copies.apart and name in self.copies.on.get(self.device, ())
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Micro-batches of a batch, and the samples of each but perhaps the last."""
+
+    microbatches: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.microbatches} micro-batch{'es' * (self.microbatches > 1)} of {self.size} samples"
+
+
+def saved_cut(folder: Path) -> Cut | None:
+    """A checkpoint's; None of one that was written before it was kept, or that cannot be read."""
+    try:
+        saved = Saved(folder)
+        places = saved.below("cut")
+        values = saved.read(dict.fromkeys(places.values()))
+        return Cut(**{key: int(values[place]) for key, place in places.items()})
+    except (NetSplitError, TypeError, ValueError):
+        return None
 
 
 def draws_state(counter: DrawCounter) -> State:

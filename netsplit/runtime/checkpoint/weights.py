@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from netsplit.files import parsed_json
 from netsplit.graph.ir import Graph, Initializer
 from netsplit.graph.recording.stand_ins import persistent_tensors
 from netsplit.lazy import of_extra
-from netsplit.runtime.checkpoint.reading import plain_values, read_metadata, reader_of
+from netsplit.runtime.checkpoint.files import Saved
 
 __all__ = [
     "CheckpointWeights",
@@ -37,6 +37,7 @@ __all__ = [
     "weight_source_of",
 ]
 
+_HOW = "give SeededWeights(initialize=...), which fills tensors by their names."
 _INDEX = ".safetensors.index.json"  # of a model in several files, as Hugging Face names it
 
 
@@ -48,18 +49,27 @@ def places_of(path: str | Path) -> dict[str, Path]:
             all files in it.
 
     Raises:
-        ConfigError: there is none, several indices, one that names what is not in its folder, a name that two
-            files have, or a file that cannot be read.
+        ConfigError: there is none, a name that two files have, or a file that cannot be read.
         NetSplitError: safetensors is not installed.
     """
+    files = [Path(path)]
+    if files[0].is_dir():
+        files = sorted(files[0].glob(f"*{_INDEX}")) or sorted(files[0].glob("*.safetensors"))
+    if not files or not files[0].is_file():
+        raise ConfigError(
+            f"weights are '{path}', where there is no file of safetensors: give one, the index of several, "
+            "or their folder."
+        )
+    if files[0].name.endswith(_INDEX):
+        files = list(dict.fromkeys(file for index in files for file in _named_by(index)))
     places: dict[str, Path] = {}
-    for file in _files(Path(path)):
+    for file in files:
         with opened(file) as content:
             names = list(content.keys())
-        twice = next((name for name in names if name in places), None)
-        if twice is not None:
+        if twice := places.keys() & names:
+            name = min(twice)
             raise ConfigError(
-                f"'{places[twice]}' and '{file}' both have '{twice}', as files of two models do: give one of "
+                f"'{places[name]}' and '{file}' both have '{name}', as files of two models do: give one of "
                 "them, or the index that says which files belong together."
             )
         places |= dict.fromkeys(names, file)
@@ -81,32 +91,12 @@ def opened(file: Path) -> Any:
         raise ConfigError(f"'{file}' cannot be read as safetensors: {reason}.") from error
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        indices = sorted(path.glob(f"*{_INDEX}"))
-        if len(indices) > 1:
-            raise ConfigError(f"'{path}' has {len(indices)} indices of safetensors files: give one of them.")
-        files = indices or sorted(path.glob("*.safetensors"))
-    else:
-        files = [path]
-    if not files or not files[0].is_file():
-        raise ConfigError(
-            f"weights are '{path}', where there is no file of safetensors: give one, the index of several, "
-            "or their folder."
-        )
-    return _named_by(files[0]) if files[0].name.endswith(_INDEX) else files
-
-
 def _named_by(index: Path) -> list[Path]:
     try:
         names = parsed_json(index.read_text(encoding="utf-8"))["weight_map"].values()
-        files = [index.parent / str(name) for name in dict.fromkeys(names)]
+        return [index.parent / str(name) for name in names]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"'{index}' is no index of safetensors files: {error}.") from error
-    for file in files:
-        if file.resolve().parent != index.resolve().parent:
-            raise ConfigError(f"'{index}' names '{file}', which is not in its folder.")
-    return files
 
 
 @runtime_checkable
@@ -207,28 +197,21 @@ class CheckpointWeights:
     prefix: str = "model."
 
     def check(self, wanted: Mapping[str, Initializer], model: nn.Module) -> WeightSource:
-        entries = self._entries()
+        saved = Saved(Path(self.folder))
         for name, initializer in wanted.items():
-            key = _known(name, initializer, entries, self.prefix, str(self.folder))
-            _same_shape(key, initializer, list(getattr(entries[key], "size", [])), str(self.folder))
+            key = _known(name, initializer, saved.entries, self.prefix, str(self.folder))
+            _, shape = saved.kind(key) or ("", ())
+            _same_shape(key, initializer, shape, str(self.folder))
         return self
 
     def read(self, wanted: Mapping[str, Initializer]) -> dict[str, Tensor]:
-        from torch.distributed.checkpoint.state_dict_loader import (
-            load,  # takes a second, and few workers need it
-        )
-
-        entries = self._entries()
-        keys = {k: _known(k, init, entries, self.prefix, str(self.folder)) for k, init in wanted.items()}
+        saved = Saved(Path(self.folder))
+        keys = {
+            k: _known(k, init, saved.entries, self.prefix, str(self.folder)) for k, init in wanted.items()
+        }
         state = {keys[k]: torch.empty(init.shape, dtype=_dtype(init)) for k, init in wanted.items()}
-        load(state, storage_reader=reader_of(Path(self.folder)), planner=plain_values(), no_dist=True)
+        saved.read(state)
         return {name: state[key] for name, key in keys.items()}
-
-    def _entries(self) -> dict[str, Any]:
-        try:
-            return dict(read_metadata(Path(self.folder)).state_dict_metadata)
-        except Exception as error:  # whatever the bytes ask for
-            raise ConfigError(f"weights are '{self.folder}', which is no checkpoint: {error}.") from error
 
 
 @dataclass(frozen=True)
@@ -251,13 +234,8 @@ class SeededWeights:
         if self.initialize is not None:
             return self
         owners = {path: _alone(_module_of(model, path)) for path in dict.fromkeys(map(_path, wanted))}
-        of_a_kind: dict[type, str] = {}
         for path, owner in owners.items():
-            least = of_a_kind.setdefault(type(owner), path)
-            if _numel(owner) < _numel(owners[least]):
-                of_a_kind[type(owner)] = path
-        for path in of_a_kind.values():  # the smallest, so that the controller holds little
-            self._drawn(path, owners[path])
+            _require_reset(path, owner)
         return SeededWeights(self.seed, None, owners)
 
     def read(self, wanted: Mapping[str, Initializer]) -> dict[str, Tensor]:
@@ -289,10 +267,7 @@ class SeededWeights:
 
     def _drawn(self, path: str, module: nn.Module) -> dict[str, Tensor]:
         """The module's own tensors by `reset_parameters`."""
-        how = "give SeededWeights(initialize=...), which fills tensors by their names."
-        kind = type(module).__name__
-        if not callable(getattr(module, "reset_parameters", None)):
-            raise ConfigError(f"'{path}' has no first values, as {kind} has no reset_parameters: {how}")
+        _require_reset(path, module)
         fresh: Any = deepcopy(module).to_empty(device="cpu", recurse=False)
         with torch.no_grad():
             for _, tensor in _own(fresh):
@@ -303,8 +278,17 @@ class SeededWeights:
         for name, tensor in tensors.items():
             nothing = torch.full((), _nothing(tensor.dtype), dtype=tensor.dtype)
             if tensor.dtype != torch.bool and tensor.isclose(nothing, 0, 0, equal_nan=True).any():
-                raise ConfigError(f"reset_parameters of {kind} leaves '{path}.{name}' without a value: {how}")
+                kind = type(module).__name__
+                raise ConfigError(
+                    f"reset_parameters of {kind} leaves '{path}.{name}' without a value: {_HOW}"
+                )
         return tensors
+
+
+def _require_reset(path: str, module: nn.Module) -> None:
+    if not callable(getattr(module, "reset_parameters", None)):
+        kind = type(module).__name__
+        raise ConfigError(f"'{path}' has no first values, as {kind} has no reset_parameters: {_HOW}")
 
 
 def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -331,10 +315,6 @@ def _module_of(model: nn.Module, path: str) -> nn.Module:
         raise ConfigError(missing) from error
 
 
-def _numel(module: nn.Module) -> int:
-    return sum(tensor.numel() for _, tensor in _own(module))
-
-
 def _nothing(dtype: torch.dtype) -> float | int:
     """What no initialiser writes."""
     if dtype == torch.bool:
@@ -359,7 +339,7 @@ def _known(name: str, initializer: Initializer, keys: Mapping[str, Any], prefix:
     raise ConfigError(f"weights lack '{prefix}{name}': {where} has {len(keys)} others.")
 
 
-def _same_shape(key: str, initializer: Initializer, shape: list[int], where: str) -> None:
+def _same_shape(key: str, initializer: Initializer, shape: Sequence[int], where: str) -> None:
     if tuple(shape) != tuple(initializer.shape):
         raise ConfigError(
             f"weights have '{key}' of shape {tuple(shape)} where the model's is {tuple(initializer.shape)}: "

@@ -17,7 +17,7 @@ import psutil
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
 from netsplit.runtime.workers.handshake import KEY_VARIABLE, mark_of
-from netsplit.runtime.workers.modules import ModulesSeen, standard_first
+from netsplit.runtime.workers.modules import absolute_path, standard_first
 
 __all__ = ["KEPT_MEMORY", "LOOK_S", "STOP_S", "Launcher", "external_command"]
 
@@ -46,10 +46,11 @@ class Launcher:
         self.spec = spec
         self.log = folder / "workers.log"
         # -P: what lies in this folder is found where `sys.path` has it, and not before all else.
-        path = standard_first(ModulesSeen.here().path)
+        path = standard_first(absolute_path())
         begin = (
-            f"import sys; sys.path[:] = {path!r}; "
-            "from netsplit.runtime.workers.guard import end_with_controller; end_with_controller(); "
+            f"import os, sys, threading; sys.path[:] = {path!r}; "
+            # It ends at once when this process's end of its standard input closes; its workers end with it.
+            "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "
             "from netsplit.runtime.worker_agent import main; main()"  # loads torch, which takes seconds
         )
         command = [
@@ -66,7 +67,7 @@ class Launcher:
             self.process = subprocess.Popen(
                 command,
                 env={**KEPT_MEMORY, **os.environ, **own},
-                stdin=subprocess.PIPE,  # for `end_with_controller`
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,

@@ -55,7 +55,7 @@ def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
 
 def with_room(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
     """The devices; GPUs with no more capacity than their workers found free, less `GPU_MARGIN_BYTES`."""
-    free = {name: gpu.free_bytes - GPU_MARGIN_BYTES for name, gpu in pool.gpus.items()}
+    free = {name: nbytes - GPU_MARGIN_BYTES for name, nbytes in pool.free_bytes.items()}
     return tuple(
         replace(
             device,

@@ -1,11 +1,21 @@
-"""What controller and worker say to each other once they have met; pickled, but for the two last words."""
+"""What controller and worker say to each other once they have met, and where each worker stands.
+
+Messages are pickled, but for the two last words. Where a worker stands others can read even when it hangs or
+is dead: one small file a rank, mapped into memory, has a count of instructions begun since the start, the
+index of the current one in its program, the tag of the transfer or sum it waits for, and a phase (1: training
+program, 2: inference program). A worker on another machine than the controller has no file there; it tells
+its place with its signs of life.
+"""
 
 from __future__ import annotations
 
 import io
+import mmap
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from pickle import PickleBuffer
 from types import FunctionType
 from typing import Any
@@ -15,17 +25,76 @@ import torch
 
 from netsplit.cluster.cluster import Device
 from netsplit.graph.batches.strides import memory_order
-from netsplit.runtime.workers.heartbeat import Heartbeat
-from netsplit.runtime.workers.modules import ModulesSeen
 
 __all__ = [
-    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "FoundGpu", "Reply", "Setup", "Sign",
-    "goes_as_bytes", "packed",
+    "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "Heartbeat", "HeartbeatFile", "Reply", "Setup", "Sign",
+    "goes_as_bytes", "packed", "read_place",
 ]  # fmt: skip
 
 STOP = b"stop"  # an orderly end
 FAILED = b"failed: "  # followed by the sentence
 SIGN_OF_LIFE_S = 0.5
+_LAYOUT = struct.Struct("<QiiI")  # of a heartbeat
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """`begun` grows with every instruction; `index` is -1 between iterations."""
+
+    begun: int
+    index: int
+    phase: int
+    waits: int = -1  # tag of the Send, Recv or Reduce waited for; -1: computing, or it does not say
+
+
+class HeartbeatFile:
+    """The worker's side; without a folder nobody but the worker itself reads it."""
+
+    def __init__(self, folder: str | Path | None, rank: int) -> None:
+        nothing = _LAYOUT.pack(0, -1, -1, 0)
+        if folder is None:
+            self._map = mmap.mmap(-1, _LAYOUT.size)
+            self._map[: _LAYOUT.size] = nothing
+        else:
+            path = _path(folder, rank)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(nothing)
+            with path.open("r+b") as file:
+                self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
+        self._begun = 0
+        self._index = -1
+        self.phase = 1
+
+    def at(self, index: int) -> None:
+        """An instruction begins; -1: the iteration is over."""
+        self._begun += 1
+        self._index = index
+        _LAYOUT.pack_into(self._map, 0, self._begun, index, -1, self.phase)
+
+    def waits(self, tag: int) -> None:
+        """It waits for the transfer or sum of this tag; -1: no longer."""
+        _LAYOUT.pack_into(self._map, 0, self._begun, self._index, tag, self.phase)
+
+    @property
+    def place(self) -> Heartbeat:
+        return _heartbeat(self._map[: _LAYOUT.size])
+
+
+def read_place(folder: str | Path, rank: int) -> Heartbeat | None:
+    """Where a rank stands; None when its heartbeat_file is on another machine."""
+    try:
+        return _heartbeat(_path(folder, rank).read_bytes())
+    except (OSError, struct.error):
+        return None
+
+
+def _heartbeat(data: bytes) -> Heartbeat:
+    begun, index, waits, phase = _LAYOUT.unpack(data)
+    return Heartbeat(begun, index, phase, waits)
+
+
+def _path(folder: str | Path, rank: int) -> Path:
+    return Path(folder) / f"rank{rank}.heartbeat"
 
 
 @dataclass(frozen=True)
@@ -35,16 +104,7 @@ class Setup:
     folder: str  # of the heartbeats
     host: str  # of the controller, where that folder is
     cross_memory: bool = True  # workers of one host read from one another's memory, where they can
-    modules: ModulesSeen | None = None  # the controller's, for workers that it starts itself
-
-
-@dataclass(frozen=True)
-class FoundGpu:
-    """What a worker answers to the set-up of its GPU."""
-
-    name: str
-    place: str  # by which NCCL tells GPUs apart: the host and the GPU's own number
-    free_bytes: int  # once this process has its context there
+    path: tuple[str, ...] = ()  # the controller's `sys.path`, for workers that it starts itself
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,8 @@ import logging
 import os
 import secrets
 import socket
-import statistics
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Listener, wait
 from pathlib import Path
@@ -43,20 +41,20 @@ from netsplit.runtime.workers.handshake import (
     limit_waits,
     tune,
 )
-from netsplit.runtime.workers.heartbeat import Heartbeat, read_place
 from netsplit.runtime.workers.launch import Launcher, external_command
 from netsplit.runtime.workers.messages import (
     FAILED,
     SIGN_OF_LIFE_S,
     STOP,
     CallWorkers,
-    FoundGpu,
+    Heartbeat,
     Reply,
     Setup,
     Sign,
     packed,
+    read_place,
 )
-from netsplit.runtime.workers.modules import ModulesSeen
+from netsplit.runtime.workers.modules import absolute_path
 
 __all__ = ["WorkerPool"]
 
@@ -107,32 +105,6 @@ class Watchdog:
         return [rank for rank in ranks if now - self.alive.get(rank, self.began) > seconds]
 
 
-class Pace:
-    """How long calls usually take, and whether one takes far longer; says so seldom."""
-
-    def __init__(self, factor: float = 3.0, least_s: float = 1.0, again_s: float = 30.0) -> None:
-        self.factor = factor
-        self.least_s = least_s
-        self.again_s = again_s
-        self._seconds: dict[str, deque[float]] = {}
-        self._warned_at = -again_s
-
-    def took(self, call: str, seconds: float) -> None:
-        self._seconds.setdefault(call, deque(maxlen=20)).append(seconds)
-
-    def late(self, call: str, began: float) -> float | None:
-        """The usual seconds of a call that has taken several times as long by now; None: nothing to say."""
-        past = self._seconds.get(call, ())
-        now = time.monotonic()
-        if len(past) < 3 or now - self._warned_at < self.again_s:
-            return None
-        usual_s = statistics.median(past)
-        if now - began < max(self.least_s, self.factor * usual_s):
-            return None
-        self._warned_at = now
-        return usual_s
-
-
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 120.0
@@ -163,13 +135,12 @@ class WorkerPool:
         self.hellos: list[Hello] = []
         self.programs: dict[int, Program] = {}  # what the workers run, by the heartbeats' phase
         self.deployed: object | None = None  # the runtime whose tensors the workers hold
-        self.gpus: dict[str, FoundGpu] = {}  # device name -> what its worker found
+        self.free_bytes: dict[str, int] = {}  # device name -> what its worker found free on its GPU
         self.failed = False
         self.carried: dict[ModuleType, None] = {}  # the user's modules, which travel as they are here
         self._asked = [-1] * len(spec.devices)  # messages to each worker since its set-up
         self._doing = "start"
         self._turn = threading.RLock()  # of threads: an answer is of the question before it
-        self._pace = Pace()
         self._launcher: Launcher | None = None
         try:
             with interrupts_held():
@@ -177,11 +148,6 @@ class WorkerPool:
         except BaseException as error:
             self.close(str(error) if isinstance(error, WorkerError) else "")
             raise
-
-    def runs(self, programs: dict[int, Program]) -> None:
-        """What the workers will be asked to run, by the heartbeats' phase; its seconds are not known yet."""
-        self.programs = programs
-        self._pace = Pace()
 
     def call(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """`function(worker, *args)` on all workers at once; their answers in rank order."""
@@ -269,14 +235,15 @@ class WorkerPool:
                 self._launcher = Launcher(spec, self.folder, f"{host}:{port}", key)
             self._accept(listener, key.encode())
         host = socket.gethostname()
-        modules = None if spec.external else ModulesSeen.here()
-        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), host, spec.cross_memory, modules)
+        path = () if spec.external else absolute_path()
+        setup = Setup(spec.devices, spec.timeout_s, str(self.folder), host, spec.cross_memory, path)
         for rank, connection in enumerate(self.connections):
             limit_waits(connection, max(0.5, spec.timeout_s / 2))  # twice: before and after some progress
             tune(connection)
             self._send(rank, setup)
         answers = self._gather(list(range(len(self.connections))), limit_s=_START_TIMEOUT_S)
-        self.gpus = {spec.devices[rank].name: gpu for rank, gpu in enumerate(answers) if gpu is not None}
+        answered = zip(spec.devices, answers, strict=True)
+        self.free_bytes = {device.name: nbytes for device, nbytes in answered if nbytes is not None}
 
     def _accept(self, listener: Listener, key: bytes) -> None:
         joined: dict[int, tuple[Hello, Connection]] = {}
@@ -352,11 +319,9 @@ class WorkerPool:
                     break
             else:
                 failed_at = None
-                self._say_if_slow(watch, waiting, places)
         if waiting or dead or any(reply.error for reply in replies.values()):
             places |= {rank: reply.place for rank, reply in replies.items() if reply.place is not None}
             raise self._failure(Findings(ranks, dead, replies, watch.quiet(waiting), self._standings(places)))
-        self._pace.took(self._doing, time.monotonic() - watch.began)
         return [replies[rank].value for rank in ranks]
 
     def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watchdog, ended: str) -> None:
@@ -379,18 +344,6 @@ class WorkerPool:
                 watch.lives(rank, message.place if isinstance(message, Sign) else None)
                 if isinstance(message, Reply) and (message.error or message.number == self._asked[rank]):
                     replies[rank] = message
-
-    def _say_if_slow(self, watch: Watchdog, waiting: list[int], places: dict[int, Heartbeat | None]) -> None:
-        usual_s = self._pace.late(self._doing, watch.began)
-        standings = self._standings(places)
-        slow = [rank for rank in waiting if (at := standings.get(rank)) is not None and at.waits is None]
-        if usual_s is None or not slow:
-            return
-        log.warning(
-            "'%s' takes %.1f s, usually %.2f s: waiting for %s",
-            self._doing, time.monotonic() - watch.began, usual_s,
-            "; ".join(f"{self.who(rank)}{standings[rank].where}" for rank in slow),
-        )  # fmt: skip
 
     def _place(self, rank: int, watch: Watchdog) -> Heartbeat | None:
         """A rank's place, from its file where that is on this machine, else from the last sign of life."""

@@ -11,7 +11,7 @@ import torch
 from netsplit.cluster.cluster import Device
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.transport.process import ProcessTransport
-from netsplit.runtime.workers.heartbeat import HeartbeatFile
+from netsplit.runtime.workers.messages import HeartbeatFile
 
 __all__ = ["Worker"]
 

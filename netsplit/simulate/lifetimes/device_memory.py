@@ -144,8 +144,6 @@ class DeviceMemory:
             self._hold(k, i)
         if not again:
             self._keep(shape, i)
-        if shape.noted_bytes:
-            self.storages.hold(shape.noted_key(i), shape.noted_bytes)
         for k in shape.segment.outputs:
             if k in self.graph.output_variables:
                 self._result(k, i)

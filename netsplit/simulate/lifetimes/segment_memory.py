@@ -49,9 +49,6 @@ class SegmentMemory(SegmentStorages):
     def snapshot_key(self, i: int) -> Key:
         return (f"written by segment {self.segment.index}", i, 0)
 
-    def noted_key(self, i: int) -> Key:
-        return (f"noted by segment {self.segment.index}", i, 0)
-
     def deferred_key(self, i: int) -> Key:
         return (f"put off by segment {self.segment.index}", i, 0)
 

@@ -20,8 +20,6 @@ from netsplit.simulate.lifetimes.own_checkpoints import CheckpointRun, checkpoin
 __all__ = ["SegmentStorages", "operand_of_weight"]
 
 _NONE = NodeBytes()
-_COUNTED_LOSSES = frozenset({"cross_entropy_loss", "nll_loss", "nll_loss2d", "nll_loss_nd"})
-_COUNT_BYTES = 8  # of the targets that count, which the runtime notes of every micro-batch
 
 
 class SegmentStorages:
@@ -57,8 +55,6 @@ class SegmentStorages:
         self.extra = {node.name: node.saved_bytes if self.requires_backward else 0 for node in self.nodes}
         self.kept_bytes = sum(own[root] for root in self.kept) + sum(self.extra.values())
         self.context = self._context(saved) if self.requires_backward else ()
-        counted = sum(node.kind in _COUNTED_LOSSES for node in self.nodes)
-        self.noted_bytes = _COUNT_BYTES * counted if training else 0
         self.parameters = frozenset[str]().union(*map(self._trainable, self.nodes))
         fixed = (node for node in self.nodes if not self._trainable(node).issuperset(node.initializers))
         self.written = frozenset(written_initializers(graph, (v for v in fixed if is_here(graph, v))))

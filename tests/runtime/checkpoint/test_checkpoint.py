@@ -40,12 +40,15 @@ from netsplit.graph.random_draws import DrawCounter
 from netsplit.partition import MTopo, Random
 from netsplit.planning.plan import Plan
 from netsplit.program import GPipe, Program
-from netsplit.runtime.checkpoint.checksums import CHECKSUMS, EXTRA, METADATA, is_complete
 from netsplit.runtime.checkpoint.files import (
+    CHECKSUMS,
+    EXTRA,
+    METADATA,
     CheckpointPart,
     Refusal,
     Saved,
     State,
+    is_complete,
     read_extra,
     write_checkpoint,
 )
@@ -312,7 +315,7 @@ def test_a_bit_that_has_flipped_in_any_file_is_said(one: Path, tmp_path: Path) -
         (folder / changed).write_bytes(content)
         model = CHAIN.fresh()
         before = {k: tensor.clone() for k, tensor in model.state_dict().items()}
-        with pytest.raises(NetSplitError, match=r"is damaged: its .* is not|is no list of checksums"):
+        with pytest.raises(NetSplitError, match=r"is damaged: its .* is not"):
             load_plain(folder, model)
         assert all(torch.equal(tensor, before[k]) for k, tensor in model.state_dict().items())
 

@@ -23,7 +23,7 @@ from tests.runtime.references import Batch, plain_loop
 from tests.workers import Pools
 
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-RUNTIME_LOG = "netsplit.runtime.controller.attempts"
+RUNTIME_LOG = "netsplit.runtime.controller"
 
 
 class Logs(nn.Module):

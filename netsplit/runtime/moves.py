@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.worker_calls import add
 from netsplit.runtime.workers.worker import Worker
 
-__all__ = ["Inventory", "StateMove", "TensorLayout", "inventory", "move", "moves_of"]
+__all__ = ["Inventory", "StateMove", "inventory", "move", "moves_of"]
 
 
 class CarriedState(Saved):
@@ -67,31 +66,10 @@ _ATTRIBUTES = "optimizer.attributes"  # a checkpoint has none, as torch's has no
 
 
 @dataclass(frozen=True)
-class TensorLayout:
-    """How a tensor lies in memory; `stride` is that of its dense memory."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> TensorLayout:
-        dense = tensor if _is_dense(tensor) else tensor.contiguous()
-        return cls(tensor.dtype, tuple(tensor.shape), dense.stride())
-
-    @property
-    def nbytes(self) -> int:
-        return prod(self.shape) * self.dtype.itemsize
-
-    def empty(self, device: torch.device) -> Tensor:
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
-
-
-@dataclass(frozen=True)
 class Inventory:
-    """What one worker holds: its tensors of one dimension or more, and everything else as it is."""
+    """What one worker holds: its tensors of one dimension or more as such on meta, and everything else."""
 
-    tensors: dict[str, TensorLayout]
+    tensors: dict[str, Tensor]
     values: State
     waiting: bool  # gradients wait for a step
 
@@ -103,7 +81,7 @@ class StateMove:
     key: str
     source: str
     target: str
-    layout: TensorLayout
+    like: Tensor  # on meta
 
 
 def inventory(worker: Worker, copies: Copies) -> Inventory:
@@ -114,7 +92,7 @@ def inventory(worker: Worker, copies: Copies) -> Inventory:
         state[_ATTRIBUTES] = plain_attributes(share.optimizer)
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim() > 0}
     return Inventory(
-        {key: TensorLayout.of(tensor) for key, tensor in tensors.items()},
+        {key: torch.empty_like(tensor, device="meta") for key, tensor in tensors.items()},
         {
             key: value.cpu() if isinstance(value, Tensor) else value
             for key, value in state.items()
@@ -208,21 +186,22 @@ def _exchanged(
     name = worker.device.name
     transport.connect(sorted({(each.source, each.target) for each in moves}))
     buffers: State = {}
-    coming: list[tuple[StateMove, Handle]] = []
-    going: list[tuple[StateMove, Handle]] = []
+    coming: list[tuple[Tensor, Handle]] = []
+    going: list[Handle] = []
     try:
         for tag, each in enumerate(moves):
             if each.target == name:
-                buffer = buffers[each.key] = each.layout.empty(worker.torch_device)
-                coming.append((each, transport.receive(_flat(buffer), each.source, tag)))
+                buffer = buffers[each.key] = torch.empty_like(each.like, device=worker.torch_device)
+                coming.append((_flat(buffer), transport.receive(_flat(buffer), each.source, tag)))
             elif each.source == name:
                 tensor = state[each.key].detach().to(worker.torch_device)
-                going.append((each, transport.send(_flat(tensor), each.target, tag, watched=False)))
-        for each, handle in coming:
+                dense = tensor if tensor.is_contiguous() else tensor.clone()  # of the order of dimensions
+                going.append(transport.send(_flat(dense), each.target, tag, watched=False))
+        for flat, handle in coming:
             arrived = handle.wait(worker.timeout_s)
-            if arrived.data_ptr() != buffers[each.key].data_ptr():
-                _flat(buffers[each.key]).copy_(arrived)
-        for _, handle in going:
+            if arrived.data_ptr() != flat.data_ptr():
+                flat.copy_(arrived)
+        for handle in going:
             handle.wait(worker.timeout_s)
     except TransportTimeout as error:
         raise WorkerError(
@@ -233,17 +212,6 @@ def _exchanged(
     return buffers
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def _flat(dense: Tensor) -> Tensor:
     """Its memory as a vector, in the order in which it lies there."""
-    dense = tensor if _is_dense(tensor) else tensor.contiguous()
-    return torch.as_strided(dense, (dense.numel(),), (1,), dense.storage_offset())
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill their memory, each once, in whatever order of the dimensions."""
-    step = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != step:
-            return False
-        step *= size
-    return True
+    return dense.as_strided((dense.numel(),), (1,))

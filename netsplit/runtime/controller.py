@@ -1,34 +1,150 @@
-"""Batches that all devices compute, then step on or take back together; what is said of their losses."""
+"""What the controller keeps of its workers: their programs, the batch under way, what was said of losses."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from netsplit.data.reading.reader import BatchPlace
 from netsplit.errors import BatchError, NonFiniteError
+from netsplit.graph.ir import Graph
 from netsplit.graph.random_draws import DrawKey
+from netsplit.graph.surroundings.settings import settings, take_settings
+from netsplit.graph.surroundings.surroundings import carried_modules
+from netsplit.interrupts import interrupts_held
+from netsplit.profile.costs import Offload
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
+from netsplit.runtime.checkpoint.torch_format import to_send
+from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import COMPILING_S
-from netsplit.runtime.controller.loaded import LoadedPrograms
-from netsplit.runtime.faults.counted_targets import uneven
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
 from netsplit.runtime.faults.nonfinite import Inspection
-from netsplit.runtime.reading.giving import require_read
+from netsplit.runtime.reading import require_read
 from netsplit.runtime.recorder import timeline_events
-from netsplit.runtime.values import Key
+from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.runtime.worker_calls import DeviceIteration
 from netsplit.runtime.workers.messages import goes_as_bytes
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.runtime.workers.worker import Worker
 from netsplit.settings import OnNonFinite
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Attempts", "LossWords", "merged_timeline"]
+__all__ = ["Attempts", "LoadedPrograms", "LossWords", "graphs_of", "light", "merged_timeline", "tell"]
+
+log = logging.getLogger(__name__)
+
+
+def tell(pool: WorkerPool, graphs: list[Graph], *others: Any) -> None:
+    """Tell workers the surroundings, so that code sent later finds what it finds here."""
+    calls = [call for graph in graphs for call in graph.calls.values()]
+    pool.carried |= dict.fromkeys(carried_modules([*calls, *(each for each in others if each is not None)]))
+    pool.call(_take, settings())
+
+
+def _take(worker: Worker, given: dict[str, Any]) -> None:
+    del worker
+    take_settings(given)
+
+
+class LoadedPrograms:
+    """Programs on the workers, by number; the one trained by is the first.
+
+    Args:
+        values: the initializers; more than the program's where later programs may need them.
+        backend: of `torch.compile`, by which the devices' segments are compiled; None: they are not.
+    """
+
+    def __init__(
+        self, program: Program, pool: WorkerPool, values: Mapping[str, Tensor], backend: str | None
+    ) -> None:
+        self.pool, self.values, self.backend = pool, values, backend
+        self.uncompiled = backend is not None  # in part: a program's first iteration compiles its segments
+        self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
+        self.sent_s = 0.0  # that it took to send further ones
+        self._every = [program]
+
+    def __iter__(self) -> Iterator[Program]:
+        return iter(self._every)
+
+    def deploy(
+        self,
+        optimizer: OptimizerFactory | None,
+        rule: UpdateRule | None,
+        weights: WeightSource | None,
+        offload: Offload | None,
+    ) -> None:
+        """Give every worker its part of the first."""
+        (program,) = self._every
+        initializers = program.graph.initializers
+        self.pool.call_each(
+            worker_calls.deploy,
+            [
+                (
+                    light(program),
+                    {
+                        k: own
+                        for k in program.held[name]
+                        if not (own := to_send(initializers[k], self.values)).is_meta
+                    },
+                    optimizer,
+                    rule,
+                    weights,
+                    self.backend,
+                    offload,
+                )
+                for name in program.devices
+            ],
+        )
+
+    def number(self, program: Program) -> int:
+        """The number of a program among those that the workers have; a new one is sent to them."""
+        for number, known in enumerate(self._every):
+            if known is program:
+                return number
+        began = time.perf_counter()
+        homes = {k: home for each in self._every for k, home in each.initializer_device.items()}
+        missing = {k: home for k, home in program.initializer_device.items() if k not in homes}
+        values = {**self.values, **program.graph.constants}
+        new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
+        for k in missing:
+            value = to_send(program.graph.initializers[k], values)
+            for device in program.holders[k] if not value.is_meta else ():
+                new[device][k] = value
+        number, sent = len(self._every), light(program)
+        tell(self.pool, graphs_of(program))
+        with interrupts_held(firmly=True):
+            self.pool.call_each(worker_calls.add, [(number, sent, new[device]) for device in program.devices])
+            self._every.append(program)
+            self.uncompiled = self.backend is not None
+            self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
+            self.sent_s += time.perf_counter() - began
+        return number
+
+    def switched(self, program: Program, late: Mapping[str, Tensor]) -> None:
+        """The workers have this program alone now, and what came late is the controller's again."""
+        self._every, self.late, self.values = [program], {}, {**self.values, **late}
+        self.uncompiled = self.backend is not None
+
+
+def graphs_of(program: Program) -> list[Graph]:
+    return [graph for graph in (program.graph, program.tail) if graph is not None]
+
+
+def light(program: Program) -> Program:
+    """The program without the constants' values, which go to the one device that uses them.
+
+    And without the outputs' structure: workers know flat tensors, and not the user's own classes.
+    """
+    plain: dict[str, Any] = {"constants": {}, "output_spec": None}
+    tail = None if program.tail is None else replace(program.tail, **plain)
+    return replace(program, graph=replace(program.graph, **plain), tail=tail)
 
 
 class Attempts:
@@ -126,21 +242,16 @@ def merged_timeline(results: list[DeviceIteration], seconds: float) -> Timeline:
     return Timeline(events, seconds, peaks, hosts)
 
 
-log = logging.getLogger(__name__)
-
-
 class LossWords:
     """Each is said once, of losses that are not finite once again after one that was.
 
     Args:
         rule: what happens on a loss that is not finite (see `UpdateRule`).
-        cut_said: that micro-batches train otherwise than their batch has been said before.
     """
 
-    def __init__(self, rule: OnNonFinite | None, cut_said: bool = False) -> None:
+    def __init__(self, rule: OnNonFinite | None) -> None:
         self.rule = rule
         self._warned = False  # that losses are not finite, since the last that was
-        self._uneven_said = cut_said  # that micro-batches have different numbers of targets that count
         self._zeros_said = False  # that zeros were taken where there was no gradient
 
     @property
@@ -148,8 +259,8 @@ class LossWords:
         """Whether there is something to be said of one that is not finite."""
         return self.rule is not None and not (self.rule == "warn" and self._warned)
 
-    def stepped_on(self, said: str) -> bool:
-        """Say that devices have stepped on this loss already; True: it is trained.
+    def stepped_on(self, said: str) -> None:
+        """Say that devices have stepped on this loss already.
 
         Raises:
             NonFiniteError: the rule says so.
@@ -159,7 +270,6 @@ class LossWords:
             raise NonFiniteError(f"{said} (on_nonfinite=warn trains on).")
         log.warning("%s", said)
         self._warned = True
-        return True
 
     def taken_back(self, said: str) -> bool:
         """Say that this loss's batch was taken back; whether to train it yet.
@@ -180,20 +290,11 @@ class LossWords:
         if not self._zeros_said:
             self._zeros_said = True
             log.warning(
-                "Code that is kept whole did not use its input, so what comes before it got no gradient. "
-                "Under this schedule devices stepped on zeros instead: momentum and weight decay move "
-                "parameters that plain PyTorch leaves alone (said once)."
+                "Code that is kept whole did not use its input, so what comes before it on other devices got "
+                "a gradient of zeros instead of none: momentum and weight decay move parameters that plain "
+                "PyTorch leaves alone (said once)."
             )
 
-    def trained(self, program: Program, loss: float, outputs: Mapping[Key, float], iteration: int) -> None:
+    def trained(self, loss: float) -> None:
         """Note a loss that is about to be stepped on."""
         self._warned = self._warned and not math.isfinite(loss)
-        numbers = None if self._uneven_said else uneven(program, outputs)
-        if numbers is not None:
-            self._uneven_said = True
-            log.warning(
-                "The loss is a mean over the targets that count, and the micro-batches of iteration %d have "
-                "%s of them. Each is averaged by itself, as in gradient accumulation (schedule=single_batch "
-                "averages over the whole batch; said once).",
-                iteration, ", ".join(f"{number:g}" for number in numbers),
-            )  # fmt: skip

@@ -1,9 +1,9 @@
-"""What the controller calls in a worker to have it read its own batches."""
+"""Batches that workers read themselves: they are given the dataset, then told where each batch stands."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,22 +13,19 @@ from torch import Tensor
 from netsplit.data.dataset import Samples
 from netsplit.data.reading.loader import Loader
 from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
-from netsplit.errors import NetSplitError
+from netsplit.errors import NetSplitError, ReadError
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.surroundings.surroundings import by_value, carried_modules
 from netsplit.program.instructions import Program
-from netsplit.runtime.faults.failure import BatchFailure, one_line
+from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure, one_line
 from netsplit.runtime.feeds import own_parts, own_rows, own_samples, shared_microbatches
+from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
 __all__ = [
-    "SharedSamples",
-    "UnlikeBatch",
-    "UnreadBatch",
-    "drop_samples",
-    "parts_read",
-    "read_ahead",
-    "take_samples",
-]
+    "SharedSamples", "UnlikeBatch", "UnreadBatch", "drop_samples", "fed_devices", "give_samples",
+    "packed_samples", "parts_read", "read_ahead", "require_alike", "require_read",
+]  # fmt: skip
 
 
 class UnlikeBatch(NetSplitError):
@@ -161,3 +158,69 @@ def _batch(inputs: object, targets: object, shared: SharedSamples) -> Batch | No
         return batch if batch.key == shared.key else None
     except NetSplitError:
         return None
+
+
+def fed_devices(program: Program) -> frozenset[str]:
+    """The devices that read of a batch."""
+    every = range(program.microbatches)
+    return frozenset(name for name in program.devices if any(program.fed(name, i) for i in every))
+
+
+def packed_samples(shared: SharedSamples) -> bytes:
+    """A dataset for other processes, its code as it is in this one.
+
+    Raises:
+        Exception: of any kind, as the dataset's code raises it; it cannot be pickled.
+    """
+    with by_value(carried_modules([shared.samples])):
+        packed: bytes = cloudpickle.dumps(shared)
+    return packed
+
+
+def give_samples(
+    pool: WorkerPool, program: Program, packed: bytes, probe: BatchPlace
+) -> dict[str, tuple[str, str]]:
+    """Have the workers of `fed_devices` read a dataset themselves.
+
+    Args:
+        probe: a batch that each reads at once.
+
+    Returns:
+        Of each such worker, in words, the digest of that batch, or "" and why it cannot read.
+    """
+    fed = fed_devices(program)
+    ranks = [rank for rank, name in enumerate(program.devices) if name in fed]
+    return {pool.who(rank): pool.call_one(rank, take_samples, packed, probe) for rank in ranks}
+
+
+def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> None:
+    """Check micro-batches that several workers read: no input may be trained with another draw's target.
+
+    Raises:
+        UnlikeBatch: two have read different samples; nothing was computed.
+    """
+    first: dict[int, tuple[int, str]] = {}
+    for rank, own in enumerate(digests):
+        for i, digest in own.items():
+            other, expected = first.setdefault(i, (rank, digest))
+            if expected != digest:
+                raise UnlikeBatch(
+                    f"workers {pool.who(other)} and {pool.who(rank)} read different samples of micro-batch "
+                    f"{i}, as a dataset does that draws from a generator of its own, or changes."
+                )
+
+
+def require_read(pool: WorkerPool, parts: Iterable[Any]) -> None:
+    """Check that each worker could read its part of a batch.
+
+    Raises:
+        ReadError: one could not read it, which has taken nothing from the model.
+        UnlikeBatch: one has read another kind than it was told.
+    """
+    failures = [(rank, part) for rank, part in enumerate(parts) if isinstance(part, BatchFailure)]
+    for rank, each in failures:
+        if each.unread:
+            raise ReadError(f"worker {pool.who(rank)} {each.reason}: {AS_BEFORE}.")
+    for rank, each in failures:
+        if each.unlike:
+            raise UnlikeBatch(f"worker {pool.who(rank)} {each.reason}.")

@@ -21,8 +21,16 @@ from netsplit.program.instructions import Collective, Instruction, Program, Recv
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.faults.failure import one_line
 from netsplit.runtime.recorder import TimelineRecorder
-from netsplit.runtime.transport.chunks import Chunks, Ordered, each_message, messages_of
-from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, TransportTimeout
+from netsplit.runtime.transport.handle import (
+    Chunks,
+    Handle,
+    Ordered,
+    Transport,
+    TransportLost,
+    TransportTimeout,
+    each_message,
+    messages_of,
+)
 from netsplit.runtime.values import HeldBack, IterationValues, sum_of, way_of
 
 __all__ = ["HandingOn"]
@@ -85,8 +93,6 @@ class HandingOn:
         handles = [arriving[key][1] for key in coming]
         over = [handle.done() for handle in handles]
         in_chunks = [handle for handle in handles if isinstance(handle, Chunks)]
-        if any(gradient and (k, i) in self.state.absent for k, i, gradient in coming):
-            in_chunks = []
         if in_chunks:
             if not held.terms:
                 self._put_together(held, dict(zip(coming, in_chunks, strict=True)))
@@ -135,7 +141,7 @@ class HandingOn:
         self._unfinished(ins, recv, handle)
         if not gradient:
             self.state.values[k, i] = self.repeated(recv, tensor)
-        elif (k, i) not in self.state.absent:
+        else:
             self.state.add_gradient(ins.variable, ins.microbatch, dict(self.copies[ins.variable])[k], tensor)
 
     def _gradients(self, ins: Send) -> list[Tensor]:
@@ -148,8 +154,7 @@ class HandingOn:
         i = ins.microbatch
         if ins.gradient:
             total = sum_of(self._gradients(ins))
-            if total is None:
-                self.state.nothing.add((ins.variable, i))
+            self.state.zeros = self.state.zeros or total is None
             tensor = self.empty_like(ins.variable, i).zero_() if total is None else total
         else:
             tensor = self.state.use(ins.read, self.program.sent_with(ins.read, self.device, i))

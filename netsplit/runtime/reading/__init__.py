@@ -1,1 +1,0 @@
-"""Batches that workers read themselves: the controller tells where they stand."""

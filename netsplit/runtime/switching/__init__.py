@@ -1,1 +1,0 @@
-"""A placed model moved to another placement, between two iterations."""

@@ -1,1 +1,0 @@
-"""What a device sends and receives while it executes a program."""
