@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from netsplit.errors import ConfigError
 from netsplit.signature import suggest
 from netsplit.tracking.database import addressed
-from netsplit.tracking.metrics import COMMAND, COMPARISON
+from netsplit.tracking.values import COMMAND, COMPARISON
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

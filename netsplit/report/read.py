@@ -30,9 +30,8 @@ from netsplit.report.choose import (
 from netsplit.report.sections import PictureFile, Report, Section
 from netsplit.tables import Column, Table
 from netsplit.tracking.database import open_client, require_database, server_of
-from netsplit.tracking.metrics import COMPARISON, DECISION, TEST
 from netsplit.tracking.table import ComparisonRow, comparison_figures
-from netsplit.tracking.values import masked
+from netsplit.tracking.values import COMPARISON, DECISION, TEST, masked
 from netsplit.tracking.verdict import verdict_of, winner_of
 from netsplit.training.adapt.decisions import CHANGED
 
