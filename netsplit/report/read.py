@@ -21,13 +21,12 @@ from netsplit.report.choose import (
     NEWEST,
     Recorded,
     Runs,
-    check_runs,
     choose_runs,
     grouped,
     name_of,
     read_runs,
 )
-from netsplit.report.sections import PictureFile, Report, Section
+from netsplit.report.page import PictureFile, Report, Section
 from netsplit.tables import Column, Table
 from netsplit.tracking.database import open_client, require_database, server_of
 from netsplit.tracking.table import ComparisonRow, comparison_figures
@@ -67,7 +66,6 @@ def read_report(
     Raises:
         ConfigError: there is no database, no such experiment or run, or none that has finished.
     """
-    check_runs(runs)
     require_database(uri)
     reader = _ReportReader(open_client(uri), uri)
     try:

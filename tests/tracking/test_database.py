@@ -13,7 +13,7 @@ from netsplit.tracking.database import open_client
 
 @pytest.mark.parametrize("uri", ["http://me:sec/ret@127.0.0.1", "http://me:secret@[::1"])
 def test_an_address_of_no_server_is_refused(uri: str) -> None:
-    with pytest.raises(ConfigError, match="no MLflow server answers at .*give http") as refused:
+    with pytest.raises(ConfigError, match=r"no MLflow server answers at .*give http") as refused:
         Tracker(uri, "any").open()
     assert "sec" not in str(refused.value)
 
