@@ -16,6 +16,7 @@ show them.
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -25,7 +26,7 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import write_text
 from netsplit.formats.text import checked_number, reading, topological
 from netsplit.graph import files
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Initializer, Variable
 from netsplit.graph.quotient import joined
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
@@ -132,25 +133,20 @@ def _check_graph(graph: Graph, where: str) -> None:
     """Refuse a graph whose nodes and variables do not fit together, or that no order can run."""
     if not graph.nodes:
         raise NetSplitError(f"{where}: the file has no nodes.")
-    named = [
-        (f"nodes[{i}]: node '{node.name}'", kind, k, known)
-        for i, node in enumerate(graph)
-        for kind, names, known in (
-            ("variable", filter(None, (*node.inputs, *node.outputs)), graph.variables),
-            ("initializer", node.initializers, graph.initializers),
-        )
-        for k in names
-    ]
-    named += [
-        (f"variables[{i}]: variable '{variable.name}'", "node", end, graph.nodes)
-        for i, variable in enumerate(graph.variables.values())
-        for end in (*variable.consumers, variable.producer)
-        if end is not None
-    ]
+    named: list[tuple[str, str, str, Container[str]]] = []
+    for i, node in enumerate(graph):
+        place = f"nodes[{i}]: node '{node.name}'"
+        named += [(place, "variable", k, graph.variables) for k in (*node.inputs, *node.outputs) if k]
+        named += [(place, "initializer", k, graph.initializers) for k in node.initializers]
+    for i, variable in enumerate(graph.variables.values()):
+        place = f"variables[{i}]: variable '{variable.name}'"
+        ends = (*variable.consumers, variable.producer)
+        named += [(place, "node", v, graph.nodes) for v in ends if v is not None]
     for place, kind, name, known in named:
         if name not in known:
             raise NetSplitError(f"{where}, {place} names {kind} '{name}', which is not there.")
-    for tensor in (*graph.variables.values(), *graph.initializers.values()):
+    tensors: list[Variable | Initializer] = [*graph.variables.values(), *graph.initializers.values()]
+    for tensor in tensors:
         try:
             nbytes = tensor.nbytes if all(size >= 0 for size in tensor.shape) else -1
         except (KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Pictures of files, by torchvision's datasets and transforms: CIFAR-10, ImageNet, own folders, Pascal VOC."""
+"""Pictures of files, by torchvision's datasets and transforms: CIFAR-10, ImageNet, folders, Pascal VOC."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def cifar10(
             half = CIFAR10(str(folder), train)
         except RuntimeError as error:  # a file is missing, or its MD5 is another
             raise ConfigError(
-                f"dataset.root is {root}, which does not hold {CIFAR_LAYOUT}, as they are published: unpack them "
-                "there."
+                f"dataset.root is {root}, which does not hold {CIFAR_LAYOUT}, as they are published: unpack "
+                "them there."
             ) from error
         chosen = limited(len(half), limit, seed)
         half.data, half.targets = half.data[chosen], np.array(half.targets)[chosen].tolist()
@@ -282,14 +282,12 @@ class _Scenes:
     tensor: Callable[[Any], Tensor]
     fill: tuple[int, ...]  # of what a picture does not fill: mean grey
 
-    def __call__(
-        self, sample: tuple[Image.Image, Image.Image], rng: np.random.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, sample: tuple[Any, Any], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         classes = torch.from_numpy(np.array(sample[1]))
         if classes.ndim != 2 or bool(((classes >= len(VOC_CLASSES)) & (classes < BORDER)).any()):
             raise ConfigError(
-                f"a mask has other pixels than classes from 0 to {len(VOC_CLASSES) - 1}, or {BORDER}: give the "
-                "devkit's palette PNG."
+                f"a mask has other pixels than classes from 0 to {len(VOC_CLASSES) - 1}, or {BORDER}: give "
+                "the devkit's palette PNG."
             )
         with drawing_by(rng):
             picture, mask = self._changed(sample[0], classes[None])
