@@ -11,7 +11,7 @@ from typing import Any
 
 from netsplit.files import write_text
 from netsplit.pictures.drawing import new_figure, save_figure
-from netsplit.tracking.tracker import Tracker
+from netsplit.tracking import Tracker
 from reproduce.result import StudyResult
 
 __all__ = ["TABLE", "markdown", "record", "write"]

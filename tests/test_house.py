@@ -105,7 +105,7 @@ def test_a_public_function_name_means_one_thing() -> None:
         if isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_")
     )
     repeated = {name for name, count in names.items() if count > 1}
-    assert repeated <= {"main", "list_schedule", "makespan", "where_of"}
+    assert repeated <= {"main", "list_schedule", "makespan"}
 
 
 def test_no_variable_is_called_found() -> None:

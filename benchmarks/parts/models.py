@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks._subjects import Subject
-from netsplit.models.dlrm import DLRM
+from netsplit.models.perceptrons import DLRM
 
 __all__ = ["MODELS", "WideModel"]
 

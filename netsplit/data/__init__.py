@@ -1,4 +1,4 @@
-"""The datasets of the evaluation, one builder per file, and the order of their batches."""
+"""The datasets of the evaluation, and the order of their batches."""
 
 from typing import TYPE_CHECKING
 
@@ -7,15 +7,11 @@ from netsplit.lazy import lazy_names
 if TYPE_CHECKING:
     from netsplit.data.dataset import IGNORED, Data, Samples
     from netsplit.data.reading.loader import Loader, batches
-    from netsplit.data.sets.cifar10 import cifar10
-    from netsplit.data.sets.digits import digits
-    from netsplit.data.sets.digits_segmentation import digits_segmentation
+    from netsplit.data.sets.digits import digits, digits_segmentation
     from netsplit.data.sets.hugging_face import hugging_face
-    from netsplit.data.sets.image_folders import imagefolder, imagenet
-    from netsplit.data.sets.records import records
-    from netsplit.data.sets.synthetic import synthetic
+    from netsplit.data.sets.images import cifar10, imagefolder, imagenet, voc2012
+    from netsplit.data.sets.synthetic import records, synthetic
     from netsplit.data.sets.text import text
-    from netsplit.data.sets.voc2012 import voc2012
 
 __all__ = [
     "IGNORED",

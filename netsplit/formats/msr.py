@@ -12,14 +12,12 @@ A file carries its own cluster: accelerators that reach one another through host
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import NetSplitError
-from netsplit.formats.text import checked_number, neighbours, topological
+from netsplit.formats.text import checked_number, neighbours, reading, topological
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.planning.workload import ACCELERATOR, CPU, Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -62,7 +60,7 @@ def read_msr(data: dict[str, Any], where: str, name: str) -> Workload:
     Raises:
         NetSplitError: the first thing that is wrong, by its place.
     """
-    with _reading(where):
+    with reading(where):
         counts = {key: _whole(data, key, where) for key in ("maxFPGAs", "maxCPUs")}
         most = checked_number(data["maxSizePerFPGA"], "maxSizePerFPGA", where, most=math.inf)
         tasks = _tasks(list(data["nodes"]), where)
@@ -109,23 +107,11 @@ def _forward(milliseconds: dict[str, float]) -> DeviceCosts:
     return DeviceCosts({v: NodeSeconds(each * UNIT_S, 0.0) for v, each in milliseconds.items()})
 
 
-@contextmanager
-def _reading(place: str) -> Iterator[None]:
-    """Raises NetSplitError: what is read within is not there, or of another kind."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, NetSplitError):
-            raise
-        what = f"{error} is missing" if isinstance(error, KeyError) else f"it cannot be read ({error})"
-        raise NetSplitError(f"{place}: {what}.") from error
-
-
 def _tasks(items: list[Any], where: str) -> dict[str, _FileTask]:
     tasks: dict[str, _FileTask] = {}
     for i, item in enumerate(items):
         place = f"{where}, nodes[{i}]"
-        with _reading(place):
+        with reading(place):
             key, color = str(item["id"]), item.get("colorClass")
             if key in tasks:
                 raise NetSplitError(f"{place}: node id {key} is there a second time.")
@@ -153,7 +139,7 @@ def _edges(
     uneven: dict[str, None] = {}
     for i, item in enumerate(items):
         place = f"{where}, edges[{i}]"
-        with _reading(place):
+        with reading(place):
             ends = str(item["sourceId"]), str(item["destId"])
             cost = checked_number(item["cost"], "cost", place)
             size = checked_number(item["size"], "size", place) if "size" in item else None

@@ -16,6 +16,7 @@ show them.
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -23,7 +24,7 @@ from typing import Any, get_args
 from netsplit.cluster.cluster import Cluster, Device, Link, Nic
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import write_text
-from netsplit.formats.text import checked_number, topological
+from netsplit.formats.text import checked_number, reading, topological
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
 from netsplit.graph.quotient import joined
@@ -89,7 +90,7 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
             "netsplit.formats.own.save_workload, or add "
             '"costs": {"seconds": {"<device kind>": {"<node>": [forward_s, backward_s]}}, "alpha": 2}.'
         )
-    try:
+    with reading(where):
         cluster = _cluster_in(data["cluster"], where) if data.get("cluster") is not None else None
         about = _about_in(dict(data.get("workload") or {}), graph, where)
         about["remarks"] += shared
@@ -100,11 +101,6 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
             period=StageTime() if about.pop("stage_time", False) else MaxLoad(),
             **{"name": name, **about},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, NetSplitError):
-            raise
-        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise NetSplitError(f"{where}: costs, cluster or workload cannot be read: {what}.") from error
 
 
 def _sharing_joined(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
@@ -125,14 +121,11 @@ def _sharing_joined(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
 def _about_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, Any]:
     for key in ("backward_nodes", "unsupported"):
         item[key] = frozenset(item.get(key, ()))
-        strange = item[key] - graph.nodes.keys()
-        if strange:
-            raise NetSplitError(
-                f"{where}: workload.{key} names '{min(strange)}', which is no node of the graph."
-            )
+        if strange := item[key] - graph.nodes.keys():
+            raise ValueError(f"workload.{key} names '{min(strange)}', which is no node of the graph")
     item["remarks"] = tuple(item.get("remarks", ()))
     if checked_number(item.get("unit_s", 1.0), "workload.unit_s", where) == 0:
-        raise NetSplitError(f"{where}: workload.unit_s is 0: give the seconds of one unit.")
+        raise ValueError("workload.unit_s is 0: give the seconds of one unit")
     return item
 
 
@@ -140,120 +133,89 @@ def _check_graph(graph: Graph, where: str) -> None:
     """Refuse a graph whose nodes and variables do not fit together, or that no order can run."""
     if not graph.nodes:
         raise NetSplitError(f"{where}: the file has no nodes.")
+    named: list[tuple[str, str, str, Container[str]]] = []
     for i, node in enumerate(graph):
-        for k in (*node.inputs, *node.outputs):
-            if k and k not in graph.variables:
-                raise NetSplitError(
-                    f"{where}, nodes[{i}]: node '{node.name}' names variable '{k}', which is not there."
-                )
-        for k in node.initializers:
-            if k not in graph.initializers:
-                raise NetSplitError(
-                    f"{where}, nodes[{i}]: node '{node.name}' names initializer '{k}', which is not there."
-                )
-    for i, tensor in enumerate(graph.variables.values()):
-        _check_bytes(tensor, f"{where}, variables[{i}]")
-    for i, init in enumerate(graph.initializers.values()):
-        _check_bytes(init, f"{where}, initializers[{i}]")
+        place = f"nodes[{i}]: node '{node.name}'"
+        named += [(place, "variable", k, graph.variables) for k in (*node.inputs, *node.outputs) if k]
+        named += [(place, "initializer", k, graph.initializers) for k in node.initializers]
     for i, variable in enumerate(graph.variables.values()):
-        for end in (*variable.consumers, variable.producer):
-            if end is not None and end not in graph.nodes:
-                raise NetSplitError(
-                    f"{where}, variables[{i}]: variable '{variable.name}' names node '{end}', "
-                    "which is not there."
-                )
-    order = topological(
-        list(graph.nodes),
-        [(u, v) for v, before in graph.predecessors.items() for u in before],
-        {},
-        where,
-    )
-    if order != list(graph.nodes):
-        late = next(
-            v
-            for v in graph.nodes
-            if any(graph.position[u] > graph.position[v] for u in graph.predecessors[v])
-        )
-        raise NetSplitError(
-            f"{where}, nodes[{graph.position[late]}]: node '{late}' stands before a node that feeds it: "
-            "give nodes in topological order."
-        )
-
-
-def _check_bytes(tensor: Variable | Initializer, place: str) -> None:
-    try:
-        nbytes = tensor.nbytes if all(size >= 0 for size in tensor.shape) else -1
-    except (KeyError, TypeError) as error:
-        raise NetSplitError(
-            f"{place}: '{tensor.name}' has dtype {tensor.dtype!r} and shape {tensor.shape!r}: "
-            "give a torch dtype by name, and whole numbers."
-        ) from error
-    checked_number(nbytes, f"size of '{tensor.name}'", place)
+        place = f"variables[{i}]: variable '{variable.name}'"
+        ends = (*variable.consumers, variable.producer)
+        named += [(place, "node", v, graph.nodes) for v in ends if v is not None]
+    for place, kind, name, known in named:
+        if name not in known:
+            raise NetSplitError(f"{where}, {place} names {kind} '{name}', which is not there.")
+    tensors: list[Variable | Initializer] = [*graph.variables.values(), *graph.initializers.values()]
+    for tensor in tensors:
+        try:
+            nbytes = tensor.nbytes if all(size >= 0 for size in tensor.shape) else -1
+        except (KeyError, TypeError) as error:
+            raise NetSplitError(
+                f"{where}: '{tensor.name}' has dtype {tensor.dtype!r} and shape {tensor.shape!r}: "
+                "give a torch dtype by name, and whole numbers."
+            ) from error
+        checked_number(nbytes, f"size of '{tensor.name}'", where)
+    edges = [(u, v) for v, before in graph.predecessors.items() for u in before]
+    topological(list(graph.nodes), edges, {}, where)
+    for u, v in edges:
+        if graph.position[u] > graph.position[v]:
+            raise NetSplitError(
+                f"{where}, nodes[{graph.position[v]}]: node '{v}' stands before a node that feeds it: "
+                "give nodes in topological order."
+            )
 
 
 def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
-    seconds: dict[str, dict[str, NodeSeconds]] = {}
+    kinds: dict[str, dict[str, Any]] = {}
     for kind, measured in item["seconds"].items():
-        missing = next((node for node in graph.nodes if node not in measured), None)
-        if missing is not None:
-            raise NetSplitError(f"{where}: costs.seconds.{kind} has no seconds of node '{missing}'.")
-        seconds[kind] = {}
-        for node, pair in measured.items():
-            place = f"{where}, costs.seconds.{kind}"
-            if node not in graph.nodes:
-                raise NetSplitError(f"{place}: '{node}' is no node of the graph.")
-            if not isinstance(pair, list) or len(pair) not in (2, 3):
-                raise NetSplitError(
-                    f"{place}: '{node}' has {pair!r}: give [forward_s, backward_s], and weight_s if any."
-                )
-            each = NodeSeconds(*(checked_number(value, f"a time of '{node}'", place) for value in pair))
+        place = f"costs.seconds.{kind}"
+        if missing := [node for node in graph.nodes if node not in measured]:
+            raise ValueError(f"{place} has no seconds of node '{missing[0]}'")
+        kinds[kind] = {"nodes": {}}
+        for node, given in measured.items():
+            _require_list(node, given, graph, place, (2, 3), "[forward_s, backward_s], and weight_s if any")
+            each = NodeSeconds(*(checked_number(value, f"a time of '{node}'", where) for value in given))
             if each.weight_s > each.backward_s:
-                raise NetSplitError(
+                raise ValueError(
                     f"{place}: '{node}' has a weight_s of {each.weight_s}, which is part of its backward_s, "
-                    f"{each.backward_s}: give no more than that."
+                    f"{each.backward_s}: give no more than that"
                 )
-            seconds[kind][node] = each
-    if not seconds:
-        raise NetSplitError(f"{where}: costs.seconds names no device kind.")
-    rates: dict[str, dict[str, Any]] = {kind: {} for kind in seconds}
-    for name in _RATES:
-        key = _KEYS.get(name, name)
+            kinds[kind]["nodes"][node] = each
+    if not kinds:
+        raise ValueError("costs.seconds names no device kind")
+    keys = {_KEYS.get(name, name): name for name in _RATES}
+    if strange := {kind for key in (*keys, "transients") for kind in item.get(key, {})} - kinds.keys():
+        raise ValueError(f"costs has rates or transients of '{min(strange)}', but no seconds")
+    for key, name in keys.items():
         for kind, each in item.get(key, {}).items():
-            rates.setdefault(kind, {})[name] = checked_number(each, f"costs.{key}.{kind}", where)
+            kinds[kind][name] = checked_number(each, f"costs.{key}.{kind}", where)
             if name == "contention" and each < 1:
-                raise NetSplitError(f"{where}: costs.{key}.{kind} is {each}: give at least 1.")
-    alpha, copies = item["alpha"], item.get("variable_copies")
-    if not all(
-        type(n) is int and n >= least for n, least in ((alpha, 1), (0 if copies is None else copies, 0))
+                raise ValueError(f"costs.{key}.{kind} is {each}: give at least 1")
+    for kind, allocated in item.get("transients", {}).items():
+        for node, given in allocated.items():
+            _require_list(node, given, graph, f"costs.transients.{kind}", (2,), "bytes, [forward, backward]")
+            nbytes = (int(checked_number(n, f"bytes of '{node}'", where)) for n in given)
+            kinds[kind].setdefault("transients", {})[node] = NodeBytes(*nbytes)
+    alpha, copies, offload = item["alpha"], item.get("variable_copies"), item.get("offload", "none")
+    if (
+        type(alpha) is not int
+        or alpha < 1
+        or (copies is not None and (type(copies) is not int or copies < 0))
     ):
-        raise NetSplitError(
-            f"{where}: costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers."
-        )
-    transients = _transients_in(item.get("transients", {}), graph, where)
-    offload = item.get("offload", "none")
+        raise ValueError(f"costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers")
     if offload not in get_args(OffloadName):
-        raise NetSplitError(
-            f"{where}: costs.offload is {offload!r}: give one of {', '.join(get_args(OffloadName))}."
-        )
-    devices = {
-        kind: DeviceCosts(nodes, **rates[kind], transients=transients.get(kind, {}))
-        for kind, nodes in seconds.items()
-    }
+        raise ValueError(f"costs.offload is {offload!r}: give one of {', '.join(get_args(OffloadName))}")
+    devices = {kind: DeviceCosts(**known) for kind, known in kinds.items()}
     return Costs(devices, alpha, copies, offload=Offload.of(offload))
 
 
-def _transients_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, dict[str, NodeBytes]]:
-    transients: dict[str, dict[str, NodeBytes]] = {}
-    for kind, measured in item.items():
-        place = f"{where}, costs.transients.{kind}"
-        for node, pair in measured.items():
-            if node not in graph.nodes:
-                raise NetSplitError(f"{place}: '{node}' is no node of the graph.")
-            if not isinstance(pair, list) or len(pair) != 2 or any(not isinstance(n, int) for n in pair):
-                raise NetSplitError(f"{place}: '{node}' has {pair!r}: give bytes, [forward, backward].")
-            forward, backward = (int(checked_number(n, f"bytes of '{node}'", place)) for n in pair)
-            transients.setdefault(kind, {})[node] = NodeBytes(forward, backward)
-    return transients
+def _require_list(
+    node: str, given: Any, graph: Graph, place: str, lengths: tuple[int, ...], wanted: str
+) -> None:
+    if node not in graph.nodes:
+        raise ValueError(f"{place}: '{node}' is no node of the graph")
+    if not isinstance(given, list) or len(given) not in lengths:
+        raise ValueError(f"{place}: '{node}' has {given!r}: give {wanted}")
 
 
 def _costs_out(costs: Costs) -> dict[str, Any]:
@@ -282,59 +244,46 @@ def _seconds_out(each: NodeSeconds) -> list[float]:
     return [each.forward_s, each.backward_s, *([each.weight_s] if each.weight_s else [])]
 
 
-def _processors_in(entry: dict[str, Any], where: str) -> float | None:
-    if entry.get("processors") is None:
-        return None
-    key = f"processors of device '{entry['name']}'"
-    processors = checked_number(entry["processors"], key, where)
-    if processors == 0:
-        raise NetSplitError(f"{where}: {key} is 0: give more, or null where there are enough.")
-    return processors
-
-
 def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
     devices = []
     for entry in item["devices"]:
-        port, host = entry.get("port"), entry.get("host")
-        link = Link(**port) if port is not None else None
-        processors = _processors_in(entry, where)
-        devices.append(Device(**{**entry, "port": link, "host": host, "processors": processors}))
+        port, host, processors = (entry.get(key) for key in ("port", "host", "processors"))
+        capacity, whose = entry.get("capacity_bytes"), f"device '{entry['name']}'"
         if not isinstance(host, str | None):
-            raise NetSplitError(
-                f"{where}: device '{devices[-1].name}' has the host {host!r}: give a name, or null for none."
+            raise ValueError(f"{whose} has the host {host!r}: give a name, or null for none")
+        if not isinstance(capacity, int) or capacity < 1:
+            raise ValueError(
+                f"{whose} has a capacity of {capacity!r}: give bytes, 1 or more, or leave the device out"
             )
-        if not isinstance(devices[-1].capacity_bytes, int) or devices[-1].capacity_bytes < 1:
-            raise NetSplitError(
-                f"{where}: device '{devices[-1].name}' has a capacity of "
-                f"{devices[-1].capacity_bytes!r}: give bytes, 1 or more, or leave the device out."
-            )
+        if processors is not None:
+            processors = checked_number(processors, f"processors of {whose}", where)
+            if not processors:
+                raise ValueError(f"{whose} has 0 processors: give more, or null where there are enough")
+        link = Link(**port) if port is not None else None
+        devices.append(Device(**{**entry, "port": link, "host": host, "processors": processors}))
     links = {
         (entry["source"], entry["target"]): Link(
-            checked_number(entry["latency_s"], "latency_s", f"{where}, cluster.links[{i}]"),
-            checked_number(entry["seconds_per_byte"], "seconds_per_byte", f"{where}, cluster.links[{i}]"),
-            entry.get("r_squared"),
+            *_numbers(entry, where, "latency_s", "seconds_per_byte"), entry.get("r_squared")
         )
-        for i, entry in enumerate(item["links"])
+        for entry in item["links"]
     }
     levels = tuple((count, rate) for count, rate in item.get("levels", ()))
+    nics = tuple(
+        Nic(
+            entry["host"],
+            tuple(entry["devices"]),
+            *_numbers(entry, where, "out_s_per_byte", "in_s_per_byte"),
+        )
+        for entry in item.get("nics", ())
+    )
     try:
-        cluster = Cluster(item["name"], tuple(devices), links, levels, _nics_in(item, where))
+        cluster = Cluster(item["name"], tuple(devices), links, levels, nics)
         cluster.check_links()
     except ConfigError as error:
         raise NetSplitError(f"{where}: {error}") from error
     return cluster
 
 
-def _nics_in(item: dict[str, Any], where: str) -> tuple[Nic, ...]:
-    """None in files from before there were any."""
-    return tuple(
-        Nic(
-            entry["host"],
-            tuple(entry["devices"]),
-            *(
-                checked_number(entry[key], key, f"{where}, cluster.nics[{i}]")
-                for key in ("out_s_per_byte", "in_s_per_byte")
-            ),
-        )
-        for i, entry in enumerate(item.get("nics", ()))
-    )
+def _numbers(entry: dict[str, Any], where: str, *keys: str) -> tuple[float, float]:
+    first, second = (checked_number(entry[key], key, f"{where}, cluster") for key in keys)
+    return first, second

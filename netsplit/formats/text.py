@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json
 from netsplit.graph.order import topological_order
 
-__all__ = ["checked_number", "neighbours", "parse_json", "topological"]
+__all__ = ["checked_number", "neighbours", "parse_json", "reading", "topological"]
 
 LARGEST = 1e14  # bytes or time units; thousands of them, several times, still fit 64-bit integers
 _SHOWN = 6  # nodes of a cycle that an error names
@@ -31,6 +32,18 @@ def parse_json(text: str, where: str) -> Any:
         ) from error
     except ValueError as error:
         raise NetSplitError(f"{where}: not JSON that can be read ({error}).") from error
+
+
+@contextmanager
+def reading(place: str) -> Iterator[None]:
+    """Raises NetSplitError: what is read within is not there, or of another kind."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, NetSplitError):
+            raise
+        what = f"{error} is missing" if isinstance(error, KeyError) else f"it cannot be read ({error})"
+        raise NetSplitError(f"{place}: {what}.") from error
 
 
 def checked_number(value: Any, what: str, where: object, most: float = LARGEST) -> float:

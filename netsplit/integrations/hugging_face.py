@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from netsplit.api import parallelize
 from netsplit.errors import NetSplitError, plain_errors
-from netsplit.integrations.named_groups import KEY, NamedGroups, OtherSettings, pack, unpack
+from netsplit.integrations.named_groups import KEY, SplitModel, overriding, pack
 from netsplit.lazy import of_extra
 from netsplit.training.parallel import ParallelModel
 
@@ -58,8 +57,6 @@ def split_trainer(trainer: Any, **options: Any) -> None:
         raise NetSplitError(f"{named[0]} is the Trainer's to say ({TAKEN[named[0]]}): leave it out here.")
     refuse_of_trainer(trainer)
     trainer.split_options = options
-    trainer.parallel = None
-    trainer.resumed = None
     trainer.__class__ = type(f"Split{type(trainer).__name__}", (SplitTrainer, type(trainer)), {})
 
 
@@ -88,9 +85,9 @@ class TrainedLoss(nn.Module):
         inputs, labels = dict(inputs), None
         if self.loss is not None:
             labels = inputs.pop(LABELS, None)
-        count: dict[str, Any] = (
-            {} if items is None else {"num_items_in_batch": (items * number).to(self.dtype)}
-        )
+        count: dict[str, Any] = {}
+        if items is not None:
+            count["num_items_in_batch"] = (items * number).to(self.dtype)
         outputs = self.model(**inputs, **(count if self.items else {}))
         if self.loss is not None and (labels is not None or self.smoothing is None):
             return self.loss(
@@ -99,24 +96,20 @@ class TrainedLoss(nn.Module):
         return outputs["loss"] if isinstance(outputs, dict) else outputs[0]
 
 
-class SplitTrainer(Base):
+class SplitTrainer(SplitModel, Base):
     """What `split_trainer` puts before the class of a Trainer."""
 
-    parallel: ParallelModel | None
     split_options: dict[str, Any]
-    resumed: dict[str, Tensor] | None  # what the next model that is split goes on from
 
     def close(self) -> None:
         """Stop the workers; what was trained stays in `model`."""
-        if self.parallel is not None:
-            self._fetch()
-            self.parallel.close()
-            self.parallel = None
+        self.fetch()
+        super().close()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         refuse_of_trainer(self)
         result = super().train(*args, **kwargs)
-        self._fetch()
+        self.fetch()
         return result
 
     def training_step(
@@ -133,16 +126,16 @@ class SplitTrainer(Base):
         stepping = bool(self.accelerator.sync_gradients)
         loss = split.train_batch(*batch, fraction=fraction, step=stepping)
         if stepping and self.watched:
-            self._fetch()
+            self.fetch()
         return torch.tensor(loss * fraction, device=self.args.device)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        self._fetch()
+        self.fetch()
         return super().evaluation_loop(*args, **kwargs)
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Leaves the model's config as the captured step knows it: saving notes class and dtype there."""
-        self._fetch()
+        self.fetch()
         config = vars(getattr(self.model, "config", self))
         before = dict(config)
         super().save_model(*args, **kwargs)
@@ -170,14 +163,9 @@ class SplitTrainer(Base):
             )
             whole = TrainedLoss(self.model, loss, self.model_accepts_loss_kwargs, smoothing)
             optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)  # within accelerate's
-            self.settings = OtherSettings(optimizer)
-            clip = {"clip_norm": self.args.max_grad_norm} if self.args.max_grad_norm else {}
-            factory = NamedGroups(optimizer, whole)
-            self.parallel = parallelize(whole, None, batch, optimizer=factory, **clip, **self.split_options)
-            weakref.finalize(self, self.parallel.close)
-            if self.resumed is not None:
-                unpack(self.parallel, self.resumed)
-                self.resumed = None
+            parallel = self.begin(whole, batch, optimizer, self.args.max_grad_norm, self.split_options)
+            weakref.finalize(self, parallel.close)
+        assert self.parallel is not None
         return self.parallel, batch
 
     def _shifts(self) -> bool:
@@ -191,11 +179,6 @@ class SplitTrainer(Base):
         kinds = (type(each) for each in self.callback_handler.callbacks)
         return any(not kind.__module__.startswith("transformers.") for kind in kinds)
 
-    def _fetch(self) -> None:
-        """Copy what is trained into this process's model."""
-        if self.parallel is not None:
-            self.parallel.model.load_state_dict(self.parallel.state_dict())
-
     def _load_best_model(self) -> None:
         super()._load_best_model()
         if self.parallel is not None:
@@ -203,9 +186,7 @@ class SplitTrainer(Base):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """The weights go into the plain model, which is then split anew."""
-        if self.parallel is not None:
-            self.parallel.close()
-            self.parallel = None
+        super().close()
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -301,18 +282,9 @@ def _parts(trainer: Any) -> Iterator[str]:
 
 def _code(trainer: Any) -> Iterator[str]:
     for name in OVERRIDES:
-        owner = _owner(type(trainer), name)
-        if owner is not None:
+        if owner := overriding(type(trainer), name, "transformers"):
             yield f"{owner.__name__}.{name}, which trains in its own way: leave it as Trainer has it"
     for callback in trainer.callback_handler.callbacks:
         for name in HOOKS:
-            owner = _owner(type(callback), name)
-            if owner is not None:
+            if owner := overriding(type(callback), name, "transformers"):
                 yield f"{owner.__name__}.{name}, at which gradients are on the workers: use on_step_end"
-
-
-def _owner(kind: type, name: str) -> type | None:
-    """The class outside the library that overrides a method, where one does."""
-    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
-    own = owner is None or owner.__module__.split(".")[0] in ("transformers", "netsplit")
-    return None if own else owner

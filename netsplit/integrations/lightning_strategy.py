@@ -3,21 +3,26 @@
 fit ─► training_step ─► ParallelModel.train_batch       forward, backward, clip, optimiser's step
   ├─ scheduler changes rates of an optimiser that holds no gradient ─► passed on before each batch
   └─ validation, checkpoint, end ─► what was trained is copied into the LightningModule
+
+A LightningModule's `training_step` is a model whose output is the loss, beside what it logs. While it is
+captured or compared, the module stands alone: without its Trainer, of which a captured step sees nothing, and
+with a `log` that keeps the values, which come back from the devices as metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from netsplit.api import parallelize
 from netsplit.errors import NetSplitError
-from netsplit.integrations.lightning_step import TrainedStep, refuse_of_lightning, watches
-from netsplit.integrations.named_groups import KEY, NamedGroups, OtherSettings, pack, unpack
+from netsplit.integrations.named_groups import KEY, SplitModel, overriding, pack
 from netsplit.lazy import of_extra
 from netsplit.training.parallel import ParallelModel
 
@@ -34,7 +39,158 @@ else:
     ).SingleDeviceStrategy
 
 
-class NetSplitStrategy(Base):
+LOSS, LOGGED = "loss", "logged "
+OF_TRAINER = (
+    "trainer", "current_epoch", "global_step", "logger", "loggers", "optimizers", "lr_schedulers",
+    "manual_backward", "toggle_optimizer", "all_gather", "print",
+)  # fmt: skip
+SHIELDED = ("_trainer", "_current_fx_name", "_fabric", "_metric_attributes", "_param_requires_grad_state")
+
+
+def _refusing(name: str) -> Any:
+    def refuse(self: Any) -> NoReturn:
+        raise NetSplitError(
+            f"training_step of {type(self).__name__} uses self.{name}, which changes while training goes on "
+            "and which a captured step does not see: take what it needs from the batch, or leave it out."
+        )
+
+    return property(refuse)
+
+
+class Collecting:
+    """What stands before a LightningModule's class while it stands alone."""
+
+    _collected: dict[str, Tensor]  # there while `training_step` runs
+
+    def log(self, name: str, value: Any, **how: Any) -> None:
+        """Kept as a metric; its name has `how`, which Lightning is told with the value that comes back."""
+        if not isinstance(value, Tensor | int | float):
+            raise NetSplitError(
+                f"training_step logs '{name}' as a {type(value).__name__}: log a number or a tensor of one."
+            )
+        try:
+            key = json.dumps([name, how])
+        except TypeError as error:
+            raise NetSplitError(
+                f"training_step logs '{name}' with {sorted(how)}, of which one is no plain value ({error}): "
+                "leave it out."
+            ) from error
+        number = value if isinstance(value, Tensor) else torch.tensor(float(value))
+        self._collected[LOGGED + key] = number.detach()
+
+    def log_dict(self, dictionary: Mapping[str, Any], **how: Any) -> None:
+        for name, value in dictionary.items():
+            self.log(name, value, **how)
+
+
+class TrainedStep(nn.Module):
+    """Called with a batch; gives the loss, what the step logs, and the other scalars that it gives."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+        kind = type(module)
+        refusals = {name: _refusing(name) for name in OF_TRAINER if hasattr(kind, name)}
+        self.kind = type(kind.__name__, (Collecting, kind), refusals)
+
+    @staticmethod
+    def inputs(module: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+        """The batch as `forward` takes it; the batch's number as a tensor, as it is another every time."""
+        batch, *rest = args
+        names = list(inspect.signature(module.training_step).parameters)
+        if len(rest) > 1 or "dataloader_iter" in names:
+            raise NetSplitError("training_step takes more than batch and batch_idx: give it these two.")
+        return {"batch": batch, **({"number": torch.tensor(rest[0])} if rest else {})}
+
+    def forward(self, batch: Any, number: Tensor | None = None) -> dict[str, Tensor]:
+        self.module._collected = {}
+        try:
+            answer = self.module.training_step(batch, *(() if number is None else (number,)))
+            logged = self.module._collected
+        finally:
+            del self.module._collected
+        result = dict(answer) if isinstance(answer, Mapping) else {LOSS: answer}
+        if not isinstance(result.get(LOSS), Tensor):
+            raise NetSplitError(
+                "training_step gives no loss on this batch: let it return one, or a dict with 'loss'."
+            )
+        return {**result, **logged}
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within it, the module has no Trainer, and refuses to be asked for what a Trainer knows."""
+        module = self.module
+        kind, before = type(module), {key: vars(module)[key] for key in SHIELDED if key in vars(module)}
+        vars(module).update(dict.fromkeys(before))
+        module.__class__ = self.kind
+        try:
+            yield
+        finally:
+            module.__class__ = kind
+            vars(module).update(before)
+
+    def outputs(self, loss: float, metrics: Mapping[str, float] | None) -> dict[str, Tensor]:
+        """What Lightning makes of a step's answer; what the step logged is logged now."""
+        dtype = next(self.module.parameters()).dtype
+        result = {LOSS: torch.tensor(loss, dtype=dtype)}
+        for key, value in (metrics or {}).items():
+            if key.startswith(LOGGED):
+                name, how = json.loads(key.removeprefix(LOGGED))
+                self.module.log(name, torch.tensor(float(value), dtype=dtype), **how)
+            else:
+                result[key] = torch.tensor(float(value), dtype=dtype)
+        return result
+
+
+GRADIENTS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad")
+STEPS = ("backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
+EACH_BATCH = ("on_train_batch_start", "on_train_batch_end")
+OWN = ("lightning", "pytorch_lightning", "lightning_fabric")
+
+
+def refuse_of_lightning(trainer: Any) -> None:
+    """Called before anything is trained.
+
+    Raises:
+        NetSplitError: the first thing that split training would do otherwise, or not at all.
+    """
+    for reason in (*_of_trainer(trainer), *_of_module(trainer.lightning_module), *_of_callbacks(trainer)):
+        raise NetSplitError(f"NetSplitStrategy cannot take {reason}.")
+
+
+def watches(trainer: Any) -> bool:
+    """Whether somebody's own code may look at the weights after any batch."""
+    kinds = [type(each) for each in (trainer.lightning_module, *trainer.callbacks)]
+    return any(overriding(kind, name, *OWN) for kind in kinds for name in EACH_BATCH)
+
+
+def _of_trainer(trainer: Any) -> Iterator[str]:
+    if trainer.precision not in ("32-true", "64-true"):
+        yield f"precision {trainer.precision}: take 32-true or 64-true"
+    if trainer.gradient_clip_val and str(trainer.gradient_clip_algorithm or "norm").lower() != "norm":
+        yield f"gradient_clip_algorithm {trainer.gradient_clip_algorithm!r}: cut by the norm"
+    if trainer._detect_anomaly:
+        yield "detect_anomaly, since backwards run on the workers: leave it out"
+
+
+def _of_module(module: Any) -> Iterator[str]:
+    title = type(module).__name__
+    if not module.automatic_optimization:
+        yield f"manual optimisation, which {title} asks for: a step is captured whole, so leave it automatic"
+    for name in (*GRADIENTS, *STEPS):
+        if overriding(type(module), name, *OWN):
+            yield f"{title}.{name}, since gradients are on the workers: leave it as Lightning has it"
+
+
+def _of_callbacks(trainer: Any) -> Iterator[str]:
+    for callback in trainer.callbacks:
+        kind = type(callback)
+        acts = any(overriding(kind, name, *OWN) for name in GRADIENTS)
+        if acts or kind.__name__ == "GradientAccumulationScheduler":
+            yield f"{kind.__name__}, which acts on gradients or their number: leave it out"
+
+
+class NetSplitStrategy(SplitModel, Base):
     """Trains a LightningModule split over devices: ``Trainer(strategy=NetSplitStrategy(cluster=2))``.
 
     The module is split when the first batch comes, which is the example; `parallel` is then what
@@ -55,8 +211,6 @@ class NetSplitStrategy(Base):
             raise NetSplitError(f"{named[0]} is the module's or the Trainer's to say: leave it out here.")
         super().__init__("cpu")
         self.options = options
-        self.parallel: ParallelModel | None = None
-        self.resumed: dict[str, Any] | None = None
 
     def setup(self, trainer: Any) -> None:
         if trainer.state.fn == "fit":
@@ -82,12 +236,7 @@ class NetSplitStrategy(Base):
         """Done by the devices."""
         return closure_loss
 
-    def fetch(self) -> None:
-        """Copy what is trained into this process's module."""
-        if self.parallel is not None:
-            self.parallel.model.load_state_dict(self.parallel.state_dict())
-
-    on_validation_start = on_train_end = fetch
+    on_validation_start = on_train_end = SplitModel.fetch
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         self.fetch()
@@ -123,12 +272,6 @@ class NetSplitStrategy(Base):
         self.close()
         super().teardown()
 
-    def close(self) -> None:
-        """Stop the workers."""
-        if self.parallel is not None:
-            self.parallel.close()
-            self.parallel = None
-
     def _split(self, batch: tuple[Any, Any]) -> ParallelModel:
         if self.parallel is None:
             trainer = self.lightning_module.trainer
@@ -138,13 +281,7 @@ class NetSplitStrategy(Base):
                     "trained by one: make one with several groups of parameters."
                 )
             step = TrainedStep(self.lightning_module)
-            self.settings = OtherSettings(self.optimizers[0])
-            norm = trainer.gradient_clip_val
-            clip = {"clip_norm": norm} if norm else {}
-            factory = NamedGroups(self.optimizers[0], step)
             with step.alone(), torch.enable_grad():
-                self.parallel = parallelize(step, None, batch, optimizer=factory, **clip, **self.options)
-            if self.resumed is not None:
-                unpack(self.parallel, self.resumed)
-                self.resumed = None
+                self.begin(step, batch, self.optimizers[0], trainer.gradient_clip_val, self.options)
+        assert self.parallel is not None
         return self.parallel

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from netsplit.api import parallelize
 from netsplit.errors import NetSplitError
 from netsplit.training.parallel import ParallelModel
 
-__all__ = ["KEY", "NamedGroups", "OtherSettings", "pack", "unpack"]
+__all__ = ["KEY", "SplitModel", "overriding", "pack"]
 
 
 class NamedGroups:
@@ -90,6 +91,44 @@ class OtherSettings:
         groups: Iterable[Mapping[str, Any]] = self.optimizer.param_groups
         own = ("params", "param_names", "lr", "initial_lr")
         return [{key: repr(value) for key, value in group.items() if key not in own} for group in groups]
+
+
+def overriding(kind: type, name: str, *frameworks: str) -> type | None:
+    """The class outside the frameworks' packages that has a method of `kind`, where one does."""
+    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+    return None if owner is None or owner.__module__.split(".")[0] in ("netsplit", *frameworks) else owner
+
+
+class SplitModel:
+    """The model that a framework's loop trains: what an adapter keeps of it, and does with it."""
+
+    parallel: ParallelModel | None = None
+    resumed: Mapping[str, Tensor] | None = None  # what the next model that is split goes on from
+    settings: OtherSettings
+
+    def begin(
+        self, model: nn.Module, batch: Any, optimizer: Any, clip_norm: float | None, options: dict[str, Any]
+    ) -> ParallelModel:
+        """Split `model`, with an optimiser as the framework's, on from what was resumed."""
+        self.settings = OtherSettings(optimizer)
+        clip: dict[str, Any] = {"clip_norm": clip_norm} if clip_norm else {}
+        factory = NamedGroups(optimizer, model)
+        self.parallel = parallelize(model, None, batch, optimizer=factory, **clip, **options)
+        if self.resumed is not None:
+            unpack(self.parallel, self.resumed)
+            self.resumed = None
+        return self.parallel
+
+    def fetch(self) -> None:
+        """Copy what is trained into this process's model."""
+        if self.parallel is not None:
+            self.parallel.model.load_state_dict(self.parallel.state_dict())
+
+    def close(self) -> None:
+        """Stop the workers."""
+        if self.parallel is not None:
+            self.parallel.close()
+            self.parallel = None
 
 
 KEY = "netsplit"  # under which frameworks' files have it

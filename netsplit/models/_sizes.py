@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from torch import Tensor
-
 from netsplit.errors import ConfigError
 
-__all__ = ["Widening", "check_even", "check_fraction", "check_least", "check_sides", "check_tokens"]
+__all__ = ["Widening", "check_even", "check_fraction", "check_least"]
 
 Widening = Literal["none", "bottleneck", "all"]
 
@@ -32,22 +30,3 @@ def check_fraction(**values: float) -> None:
     for name, value in values.items():
         if not 0 <= value < 1:
             raise ConfigError(f"model.{name} is {value}: give at least 0 and less than 1.")
-
-
-def check_sides(images: Tensor, depth: int) -> None:
-    """Height and width of images (n, c, h, w) can be halved `depth` times; else a ConfigError."""
-    height, width = images.shape[-2:]
-    if height % 2**depth or width % 2**depth:
-        raise ConfigError(
-            f"model.depth is {depth}, but images of {height}x{width} pixels cannot be halved so often: "
-            f"give sides that are multiples of {2**depth}."
-        )
-
-
-def check_tokens(tokens: Tensor, context: int) -> None:
-    """Tokens (n, t) are no more a sample than there are positions; else a ConfigError."""
-    if tokens.shape[1] > context:
-        raise ConfigError(
-            f"model.context is {context}, but a sample has {tokens.shape[1]} tokens: "
-            f"give at least {tokens.shape[1]}."
-        )

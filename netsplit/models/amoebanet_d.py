@@ -135,17 +135,10 @@ class Cell(nn.Module):
     """One cell: `previous` and `before` (the output of the cell before that) -> concatenated states."""
 
     def __init__(
-        self,
-        plan: CellPlan,
-        *,
-        channels: int,
-        previous: int,
-        before: int,
-        reduces: bool,
-        previous_reduced: bool,
+        self, reduces: bool, previous_reduced: bool, channels: int, previous: int, before: int
     ) -> None:
         super().__init__()
-        self.plan = plan
+        self.plan = REDUCTION if reduces else NORMAL
         self.adapt_previous = nn.Sequential(*relu_conv_bn(previous, channels))
         self.adapt_before: nn.Module = nn.Identity()
         if previous_reduced:
@@ -154,7 +147,7 @@ class Cell(nn.Module):
             self.adapt_before = nn.Sequential(*relu_conv_bn(before, channels))
         self.operations = nn.ModuleList(
             operation(channels, 2 if reduces and state < 2 else 1)
-            for pair in plan.pairs
+            for pair in self.plan.pairs
             for state, operation in pair
         )
 
@@ -183,19 +176,10 @@ class AmoebaNetD(nn.Module):
         previous_reduced = False
         self.cells = nn.ModuleList()
         for reduces in [True, True, *group, True, *group, True, *group]:
-            plan = REDUCTION if reduces else NORMAL
             channels *= 2 if reduces else 1
-            self.cells.append(
-                Cell(
-                    plan,
-                    channels=channels,
-                    previous=previous,
-                    before=before,
-                    reduces=reduces,
-                    previous_reduced=previous_reduced,
-                )
-            )
-            before, previous = previous, channels * len(plan.concat)
+            cell = Cell(reduces, previous_reduced, channels, previous, before)
+            self.cells.append(cell)
+            before, previous = previous, channels * len(cell.plan.concat)
             previous_reduced = reduces
         self.pool = nn.AdaptiveAvgPool2d(1) if small_images else nn.AvgPool2d(7)
         self.classify = nn.Linear(previous, num_classes)

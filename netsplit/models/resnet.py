@@ -1,91 +1,63 @@
-"""ResNets of bottleneck blocks, of any depth and width, and what DeepLab takes of them.
+"""ResNets of bottleneck blocks, of any depth and width, and DeepLab-V3 on them.
 
     images -> stem -> layer1 -> layer2 -> layer3 -> layer4 -> pool -> logits
               1/4      1/4       1/8       1/16      1/32
 
-The blocks are torchvision's, and so are the names of all parameters: what torchvision saves of a
-ResNet of the same sizes loads here. He et al., "Deep Residual Learning for Image Recognition", CVPR
-2016; Zagoruyko and Komodakis, "Wide Residual Networks", BMVC 2016.
+The blocks are torchvision's, and so are the names of all parameters: what torchvision saves of a model of the
+same sizes loads here.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 from netsplit.beside_torchvision import import_torchvision
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import Widening, check_least
+from netsplit.models._sizes import Widening, check_fraction, check_least
 
-__all__ = ["EXPANSION", "ResNet", "ResNetFeatures", "check_backbone", "resnet"]
-
-EXPANSION = 4  # channels that a bottleneck block puts out, of those of its plan
+__all__ = ["deeplab_v3", "resnet"]
 
 
 class ResNetFeatures(nn.Module):
     """Images (batch, in_channels, height, width) -> maps (batch, out_channels, height / 32, width / 32).
 
-    With `small_images` the stem keeps the sides, which leaves 1/8. A layer in `dilated` keeps the sides of
-    its maps too; its convolutions reach as far as if it had halved them.
+    With `small_images` the stem keeps the sides, which leaves 1/8. Where `dilated`, layers 3 and 4 keep the
+    sides of their maps too; their convolutions reach as far as if they had halved them.
     """
 
     def __init__(
         self,
-        *,
         blocks: tuple[int, ...],
         width: int,
         widening: Widening = "none",
         in_channels: int = 3,
         small_images: bool = False,
-        dilated: tuple[int, ...] = (),
+        dilated: bool = False,
         groups: int = 1,
         group_width: int = 64,
     ) -> None:
         super().__init__()
-        # As torchvision counts: 128 of 64 doubles the middle of every block and nothing else.
-        self.base_width = group_width * (2 if widening == "bottleneck" else 1)
-        self.groups = groups
+        vision = import_torchvision().models.resnet
         planes = 2 * width if widening == "all" else width
-        self.channels, self.dilation = planes, 1
+        # What torchvision's builder of layers goes by; a base of 128 doubles the middle of every block.
+        self._norm_layer, self.inplanes, self.dilation, self.groups = nn.BatchNorm2d, planes, 1, groups
+        self.base_width = group_width * (2 if widening == "bottleneck" else 1)
         kernel, stride = (3, 1) if small_images else (7, 2)
         self.conv1 = nn.Conv2d(in_channels, planes, kernel, stride, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(planes)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small_images else nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = self._layer(planes, blocks[0], stride=1, dilate=False)
-        self.layer2 = self._layer(2 * planes, blocks[1], stride=2, dilate=2 in dilated)
-        self.layer3 = self._layer(4 * planes, blocks[2], stride=2, dilate=3 in dilated)
-        self.layer4 = self._layer(8 * planes, blocks[3], stride=2, dilate=4 in dilated)
-        self._initialise()
-
-    @property
-    def out_channels(self) -> int:
-        return self.channels
-
-    def _layer(self, planes: int, blocks: int, *, stride: int, dilate: bool) -> nn.Sequential:
-        """Blocks of which the first changes sides and channels; with the dilation of the layer before."""
-        bottleneck = import_torchvision().models.resnet.Bottleneck
-        dilation = self.dilation
-        if dilate:
-            self.dilation, stride = self.dilation * stride, 1
-        out = EXPANSION * planes
-        shortcut = None
-        if stride != 1 or self.channels != out:
-            shortcut = nn.Sequential(
-                nn.Conv2d(self.channels, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+        layers = [
+            vision.ResNet._make_layer(
+                self, vision.Bottleneck, planes * 2**i, count, 1 if i == 0 else 2, dilated and i >= 2
             )
-        first = bottleneck(self.channels, planes, stride, shortcut, self.groups, self.base_width, dilation)
-        self.channels = out
-        return nn.Sequential(
-            first,
-            *(
-                bottleneck(
-                    out, planes, groups=self.groups, base_width=self.base_width, dilation=self.dilation
-                )
-                for _ in range(blocks - 1)
-            ),
-        )
-
-    def _initialise(self) -> None:
+            for i, count in enumerate(blocks)
+        ]
+        self.layer1, self.layer2, self.layer3, self.layer4 = layers
+        self.out_channels = self.inplanes
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -98,21 +70,8 @@ class ResNetFeatures(nn.Module):
 class ResNet(ResNetFeatures):
     """Images (batch, in_channels, height, width) -> logits (batch, num_classes)."""
 
-    def __init__(
-        self,
-        num_classes: int,
-        blocks: tuple[int, ...],
-        width: int,
-        widening: Widening,
-        in_channels: int,
-        small_images: bool,
-        groups: int,
-        group_width: int,
-    ) -> None:
-        super().__init__(
-            blocks=blocks, width=width, widening=widening, in_channels=in_channels,
-            small_images=small_images, groups=groups, group_width=group_width,
-        )  # fmt: skip
+    def __init__(self, num_classes: int, **sizes: Any) -> None:
+        super().__init__(**sizes)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(self.out_channels, num_classes)
 
@@ -132,6 +91,8 @@ def resnet(
 ) -> nn.Module:
     """A ResNet; the defaults are ResNet-152's.
 
+    He et al., CVPR 2016; Zagoruyko and Komodakis, "Wide Residual Networks", BMVC 2016.
+
     Args:
         num_classes: scores a sample.
         blocks: bottleneck blocks in each of the four layers: (3, 4, 6, 3) is ResNet-50.
@@ -145,15 +106,90 @@ def resnet(
     """
     check_least(1, num_classes=num_classes, in_channels=in_channels, groups=groups, group_width=group_width)
     check_backbone(blocks, width)
-    return ResNet(num_classes, blocks, width, widening, in_channels, small_images, groups, group_width)
+    return ResNet(
+        num_classes,
+        blocks=blocks,
+        width=width,
+        widening=widening,
+        in_channels=in_channels,
+        small_images=small_images,
+        groups=groups,
+        group_width=group_width,
+    )
 
 
 def check_backbone(blocks: tuple[int, ...], width: int) -> None:
-    """Four layers of at least a block each, and a width.
-
-    Raises:
-        ConfigError: something else.
-    """
+    """Four layers of at least a block each, and a width; else a ConfigError."""
     if len(blocks) != 4 or min(blocks) < 1:
         raise ConfigError(f"model.blocks is {list(blocks)}: give four numbers of at least 1.")
     check_least(1, width=width)
+
+
+class DeepLabV3(nn.Module):
+    """Images (batch, in_channels, height, width) -> scores (batch, num_classes, height, width).
+
+    images -> ResNet, layers 3 and 4 dilated -> maps of 1/8 -+-> 1x1 ----------+
+                                                             +-> 3x3, rate 12 -+
+                                                             +-> 3x3, rate 24 -+-> project -> scores, enlarged
+                                                             +-> 3x3, rate 36 -+
+                                                             +-> mean of all --+
+    """
+
+    def __init__(
+        self,
+        backbone: ResNetFeatures,
+        num_classes: int,
+        rates: tuple[int, ...],
+        channels: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        aspp = import_torchvision().models.segmentation.deeplabv3.ASPP
+        pyramid = aspp(backbone.out_channels, rates, channels)
+        pyramid.project[-1].p = dropout
+        self.classifier = nn.Sequential(
+            pyramid,
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, num_classes, 1),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        scores = self.classifier(self.backbone(images))
+        return interpolate(scores, size=images.shape[-2:], mode="bilinear", align_corners=False)
+
+
+def deeplab_v3(
+    num_classes: int = 21,
+    blocks: tuple[int, ...] = (3, 8, 36, 3),
+    width: int = 64,
+    widening: Widening = "bottleneck",
+    rates: tuple[int, ...] = (12, 24, 36),
+    channels: int = 256,
+    dropout: float = 0.5,
+    in_channels: int = 3,
+) -> nn.Module:
+    """DeepLab-V3; the defaults are Wide-ResNet-152 with the 21 classes of VOC.
+
+    Chen et al., "Rethinking Atrous Convolution for Semantic Image Segmentation", 2017. No auxiliary head.
+    BatchNorm sees one value a channel and image after the pyramid's mean: give micro-batches of at least 2.
+
+    Args:
+        num_classes: scores a pixel, the background's among them.
+        blocks: of the ResNet, as `resnet` has them.
+        width: of the ResNet.
+        widening: of the ResNet.
+        rates: how far apart the taps of the pyramid's 3x3 convolutions are, in maps of 1/8 of the sides.
+        channels: that each branch of the pyramid puts out.
+        dropout: probability after the pyramid.
+        in_channels: colour planes of an image.
+    """
+    check_least(1, num_classes=num_classes, channels=channels, in_channels=in_channels)
+    check_backbone(blocks, width)
+    check_fraction(dropout=dropout)
+    if not rates or min(rates) < 1:
+        raise ConfigError(f"model.rates is {list(rates)}: give at least one number, each at least 1.")
+    backbone = ResNetFeatures(blocks, width, widening, in_channels, dilated=True)
+    return DeepLabV3(backbone, num_classes, rates, channels, dropout)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import linecache
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from netsplit.errors import ConfigError
 from netsplit.signature import locate, suggest
 
-__all__ = ["called", "check_settings", "where_of"]
+__all__ = ["called", "check_settings"]
 
 
 def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
@@ -61,17 +56,3 @@ def check_settings(
     if missing and not partly and not any_key:
         raise ConfigError(f"{key}.{missing[0]} must be given: {name} needs it.")
     return {k: tuple(value) if isinstance(value, list) else value for k, value in settings.items()}
-
-
-_OTHERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<")
-
-
-def where_of(error: BaseException) -> str:
-    """ " at file:line ('code')" of the innermost that is neither torch's nor NetSplit's; "" without one."""
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if not frame.filename.startswith(_OTHERS)]
-    if not users:
-        return ""
-    place = f"{users[-1].filename}:{users[-1].lineno}"
-    code = linecache.getline(users[-1].filename, users[-1].lineno or 0).strip()
-    return f" at {place} ('{code}')" if code else f" at {place}"

@@ -202,9 +202,9 @@ def step(scheduler: LRScheduler, loss: float | None) -> None:
                 scheduler.step(loss)
             else:
                 scheduler.step()
-        except ConfigError:
-            raise
         except ValueError as error:
+            if isinstance(error, ConfigError):
+                raise
             reason = " ".join(str(error).split())
             raise ConfigError(f"scheduler {type(scheduler).__name__} cannot go on: {reason}") from error
 

@@ -10,25 +10,25 @@ chooses them: by name, by shape, or by position.
 from __future__ import annotations
 
 import inspect
-import io
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
-from pickle import PicklingError
-from typing import Any, NoReturn
+from typing import Any, cast
 
 import cloudpickle
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils._pytree import tree_leaves_with_path
 
 from netsplit.errors import ConfigError
-from netsplit.optim.factories import called, check_settings, where_of
+from netsplit.optim.factories import called, check_settings
 
 __all__ = [
-    "MOMENTUM", "ForModel", "NamedOptimizer", "OptimizerFactory", "ParameterGroups", "for_model",
-    "make_optimizer", "plain_attributes",
+    "MOMENTUM", "ForModel", "NamedOptimizer", "OptimizerFactory", "ParameterGroups", "check_hooks",
+    "check_keys", "for_model", "make_optimizer", "plain_attributes", "uncarried_attribute", "uncarried_state",
 ]  # fmt: skip
 
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
@@ -231,23 +231,20 @@ def _check_groups(
 
 
 def _build(factory: OptimizerFactory, parameters: Sequence[tuple[str, Tensor]]) -> Any:
+    reads = ConfigError(
+        "optimizer goes by the values of parameters when it is made, and every device has only its own: "
+        "compute what it needs before, of the model, and give it as numbers or by the parameters' names."
+    )
     try:
         optimizer = factory(list(parameters) if _wants_names(factory) else [each for _, each in parameters])
     except (RuntimeError, NotImplementedError) as error:
         if "meta" not in str(error):
             raise
-        _refuse_reading(where_of(error))
+        raise reads from error
     groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
     if any(isinstance(value, Tensor) and value.is_meta for group in groups for value in group.values()):
-        _refuse_reading("")
+        raise reads
     return optimizer
-
-
-def _refuse_reading(where: str) -> NoReturn:
-    raise ConfigError(
-        f"optimizer goes by the values of parameters when it is made{where}, and every device has only its "
-        "own: compute what it needs before, of the model, and give it as numbers or by the parameters' names."
-    )
 
 
 def _blank(dtype: torch.dtype, shape: tuple[int, ...]) -> nn.Parameter:
@@ -278,23 +275,20 @@ def _check(optimizer: Any, names: Mapping[int, str]) -> None:
         )
     kind = type(optimizer).__name__
     counts = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
-    foreign = sum(key not in names for key in counts)
-    if foreign:
+    if foreign := counts.keys() - names.keys():
         raise ConfigError(
-            f"optimizer {kind} has parameters that it was not given ({foreign} of them), as those of the "
-            "model before it was split, which nothing trains: make it of those that it is called with, as in "
-            "lambda parameters: torch.optim.SGD(parameters, lr=0.1)."
+            f"optimizer {kind} has parameters that it was not given ({len(foreign)} of them), as those of "
+            "the model before it was split, which nothing trains: make it of those that it is called with, "
+            "as in lambda parameters: torch.optim.SGD(parameters, lr=0.1)."
         )
-    left_out = [name for key, name in names.items() if key not in counts]
-    if left_out:
-        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        raise ConfigError(
-            f"optimizer {kind} leaves out parameter '{left_out[0]}'{more}: give it all that it is called "
-            "with, and call requires_grad_(False) beforehand on what is not to be trained."
-        )
-    twice = [names[key] for key, count in counts.items() if count > 1]
-    if twice:
-        raise ConfigError(f"optimizer {kind} has parameter '{twice[0]}' twice: give it each once.")
+    for key, name in names.items():
+        if not counts[key]:
+            raise ConfigError(
+                f"optimizer {kind} leaves out parameter '{name}': give it all that it is called with, and "
+                "call requires_grad_(False) beforehand on what is not to be trained."
+            )
+        if counts[key] > 1:
+            raise ConfigError(f"optimizer {kind} has parameter '{name}' twice: give it each once.")
 
 
 def _own_settings(optimizer: torch.optim.Optimizer) -> tuple[Tensor, ...]:
@@ -342,7 +336,7 @@ def _keep(optimizer: torch.optim.Optimizer, own: Collection[int]) -> None:
             del optimizer.state[parameter]
 
 
-_MOST = 2**20  # bytes of a tensor that is an attribute
+_MOST = 2**20  # bytes of an attribute
 
 
 def _sendable(name: str, parameter: Tensor) -> dict[str, Any]:
@@ -352,7 +346,8 @@ def _sendable(name: str, parameter: Tensor) -> dict[str, Any]:
         ConfigError: one cannot be sent.
     """
     for key, value in vars(parameter).items():
-        if not _can_be_sent(value):
+        sent = None if isinstance(value, nn.Module | nn.Parameter) else _as_bytes(value)
+        if sent is None or len(sent) > _MOST:
             raise ConfigError(
                 f"parameter '{name}' has the attribute '{key}', by which an optimizer may go, and which "
                 "cannot be sent to the devices: delete it, or let it be a plain value such as a number."
@@ -360,17 +355,64 @@ def _sendable(name: str, parameter: Tensor) -> dict[str, Any]:
     return dict(vars(parameter))
 
 
-def _can_be_sent(value: Any) -> bool:
+def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
+    """What of the state of an optimiser that has stepped would be lost or doubled, in words."""
+    for state in optimizer.state.values():
+        name_of: dict[int, str] = {}
+        for path, value in tree_leaves_with_path(state):
+            keys = [str(getattr(each, "key", getattr(each, "idx", each))) for each in path]
+            name = ".".join(keys)
+            if any("." in key for key in keys):
+                return f"keeps state under '{name}', in which a dot stands for a level"
+            if isinstance(value, Tensor) and value.numel() and name_of.setdefault(id(value), name) != name:
+                return f"keeps one tensor as '{name_of[id(value)]}' and '{name}', which would become two"
+    return None
+
+
+def uncarried_attribute(optimizer: torch.optim.Optimizer, step: Callable[[], object]) -> str | None:
+    """The name of an attribute that changes as it steps, or of which that cannot be told, and is not of plain
+    values."""
+    before = {key: _as_bytes(value) for key, value in vars(optimizer).items()}
+    step()
+    plain = {"state", "param_groups", "defaults", *plain_attributes(optimizer)}
+    for key, value in vars(optimizer).items():
+        now = None if key in plain else _as_bytes(value)
+        if key not in plain and (now is None or now != before.get(key)):
+            return key
+    return None
+
+
+def check_hooks() -> None:
+    """Refuse those that torch calls for every optimiser of this process: the devices' are in others.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        raise ConfigError(
+            "optimizer: a hook on the steps of all optimizers of this process "
+            "(torch.optim.optimizer.register_optimizer_step_…_hook) is not called on the devices, which make "
+            "their own: register it on the optimizer in the function that makes it."
+        )
+
+
+def check_keys(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse state of no parameter: checkpoints and changes of plan go by parameters.
+
+    Raises:
+        ConfigError: it names the key.
+    """
+    keys = [key for key in optimizer.state if not isinstance(key, Tensor)]
+    if keys:
+        raise ConfigError(
+            f"optimizer {type(optimizer).__name__} keeps state under {keys[0]!r}, which is no parameter: "
+            "keep it in its groups (self.param_groups), or by parameter in self.state[parameter]."
+        )
+
+
+def _as_bytes(value: Any) -> bytes | None:
+    """None of what cannot be written."""
     try:
-        _AttributePickler(io.BytesIO()).dump(value)
+        return cast(bytes, cloudpickle.dumps(value))
     except Exception:  # of whatever class the value is
-        return False
-    return True
-
-
-class _AttributePickler(cloudpickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        large = isinstance(value, Tensor) and value.nbytes > _MOST
-        if isinstance(value, nn.Module | nn.Parameter) or large:
-            raise PicklingError
-        return super().reducer_override(value)
+        return None

@@ -11,9 +11,16 @@ from torch import Tensor, nn
 
 from netsplit.errors import ConfigError, brief
 from netsplit.graph.ir import Graph
-from netsplit.optim.carried import check_hooks, has_step_hooks, uncarried_attribute, uncarried_state
 from netsplit.optim.learning_rate import LearningRate
-from netsplit.optim.optimizers import ForModel, OptimizerFactory, ParameterGroups, make_optimizer
+from netsplit.optim.optimizers import (
+    ForModel,
+    OptimizerFactory,
+    ParameterGroups,
+    check_hooks,
+    make_optimizer,
+    uncarried_attribute,
+    uncarried_state,
+)
 from netsplit.profile.measure.optimizer import dummy_model, optimizer_alpha, step_on, with_dummies
 
 __all__ = ["check_idle", "check_optimizer", "check_switchable", "steps_alike"]
@@ -85,7 +92,7 @@ def check_switchable(factory: OptimizerFactory, rate: LearningRate | None) -> No
         ConfigError: they do not.
     """
     optimizer, own = _small(factory)
-    if has_step_hooks(optimizer):
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise ConfigError(
             f"optimizer {type(optimizer).__name__} has step hooks, and what these keep does not move when "
             "the plan changes: do in its step() what they do."

@@ -9,45 +9,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from netsplit.errors import ConfigError
 from netsplit.signature import suggest
 from netsplit.tracking.database import addressed
-from netsplit.tracking.metrics import COMMAND, COMPARISON
+from netsplit.tracking.values import COMMAND, COMPARISON
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["NEWEST", "Recorded", "Runs", "check_runs", "choose_runs", "grouped", "name_of", "read_runs"]
+__all__ = ["NEWEST", "Recorded", "Runs", "choose_runs", "grouped", "name_of", "read_runs"]
 
 NEWEST = "newest"
-_LEAST_ID = 4  # characters of a run's id that are enough
 _UI = "`netsplit ui` (`make ui`) shows the ids."
 
 Recorded: TypeAlias = dict[str, Any]
 """A row of `mlflow.search_runs` without what is missing: ``status``, ``tags.role``, ``metrics.…``."""
 Runs = int | str | Sequence[str]
 """NEWEST of each name, so many newest, or ids of runs or their beginnings."""
-
-
-def check_runs(runs: Runs) -> Runs:
-    """`runs` as the functions here take it, an id as a list of one.
-
-    Raises:
-        ConfigError: it is none of what may be given.
-    """
-    accepted = "give newest, how many of the newest, or run ids in quotes"
-    if isinstance(runs, bool) or not isinstance(runs, (int, str, Sequence)):
-        raise ConfigError(f"runs is {runs}: {accepted}.")
-    if isinstance(runs, int):
-        if runs < 1:
-            raise ConfigError(f"runs is {runs}: give at least 1.")
-        return runs
-    if runs == NEWEST:
-        return runs
-    ids = [runs] if isinstance(runs, str) else list(runs)
-    wrong = [each for each in ids if not isinstance(each, str) or len(each) < _LEAST_ID]
-    if wrong or not ids:
-        raise ConfigError(
-            f"runs is {wrong[0] if wrong else 'empty'}: {accepted}, {_LEAST_ID} characters or more."
-        )
-    return ids
 
 
 def read_runs(client: MlflowClient, patterns: Sequence[str]) -> list[Recorded]:
@@ -85,9 +60,10 @@ def choose_runs(every: Sequence[Recorded], runs: Runs) -> list[Recorded]:
     Raises:
         ConfigError: there is no such run, or none has finished.
     """
-    runs = check_runs(runs)
-    if isinstance(runs, Sequence) and not isinstance(runs, str):
-        return _by_id(every, runs)
+    if not isinstance(runs, int) and runs != NEWEST:
+        return _by_id(every, [runs] if isinstance(runs, str) else runs)
+    if isinstance(runs, int) and runs < 1:
+        raise ConfigError(f"runs is {runs}: give at least 1.")
     shown = [run for run in every if _is_shown(run)]
     finished = {name_of(run) for run in shown if run["status"] == "FINISHED"}
     ended = [
@@ -136,9 +112,11 @@ def _command(run: Recorded) -> str:
 
 def _by_id(every: Sequence[Recorded], ids: Sequence[str]) -> list[Recorded]:
     """The runs with these ids; a method's id stands for its comparison."""
+    if not ids:
+        raise ConfigError("runs is empty: give newest, how many of the newest, or run ids in quotes.")
     known = {run["run_id"]: run for run in every}
     chosen: dict[str, Recorded] = {}
-    for each in ids:
+    for each in map(str, ids):
         matches = [run for run_id, run in known.items() if run_id.startswith(each)]
         if len(matches) != 1:
             number = "several runs begin with it: give more of it" if matches else "there is no such run"

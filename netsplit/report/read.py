@@ -21,18 +21,16 @@ from netsplit.report.choose import (
     NEWEST,
     Recorded,
     Runs,
-    check_runs,
     choose_runs,
     grouped,
     name_of,
     read_runs,
 )
-from netsplit.report.sections import PictureFile, Report, Section
+from netsplit.report.page import PictureFile, Report, Section
 from netsplit.tables import Column, Table
 from netsplit.tracking.database import open_client, require_database, server_of
-from netsplit.tracking.metrics import COMPARISON, DECISION, TEST
 from netsplit.tracking.table import ComparisonRow, comparison_figures
-from netsplit.tracking.values import masked
+from netsplit.tracking.values import COMPARISON, DECISION, TEST, masked
 from netsplit.tracking.verdict import verdict_of, winner_of
 from netsplit.training.adapt.decisions import CHANGED
 
@@ -68,7 +66,6 @@ def read_report(
     Raises:
         ConfigError: there is no database, no such experiment or run, or none that has finished.
     """
-    check_runs(runs)
     require_database(uri)
     reader = _ReportReader(open_client(uri), uri)
     try:

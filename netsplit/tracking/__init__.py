@@ -6,9 +6,8 @@ from netsplit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from netsplit.tracking.host import host_tags
-    from netsplit.tracking.runs import ComparisonRun, MethodRun
+    from netsplit.tracking.runs import ComparisonRun, MethodRun, Tracker
     from netsplit.tracking.table import ComparisonRow, comparison_markdown, comparison_table
-    from netsplit.tracking.tracker import Tracker
     from netsplit.tracking.verdict import verdict_of, winner_of
 
 __all__ = [

@@ -14,8 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import check_writable
-from netsplit.tracking.metrics import COMPARISON
-from netsplit.tracking.values import masked, words_of_failure
+from netsplit.tracking.values import COMPARISON, masked, words_of_failure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -279,25 +278,16 @@ def _check_server(uri: str) -> None:
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
-    try:
-        parts = urlsplit(uri)
-        if not parts.hostname or parts.port == 0:
-            raise ValueError
-    except ValueError:  # its words can hold a part of the password
-        raise ConfigError(
-            f"tracking uri '{masked(uri)}' is not the address of a server: give http(s)://host:port, "
-            "with a port up to 65535."
-        ) from None
     limit = float(os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT", _CONNECT_S))
     try:
-        http_request(
-            get_default_host_creds(uri), "/health", "GET", max_retries=0, timeout=limit, raise_on_status=False
-        )
+        creds = get_default_host_creds(uri)
+        http_request(creds, "/health", "GET", max_retries=0, timeout=limit, raise_on_status=False)
     except Exception as error:  # of the HTTP library, in words of several layers: the first cause is plain
         first: BaseException = error
         while cause := first.__cause__ or first.__context__:
             first = cause
-        why = masked(getattr(first, "strerror", None) or str(first))
+        # What no OSError says is of the address, and may hold a part of its password.
+        why = first.strerror or str(first) if isinstance(first, OSError) else "give http(s)://host:port"
         raise ConfigError(
             f"no MLflow server answers at {masked(uri)} ({why}): start it, or set another tracking.uri."
         ) from error

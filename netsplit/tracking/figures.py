@@ -1,74 +1,56 @@
-"""Pictures of one run and of a comparison. Each function writes `path` and returns the figure."""
+"""Pictures of a comparison, written to `path`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from netsplit.pictures.drawing import PALETTE, new_figure, save_figure
 from netsplit.tracking.table import ComparisonRow
+from netsplit.training.history import History
 from netsplit.training.metrics import words_of_metric
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["TrainingCurve", "comparison_figure", "training_figure"]
+__all__ = ["comparison_figure", "training_figure"]
 
 _MARKERS = "osD^vP*X"
 
 
-@dataclass(frozen=True)
-class TrainingCurve:
-    """One method's training, a value per epoch; `epoch_s` are the seconds of each epoch."""
-
-    train_loss: Sequence[float]
-    scores: Sequence[float] = ()  # of the metric on the test half
-    epoch_s: Sequence[float] = ()
-    metric: str = "accuracy"  # its name
-
-    @property
-    def elapsed_s(self) -> list[float]:
-        """Seconds of training at the end of each epoch."""
-        return list(accumulate(self.epoch_s))
-
-
-def training_figure(curves: Mapping[str, TrainingCurve], path: str | Path) -> Figure:
-    """Training loss and the metric on the test half, where there is one, by epoch and by seconds.
+def training_figure(histories: Mapping[str, History], path: str | Path) -> None:
+    """Draw training loss and the metric on the test half, where there is one, by epoch and by seconds.
 
     Curves that lie on one another all show: later ones are drawn thinner.
     """
-    name = next((curve.metric for curve in curves.values() if curve.scores), "")
+    tested = [each for history in histories.values() for each in history.epochs if each.score is not None]
+    name = tested[0].metric if tested else ""
     metric = words_of_metric(name)
     names = ["training loss"] + [f"test {metric.words}{' (%)' if metric.percent else ''}"] * bool(name)
     figure = new_figure(11, 3.75 * len(names))
     grid = figure.subplots(len(names), 2, sharey="row", squeeze=False)
-    for index, (method, curve) in enumerate(curves.items()):
+    for index, (method, history) in enumerate(histories.items()):
         width = max(1.2, 5.2 - 1.8 * index)
         look = {
             "color": PALETTE[index % len(PALETTE)], "marker": _MARKERS[index % len(_MARKERS)],
             "markersize": width + 4, "linewidth": width, "label": method,
         }  # fmt: skip
-        scores = [metric.factor * score for score in curve.scores]
-        for row, values in zip(grid, (curve.train_loss, scores), strict=False):
-            for axes, times in zip(row, (range(1, len(values) + 1), curve.elapsed_s), strict=True):
-                axes.plot(*zip(*zip(times, values, strict=False), strict=True), **look)
+        losses = [epoch.train_loss for epoch in history.epochs]
+        scores = [metric.factor * epoch.score for epoch in history.epochs if epoch.score is not None]
+        elapsed_s = list(accumulate(epoch.seconds for epoch in history.epochs))
+        for row, values in zip(grid, (losses, scores), strict=False):
+            for axes, times in zip(row, (range(1, len(values) + 1), elapsed_s), strict=True):
+                axes.plot(times[: len(values)], values, **look)
     for row, label in zip(grid, names, strict=True):
         row[0].set(ylabel=label, xlabel="epoch")
         row[0].xaxis.get_major_locator().set_params(integer=True)
         row[1].set(xlabel="training time (s)")
         for axes in row:
             axes.grid(alpha=0.3)
-    if curves:
-        grid[0][0].legend(loc="best", fontsize=10)
+    grid[0][0].legend(loc="best", fontsize=10)
     save_figure(figure, path)
-    return figure
 
 
-def comparison_figure(rows: Sequence[ComparisonRow], path: str | Path) -> Figure:
-    """Samples per second, and predicted beside measured iteration time, a line for each method.
+def comparison_figure(rows: Sequence[ComparisonRow], path: str | Path) -> None:
+    """Draw samples per second, and predicted beside measured iteration time, a line for each method.
 
     Where nothing was trained, what is predicted alone.
     """
@@ -101,4 +83,3 @@ def comparison_figure(rows: Sequence[ComparisonRow], path: str | Path) -> Figure
     patches = [Patch(color=colour, label=name) for name, colour in names.items()]
     figure.legend(handles=patches, loc="outside upper right", ncols=2, fontsize=10)
     save_figure(figure, path)
-    return figure

@@ -6,7 +6,7 @@ import copy
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -20,25 +20,18 @@ from netsplit.files import write_json, write_text
 from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
+from netsplit.placement.placement import SolverReport
 from netsplit.planning.explanation.parts import algebra_lines, parts_summary, placed_views
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
 from netsplit.settings import Settings
+from netsplit.simulate.timeline import Timeline
 from netsplit.simulate.trace import write_trace
-from netsplit.tracking.figures import TrainingCurve, comparison_figure, training_figure
-from netsplit.tracking.metrics import (
-    DECISION,
-    epoch_metrics,
-    iteration_metrics,
-    learning_rate_metrics,
-    solver_metrics,
-    solver_tags,
-    timeline_metrics,
-    timeline_tags,
-)
+from netsplit.tracking.figures import comparison_figure, training_figure
 from netsplit.tracking.runs import MethodRun
 from netsplit.tracking.table import ComparisonRow, comparison_markdown
+from netsplit.tracking.values import DECISION, TEST
 from netsplit.training.adapt.decisions import Decision
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
@@ -58,6 +51,8 @@ __all__ = [
     "record_plan",
     "record_result",
     "record_row",
+    "record_solver",
+    "record_timelines",
     "record_whole",
     "record_workload",
     "row_of",
@@ -98,21 +93,18 @@ class ProgressRecorder:
 
     def iteration(self, done: Iteration) -> None:
         self.first = done.step if self.first is None else self.first
-        self.run.metrics(iteration_metrics(done.step, done.loss, done.seconds if done.timed else None))
+        values = {"train/loss": done.loss} | ({"train/iteration_s": done.seconds} if done.timed else {})
         if done.learning_rates != self.rates:
             self.rates = done.learning_rates
-            self.run.metrics(learning_rate_metrics(done.step, done.learning_rates))
+            values |= {f"train/learning_rate{f'.{i}' * bool(i)}": rate for i, rate in enumerate(self.rates)}
+        self.run.metrics([(key, value, done.step) for key, value in values.items()])
         self.progress.iteration(done)
 
     def epoch(self, done: Epoch) -> None:
-        values = epoch_metrics(
-            done.index,
-            train_loss=done.train_loss,
-            score=done.score,
-            metric=done.metric,
-            seconds=done.seconds,
-        )
-        self.run.metrics(values)
+        values = {
+            "train/epoch_loss": done.train_loss, "train/epoch_s": done.seconds, TEST + done.metric: done.score
+        }  # fmt: skip
+        self.run.metrics([(key, value, done.index) for key, value in values.items() if value is not None])
         self.progress.epoch(done)
 
 
@@ -163,7 +155,7 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         solve_s=report.seconds,
         predicted_s=plan.iteration_s,
         measured_s=history.iteration_s if history is not None else None,
-        throughput=history.throughput if history is not None else _throughput(plan),
+        throughput=history.throughput if history is not None else plan.compiler.batch_size / plan.iteration_s,
         spread=history.spread if history is not None else None,
         score=last.score if last is not None else None,
         metric=last.metric if last is not None else "",
@@ -176,11 +168,6 @@ def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool 
         optimises=report.optimises,
         parts=parts_summary(plan.splits),
     )
-
-
-def _throughput(plan: Plan) -> float:
-    """Predicted samples/s."""
-    return plan.compiler.batch_size / plan.iteration_s
 
 
 def capacities(cluster: Cluster) -> dict[str, int]:
@@ -197,11 +184,40 @@ def record_workload(run: MethodRun, workload: Workload, folder: Path) -> None:
 
 def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
     """Record placement, program, summary and the placed graph's picture, before any training."""
-    run.summary(solver_metrics(plan.placement.report))
-    run.tags(solver_tags(plan.placement.report))
+    record_solver(run, plan.placement.report)
     write_plan(plan, folder)
     record_parts(run, plan)
     run.describe(f"```\n{plan.summary()}\n```")
+
+
+def record_solver(run: MethodRun, report: SolverReport) -> None:
+    """What a solver said: its objective is a tag, as a chart of it beside another method's would mislead."""
+    run.summary({"solver_seconds": report.seconds, "solver_gap": report.gap})
+    run.tags(
+        {
+            "solver_status": report.status,
+            "solver_engine": report.engine,
+            "solver_optimises": report.optimises,
+            "solver_objective_s": report.objective,
+            "solver_bound_s": report.bound,
+            "solver_notes": report.notes,
+        }
+    )
+
+
+def record_timelines(run: MethodRun, predicted: Timeline, measured: Timeline | None, samples: int) -> None:
+    """Seconds and bytes of an iteration of so many samples, and the peaks of each device and of its host."""
+    names = {
+        "predicted": ("speed/samples_per_s_predicted", "seconds_per_iteration_predicted"),
+        "measured": ("speed/samples_per_s", "speed/seconds_per_iteration"),
+    }
+    for kind, each in (("predicted", predicted), ("measured", measured)):
+        if each is not None:
+            rate, seconds = names[kind]
+            peak = max(each.peak_bytes.values(), default=None)
+            run.summary({rate: samples / each.iteration_s if each.iteration_s else None})
+            run.summary({seconds: each.iteration_s, "peak_bytes" + "_predicted" * (each is predicted): peak})
+            run.tags({f"{kind}_peak_bytes": each.peak_bytes, f"{kind}_host_bytes": each.host_bytes})
 
 
 def record_whole(run: MethodRun, whole: WholePlan, folder: Path) -> None:
@@ -307,11 +323,10 @@ def record_row(
     write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)
     timeline_figure(predicted, measured, folder / "timeline.png")
     row = replace(row_of(plan, run.name, history, earlier), changes=sum(each.changed for each in decisions))
-    metrics = timeline_metrics(predicted, typical, plan.compiler.batch_size)
-    run.summary(metrics | {"prediction_error": row.prediction_error})
+    record_timelines(run, predicted, typical, plan.compiler.batch_size)
+    run.summary({"prediction_error": row.prediction_error})
     run.tags(
         {
-            **timeline_tags(predicted, typical),
             "capacity_bytes": row.capacity,
             "over_capacity": ", ".join(row.overfull),
             "nodes": row.nodes,
@@ -349,23 +364,10 @@ def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     if done:
         comparison_figure(done, comparison.folder / "comparison.png")
         run.artifact(comparison.folder / "comparison.png")
-    curves = _curves(comparison.histories)
-    if curves:
-        training_figure(curves, comparison.folder / "training.png")
+    trained = {name: history for name, history in comparison.histories.items() if history.epochs}
+    if trained:
+        training_figure(trained, comparison.folder / "training.png")
         run.artifact(comparison.folder / "training.png")
-
-
-def _curves(histories: Mapping[str, History]) -> dict[str, TrainingCurve]:
-    return {
-        name: TrainingCurve(
-            [epoch.train_loss for epoch in history.epochs],
-            [epoch.score for epoch in history.epochs if epoch.score is not None],
-            [epoch.seconds for epoch in history.epochs],
-            history.epochs[-1].metric,
-        )
-        for name, history in histories.items()
-        if history.epochs
-    }
 
 
 def _in_words(link: Link) -> str:

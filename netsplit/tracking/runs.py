@@ -1,23 +1,47 @@
-"""Open runs: of a comparison and of its methods. MLflow queues metrics; all else is written at once."""
+"""Runs in MLflow: one for a comparison and one for each of its methods.
+
+    tracker = Tracker("sqlite:///outputs/mlflow.db")
+    with tracker.comparison("digits", config) as comparison:
+        with comparison.method("netsplit", config) as run:
+            run.metrics([("train/loss", 2.3, 0), ("train/iteration_s", 0.4, 0)])
+            run.summary({"speed/samples_per_s": 156.1})
+
+MLflow draws no charts of runs that lie under another one, so those of methods do not: each has the id of its
+comparison as a tag, by which `charts_of` finds them. MLflow's client is used, and not its "active run", so
+that no environment variable (``MLFLOW_RUN_ID``) can redirect what is written.
+
+A run ends FINISHED; FAILED when an exception leaves its block, which then goes on to the caller;
+KILLED on Ctrl-C or SIGTERM, and its comparison with it. Whatever happens, what was logged is written first.
+Runs of a process that was killed outright stay RUNNING. MLflow queues metrics; all else is written at once.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import plain
-from netsplit.tracking.database import addressed, charts_of
+from netsplit.tracking.database import (
+    addressed,
+    artifact_root,
+    charts_of,
+    check_address,
+    open_client,
+    open_experiment,
+    sqlite_path,
+)
 from netsplit.tracking.host import host_tags
-from netsplit.tracking.metrics import COMPARISON
 from netsplit.tracking.values import (
+    COMPARISON,
+    LABELS,
     as_tags,
     as_yaml,
     dotted_keys,
@@ -33,7 +57,7 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
     from torch import Tensor, nn
 
-__all__ = ["ComparisonRun", "MethodRun", "Place", "StoreError", "ended", "warned", "writing"]
+__all__ = ["ComparisonRun", "MethodRun", "Tracker"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,21 +86,85 @@ def warned(consequence: str) -> Iterator[None]:
         logger.error("%s: %s", consequence, error)
 
 
-@dataclass(eq=False)
-class Place:
-    """Where runs go; nowhere without a client.
+class Tracker:
+    """The place where comparisons are recorded; opened when the first one begins.
 
     Args:
-        log_model: trained models are logged.
-        register_model: name of the registry of which each is a new version.
-        system_metrics: seconds between two records of the machine's load; None: none.
+        uri: ``sqlite:///path`` (relative to the working folder), or a tracking server or database.
+        experiment: name of the MLflow experiment, made where missing; None: netsplit.
+        enabled: False records nothing and never imports MLflow.
+        artifacts: folder or address for the files of a new experiment; None: beside a SQLite file, where a
+            server keeps them, or ``outputs/mlartifacts`` with another database.
+        system_metrics: seconds between two records of the machine's load (processors, memory, disk, network,
+            GPUs) while a method runs; None: none.
+        log_model: log each trained model as MLflow's PyTorch flavour does, with its signature.
+        register_model: name in the registry of which each logged model is a new version; logs them too.
+
+    Raises:
+        ConfigError: `uri` is of no usable kind; at the first comparison, it cannot be opened.
     """
 
-    client: MlflowClient | None = None
-    experiment_id: str = ""
-    log_model: bool = False
-    register_model: str | None = None
-    system_metrics: float | None = None
+    def __init__(
+        self,
+        uri: str,
+        experiment: str | None = None,
+        enabled: bool = True,
+        artifacts: str | None = None,
+        system_metrics: float | None = None,
+        log_model: bool = False,
+        register_model: str | None = None,
+    ) -> None:
+        if register_model is not None and not register_model.strip():
+            raise ConfigError("tracking.register_model is empty: give a name, or null.")
+        if system_metrics is not None and not 0 < system_metrics < math.inf:
+            raise ConfigError(f"tracking.system_metrics is {system_metrics}: give seconds above 0, or null.")
+        path = sqlite_path(uri) if enabled else None
+        self.uri = uri if path is None else f"sqlite:///{path}"
+        self.experiment = experiment
+        self.enabled = enabled
+        self.artifacts = artifacts
+        self.system_metrics = system_metrics
+        self.log_model = enabled and (log_model or register_model is not None)
+        self.register_model = register_model
+        self.client: MlflowClient | None = None
+        self.experiment_id = ""
+
+    def check(self) -> None:
+        """Whether runs can be kept, before there are any; makes nothing.
+
+        Raises:
+            ConfigError: not there.
+        """
+        if self.enabled and self.client is None:
+            check_address(self.uri)
+
+    def open(self, experiment: str | None = None) -> None:
+        """Connect now, rather than at the first comparison; to `experiment`, where the tracker names none."""
+        self.experiment = self.experiment or experiment
+        if self.enabled and self.client is None:
+            client = open_client(self.uri)
+            place = artifact_root(self.uri, self.artifacts)
+            self.experiment_id = open_experiment(client, self.experiment or "netsplit", place)
+            self.client = client
+
+    @contextmanager
+    def comparison(
+        self, name: str, params: Any = None, tags: Mapping[str, Any] | None = None
+    ) -> Iterator[ComparisonRun]:
+        """A run for a comparison, tagged with commit, versions and host.
+
+        Args:
+            params: the nested config.
+            tags: those of `netsplit.tracking.values.LABELS` are parameters of all runs too; beside them this
+                run has the whole config, dotted, and a method's run what tells methods apart.
+        """
+        self.open()
+        labels = {key: str(value) for key, value in (tags or {}).items() if key in LABELS}
+        run_id = self.new_run(name, {"role": "comparison"}, tags)
+        run = ComparisonRun(self, name, run_id, labels, params)
+        with ended(run):
+            run.params(params, dotted_keys(params or {}) | labels)
+            yield run
 
     def new_run(self, name: str, own: Mapping[str, str], tags: Mapping[str, Any] | None) -> str:
         """The id of a new run with MLflow's tags, the host's, `own` and `tags`; empty: tracking is off."""
@@ -95,20 +183,20 @@ class MethodRun:
     metrics: MLflow writes these in a thread of its own, so that no database makes a training wait or stop.
     """
 
-    def __init__(self, place: Place, name: str, run_id: str = "") -> None:
+    def __init__(self, tracker: Tracker, name: str, run_id: str = "") -> None:
         self.name = name
         self.run_id = run_id
-        self.logs_model = place.log_model
-        self._place = place
+        self.logs_model = tracker.log_model
+        self._tracker = tracker
 
     def metrics(self, values: Sequence[tuple[str, float, int]]) -> None:
         """Queue (key, value, step) triples, time-stamped now; all are written when the run ends."""
-        if self._place.client is not None:
+        if self._tracker.client is not None:
             from mlflow.entities import Metric
 
             now = int(1000 * time.time())
             points = [Metric(plain_key(key), float(value), now, int(step)) for key, value, step in values]
-            self._place.client.log_batch(self.run_id, metrics=points, synchronous=False)
+            self._tracker.client.log_batch(self.run_id, metrics=points, synchronous=False)
 
     def summary(self, values: Mapping[str, float | None]) -> None:
         """Log metrics of the whole run; None is none."""
@@ -174,11 +262,11 @@ class MethodRun:
         with addressed(client.tracking_uri):
             with torch.no_grad():
                 signature = infer_signature(inputs.numpy(), model(inputs).numpy())
-            experiment = self._place.experiment_id
+            experiment = self._tracker.experiment_id
             logged = client.create_logged_model(experiment, "model", source_run_id=self.run_id)
             Model.log(
                 None, mlflow.pytorch, name="model", model_id=logged.model_id, run_id=self.run_id,
-                registered_model_name=self._place.register_model, pytorch_model=model, signature=signature,
+                registered_model_name=self._tracker.register_model, pytorch_model=model, signature=signature,
                 input_example=inputs.numpy(), serialization_format="pt2",
                 pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
             )  # fmt: skip
@@ -186,12 +274,12 @@ class MethodRun:
     @contextmanager
     def watched(self, every_s: float | None) -> Iterator[None]:
         """Record the machine's load every so many seconds meanwhile."""
-        if every_s is None or self._place.client is None:
+        if every_s is None or self._tracker.client is None:
             yield
             return
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-        uri = self._place.client.tracking_uri
+        uri = self._tracker.client.tracking_uri
         monitor = SystemMetricsMonitor(self.run_id, sampling_interval=every_s, tracking_uri=uri)
         monitor.start()
         try:
@@ -214,7 +302,7 @@ class MethodRun:
         client.set_terminated(self.run_id, status=status)
 
     def _log(self, kind: Literal["params", "tags"], values: Mapping[str, str]) -> None:
-        if self._place.client is not None:
+        if self._tracker.client is not None:
             from mlflow.entities import Param, RunTag
 
             make = Param if kind == "params" else RunTag
@@ -224,9 +312,9 @@ class MethodRun:
                 self._send(kind, lambda client: client.log_batch(self.run_id, **batch))  # noqa: B023
 
     def _send(self, what: str, send: Callable[[MlflowClient], object]) -> None:
-        if self._place.client is not None:
+        if self._tracker.client is not None:
             with writing(what):
-                send(self._place.client)
+                send(self._tracker.client)
 
 
 class ComparisonRun(MethodRun):
@@ -238,9 +326,9 @@ class ComparisonRun(MethodRun):
     """
 
     def __init__(
-        self, place: Place, name: str, run_id: str, labels: Mapping[str, str], config: Any = None
+        self, tracker: Tracker, name: str, run_id: str, labels: Mapping[str, str], config: Any = None
     ) -> None:
-        super().__init__(place, name, run_id)
+        super().__init__(tracker, name, run_id)
         self._labels = labels
         self._source = config.get("dataset") if hasattr(config, "get") else None
         self._data: list[DatasetInput] = []
@@ -250,11 +338,11 @@ class ComparisonRun(MethodRun):
     @property
     def charts(self) -> str:
         """See `charts_of`; empty where nothing is recorded."""
-        return charts_of(self._place.experiment_id, self.run_id) if self._place.client is not None else ""
+        return charts_of(self._tracker.experiment_id, self.run_id) if self._tracker.client is not None else ""
 
     def data(self, data: Any) -> None:
         """Record a `netsplit.data.Data` as what this run, and those of methods after it, use."""
-        if self._place.client is not None:
+        if self._tracker.client is not None:
             self._data = _datasets(data, self._source)
             self.datasets(self._data)
 
@@ -264,10 +352,10 @@ class ComparisonRun(MethodRun):
     ) -> Iterator[MethodRun]:
         """A run for one method. An exception marks it FAILED and is passed on: catch it outside."""
         own = {"role": "method", "method": name, COMPARISON: self.run_id}
-        run = MethodRun(self._place, name, self._place.new_run(title(name, self._labels), own, tags))
+        run = MethodRun(self._tracker, name, self._tracker.new_run(title(name, self._labels), own, tags))
         self._begun += 1
         try:
-            with ended(run), run.watched(self._place.system_metrics):
+            with ended(run), run.watched(self._tracker.system_metrics):
                 run.params(params, parameters(params, self._labels, name))
                 run.datasets(self._data)
                 yield run

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from netsplit.tables import Cell, Column, Table
-from netsplit.tracking.metrics import overfull, prediction_error
 from netsplit.training.metrics import words_of_metric
 
 if TYPE_CHECKING:
@@ -70,15 +69,16 @@ class ComparisonRow:
 
     @property
     def prediction_error(self) -> float | None:
-        """(predicted - measured) / measured, of one plan."""
-        several = self.earlier or self.changes > 0
-        return None if several else prediction_error(self.predicted_s, self.measured_s)
+        """(predicted - measured) / measured, of one plan: negative where the prediction was too fast."""
+        if self.earlier or self.changes or self.predicted_s is None or not self.measured_s:
+            return None
+        return (self.predicted_s - self.measured_s) / self.measured_s
 
     @property
     def overfull(self) -> list[str]:
         """The devices with a peak, predicted or measured, above their capacity."""
-        above = (overfull(peaks, self.capacity) for peaks in (self.predicted_peak, self.measured_peak))
-        return list(dict.fromkeys(device for devices in above for device in devices))
+        peaks = (*self.predicted_peak.items(), *self.measured_peak.items())
+        return list(dict.fromkeys(p for p, peak in peaks if p in self.capacity and peak > self.capacity[p]))
 
 
 def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.table.Table:

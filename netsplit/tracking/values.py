@@ -1,4 +1,4 @@
-"""From nested Python values to the flat strings which MLflow keeps."""
+"""Names of tags, and from nested Python values to the flat strings which MLflow keeps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from typing import Any
 from netsplit.files import plain
 
 __all__ = [
-    "LABELS", "as_tags", "as_yaml", "dotted_keys", "masked", "parameters", "plain_key", "title",
-    "words_of_failure",
+    "COMMAND", "COMPARISON", "DECISION", "LABELS", "TEST", "as_tags", "as_yaml", "dotted_keys", "masked",
+    "parameters", "plain_key", "title", "words_of_failure",
 ]  # fmt: skip
 
+COMPARISON = "comparison"
+"""The tag of a method's run with the id of its comparison's run."""
+COMMAND = "command"
+"""The same of all that one command recorded, as the jobs of a sweep."""
+DECISION = "adaptive.decision."
+"""``adaptive.decision.<n>``: of a method's run, what was decided about its plan in training, as JSON."""
+TEST = "test/"
+"""Before the name of the metric that was computed on the test half."""
 LABELS = ("model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "scheduler")
 _TITLE = ("model", "dataset", "cluster", "schedule")
 _OWN = ("tracking", "checkpoint", "resume", "profile", "partitioner", "hydra")

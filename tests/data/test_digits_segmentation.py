@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from netsplit.data import Data, digits, digits_segmentation
-from netsplit.data.sets.digits import digits_split
-from netsplit.data.sets.digits_segmentation import INK, MEAN, STD
+from netsplit.data.sets.digits import INK, MEAN, STD, digits_split
 
 
 def test_the_mask_is_where_the_ink_is() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from netsplit.models import bert, gpt
-from netsplit.models._transformer import TransformerBlock
+from netsplit.models.transformers import TransformerBlock
 
 VOCABULARY, TOKENS = 13, 7
 

@@ -20,13 +20,7 @@ from netsplit.report.read import row_from
 from netsplit.simulate.timeline import Timeline
 from netsplit.tracking import ComparisonRun, Tracker
 from netsplit.tracking.database import open_client
-from netsplit.tracking.metrics import (
-    epoch_metrics,
-    solver_metrics,
-    solver_tags,
-    timeline_metrics,
-    timeline_tags,
-)
+from netsplit.tracking.records import record_solver, record_timelines
 from reproduce import Column, Picture, StudyResult, record, write
 from runners._entry import entry
 from runners.report import job
@@ -50,24 +44,23 @@ class Recorded(NamedTuple):
 def train(comparison: ComparisonRun, name: str, folder: Path, measured_s: float) -> None:
     with comparison.method(name, CONFIG, {"partitioner": name}) as run:
         solved = SolverReport("optimal", 1.5, "gurobi", 0.1, bound=0.09, gap=0.1, optimises="one pass")
-        run.summary(solver_metrics(solved))
-        run.tags(solver_tags(solved))
+        record_solver(run, solved)
         for epoch, (loss, accuracy) in enumerate([(math.nan, 0.25), (0.5, 0.75)]):
-            run.metrics(epoch_metrics(epoch, train_loss=loss, score=accuracy, seconds=4.0))
+            run.metrics([("train/epoch_loss", loss, epoch), ("test/accuracy", accuracy, epoch)])
         peaks = {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
         predicted, measured = Timeline((), 0.2, peaks), Timeline((), measured_s, peaks)
-        run.summary(timeline_metrics(predicted, measured, 64))
-        run.tags({**timeline_tags(predicted, measured), "capacity_bytes": {"cpu:0": 48 * MIB}})
+        record_timelines(run, predicted, measured, 64)
+        run.tags({"capacity_bytes": {"cpu:0": 48 * MIB}})
         (folder / "trace.json").write_text("{}")
         run.artifact(folder / "trace.json")
 
 
 def plan(comparison: ComparisonRun, name: str, seconds: float) -> None:
     with comparison.method(name) as run:
-        run.tags(solver_tags(SolverReport("heuristic", 0.01)))
+        record_solver(run, SolverReport("heuristic", 0.01))
         predicted = Timeline((), seconds, {"d0": MIB})
-        run.summary(timeline_metrics(predicted, None, 128))
-        run.tags({**timeline_tags(predicted, None), "capacity_bytes": {"d0": 2 * MIB}})
+        record_timelines(run, predicted, None, 128)
+        run.tags({"capacity_bytes": {"d0": 2 * MIB}})
 
 
 def fail(comparison: ComparisonRun, name: str) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from netsplit.data.sets.synthetic import synthetic
-from netsplit.models.gpt import gpt
+from netsplit.models import gpt
 from netsplit.program.schedules import OneFOneB
 from reproduce import PipelineCase, V100Servers
 from reproduce.fastt import described_case

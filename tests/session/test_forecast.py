@@ -20,7 +20,6 @@ from netsplit.program import GPipe, SingleBatch
 from netsplit.session.comparison import Experiment
 from netsplit.session.forecast import described, forecast
 from netsplit.tracking import Tracker
-from netsplit.tracking.metrics import timeline_tags
 from tests.session.subjects import experiment_of, two
 
 
@@ -113,7 +112,7 @@ def test_offload_is_planned_on_accelerators_and_its_host_bytes_are_recorded(
         timeline = shared.plan(MTopo()).timeline
         assert timeline is not None
         peaks.append(max(timeline.peak_bytes.values()))
-        recorded.append(timeline_tags(timeline, None)["predicted_host_bytes"])
+        recorded.append(timeline.host_bytes)
     assert peaks[1] < peaks[0]
     assert not recorded[0]
     assert sum(recorded[1].values()) > 0

@@ -11,11 +11,11 @@ from netsplit.tracking import Tracker, database
 from netsplit.tracking.database import open_client
 
 
-@pytest.mark.parametrize("uri", ["http://me:secret@127.0.0.1:99999", "http://me:secret@[::1"])
+@pytest.mark.parametrize("uri", ["http://me:sec/ret@127.0.0.1", "http://me:secret@[::1"])
 def test_an_address_of_no_server_is_refused(uri: str) -> None:
-    with pytest.raises(ConfigError, match="is not the address of a server: give") as refused:
+    with pytest.raises(ConfigError, match=r"no MLflow server answers at .*give http") as refused:
         Tracker(uri, "any").open()
-    assert "secret" not in str(refused.value)
+    assert "sec" not in str(refused.value)
 
 
 def test_interrupted_creation_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

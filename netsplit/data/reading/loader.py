@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -33,18 +34,9 @@ EPOCHS_PER_SEED = 1_000_003  # keeps (seed, epoch) pairs apart without touching 
 
 
 def batches(
-    dataset: Samples,
-    batch_size: int,
-    *,
-    epoch: int = 0,
-    seed: int = 0,
-    shuffle: bool = True,
-    drop_last: bool = True,
-    skip: int = 0,
-    workers: int = 0,
-    prefetch: int = 2,
+    dataset: Samples, batch_size: int, *, epoch: int = 0, skip: int = 0, **options: Any
 ) -> Iterator[Pair]:
-    """One epoch of a `Loader`, whose processes end with it: see there.
+    """One epoch of a `Loader` with these options, whose processes end with it: see there.
 
     Args:
         skip: begin after so many samples of the order, none of which is loaded.
@@ -52,18 +44,10 @@ def batches(
     Raises:
         ConfigError: no batch at all would come out; raised by the call, not by the first `next`.
     """
-    loader = Loader(
-        dataset,
-        batch_size,
-        seed=seed,
-        shuffle=shuffle,
-        drop_last=drop_last,
-        workers=workers,
-        prefetch=prefetch,
-    )
-    return loader.epoch(epoch, skip)
+    return Loader(dataset, batch_size, **options).epoch(epoch, skip)
 
 
+@dataclass(eq=False)
 class Loader:
     """Epochs of (inputs (batch_size, ...), targets (batch_size, ...)); each epoch has its own order.
 
@@ -80,33 +64,27 @@ class Loader:
         ConfigError: no batch at all would come out.
     """
 
-    def __init__(
-        self,
-        dataset: Samples,
-        batch_size: int,
-        *,
-        seed: int = 0,
-        shuffle: bool = True,
-        drop_last: bool = True,
-        workers: int = 0,
-        prefetch: int = 2,
-    ) -> None:
-        if batch_size < 1:
-            raise ConfigError(f"batch_size is {batch_size}: give at least 1.")
-        if len(dataset) < (batch_size if drop_last else 1):
+    dataset: Samples
+    batch_size: int
+    _: KW_ONLY
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = True
+    workers: int = 0
+    prefetch: int = 2
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size is {self.batch_size}: give at least 1.")
+        if len(self.dataset) < (self.batch_size if self.drop_last else 1):
             raise ConfigError(
-                f"batch_size is {batch_size}, but the dataset has {len(dataset)} samples: "
+                f"batch_size is {self.batch_size}, but the dataset has {len(self.dataset)} samples: "
                 "give a smaller batch_size or a larger dataset.limit."
             )
-        self.batch_size = batch_size
-        self.seed = seed
-        self.shuffle = shuffle
-        self.drop_last = drop_last
-        self.in_order = isinstance(dataset, Stream)  # which one process at most reads
-        self.workers = min(workers, 1) if self.in_order else workers
-        self.prefetch = prefetch
-        self._keyed = KeyedSamples(dataset, seed)
-        self._order = _EpochBatches(batch_size)
+        self.in_order = isinstance(self.dataset, Stream)  # which one process at most reads
+        self.workers = min(self.workers, 1) if self.in_order else self.workers
+        self._keyed = KeyedSamples(self.dataset, self.seed)
+        self._order = _EpochBatches(self.batch_size)
         self._pool: DataLoader[Any] | None = None
         self._turn = 0
 
@@ -147,7 +125,7 @@ class Loader:
     def _shared(self, order: _EpochBatches) -> Iterator[Pair]:
         self._turn += 1
         turn = self._turn
-        self._order.turn(order.epoch, order.indices, order.rows)
+        vars(self._order).update(vars(order))
         try:
             ahead = self._start()
             for _ in range(len(order)):
@@ -181,29 +159,21 @@ class Loader:
             return iter(self._pool)
 
 
+@dataclass
 class _EpochBatches:
     """Batches of (epoch, index). A DataLoader keeps the object that it was given: an epoch changes it."""
 
-    def __init__(
-        self,
-        batch_size: int,
-        epoch: int = 0,
-        indices: Tensor | None = None,
-        rows: Sequence[int] | None = None,
-    ) -> None:
-        self.batch_size = batch_size
-        self.turn(epoch, torch.empty(0, dtype=torch.int64) if indices is None else indices, rows)
-
-    def turn(self, epoch: int, indices: Tensor, rows: Sequence[int] | None) -> None:
-        """Turn to another epoch."""
-        self.epoch, self.indices, self.rows = epoch, indices, rows
+    batch_size: int
+    epoch: int = 0
+    indices: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    rows: Sequence[int] | None = None
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.indices), self.batch_size)
         return whole + bool(self._rows(rest))
 
     def __iter__(self) -> Iterator[list[Key]]:
-        epoch, indices = self.epoch, self.indices
+        epoch, indices = self.epoch, self.indices  # of now, whatever it is turned to meanwhile
         for start in range(0, len(indices), self.batch_size):
             chunk = indices[start : start + self.batch_size].tolist()
             if rows := self._rows(len(chunk)):

@@ -14,7 +14,7 @@ from torch import Tensor
 from netsplit.data.dataset import IGNORED, Data, readable
 from netsplit.data.draw import Drawn, limited
 from netsplit.data.keys import at_least, root_folder
-from netsplit.data.pictures import IMAGENET_MEAN, IMAGENET_STD, to_tensor
+from netsplit.data.sets.images import IMAGENET_MEAN, IMAGENET_STD, to_tensor
 from netsplit.errors import ConfigError
 
 __all__ = ["hugging_face"]

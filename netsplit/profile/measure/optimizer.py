@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
 from netsplit.graph.code_places import line_of, where_of
-from netsplit.optim.carried import check_keys
-from netsplit.optim.optimizers import ForModel, OptimizerFactory, make_optimizer
+from netsplit.optim.optimizers import ForModel, OptimizerFactory, check_keys, make_optimizer
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 
 __all__ = [

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import netsplit
 from netsplit.cluster.cluster import Link
 from netsplit.graph import Graph, capture
-from netsplit.models.dlrm import DLRM
+from netsplit.models.perceptrons import DLRM
 from netsplit.partition import Placement, Unity
 from netsplit.partition.methods.unity import unity
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension

@@ -1,14 +1,4 @@
-"""GNMT: a translation, by layers of LSTM that read the source, and others that attend to it.
-
-    source -> embedding -> LSTM both ways -> LSTM -> ... -> LSTM ────┐ read
-    target -> embedding -> LSTM ────────────────────────────► attention
-                             └─► with what it attends to -> LSTM -> ... -> LSTM -> scores
-
-Wu et al., "Google's Neural Machine Translation System", 2016. Attention is by a network of one hidden layer,
-and goes by what the decoder's first layer makes at the same step (the paper: at the step before), so that
-each layer runs over all steps at once, as in common implementations. From the third layer on each adds what
-it was given.
-"""
+"""Layers of LSTM: GNMT, which translates, and RNNLM, which scores the next token of a text."""
 
 from __future__ import annotations
 
@@ -17,7 +7,7 @@ from torch import Tensor, nn
 
 from netsplit.models._sizes import check_even, check_fraction, check_least
 
-__all__ = ["GNMT", "gnmt"]
+__all__ = ["gnmt", "rnnlm"]
 
 
 class AdditiveAttention(nn.Module):
@@ -36,6 +26,10 @@ class AdditiveAttention(nn.Module):
 
 class GNMT(nn.Module):
     """Source (n, s) and target (n, t) tokens, int64 -> scores (n, vocabulary, t) of the next of the target.
+
+    source -> embedding -> LSTM both ways -> LSTM -> ... -> LSTM ────┐ read
+    target -> embedding -> LSTM ────────────────────────────► attention
+                             └─► with what it attends to -> LSTM -> ... -> LSTM -> scores
 
     Without a target the source stands for it: the model writes what it reads.
     """
@@ -70,6 +64,10 @@ class GNMT(nn.Module):
 def gnmt(vocabulary: int = 32000, width: int = 1024, layers: int = 8, dropout: float = 0.2) -> nn.Module:
     """GNMT.
 
+    Wu et al., "Google's Neural Machine Translation System", 2016. Attention goes by what the decoder's first
+    layer makes at the same step (the paper: at the step before), so that each layer runs over all steps at
+    once, as in common implementations. From the third layer on each adds what it was given.
+
     Args:
         vocabulary: number of different tokens, of both languages together.
         width: features of a token and of every layer's state; even, as the first layer's two ways share it.
@@ -81,3 +79,39 @@ def gnmt(vocabulary: int = 32000, width: int = 1024, layers: int = 8, dropout: f
     check_even(width=width)
     check_fraction(dropout=dropout)
     return GNMT(vocabulary=vocabulary, width=width, layers=layers, dropout=dropout)
+
+
+class RNNLM(nn.Module):
+    """Tokens (n, t), int64 -> scores (n, vocabulary, t) of the next ones."""
+
+    def __init__(self, *, vocabulary: int, width: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(layers))
+        self.scores = nn.Linear(width, vocabulary)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -0.04, 0.04)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.dropout(self.tokens(tokens))
+        for layer in self.layers:
+            x = self.dropout(layer(x)[0])
+        return self.scores(x).transpose(1, 2)
+
+
+def rnnlm(vocabulary: int = 10000, width: int = 1500, layers: int = 2, dropout: float = 0.65) -> nn.Module:
+    """RNNLM, by default the large one.
+
+    Zaremba, Sutskever and Vinyals, "Recurrent Neural Network Regularization", 2014. Every sample begins with
+    a state of zeros, where the paper hands the state on to the next piece of the text.
+
+    Args:
+        vocabulary: number of different tokens.
+        width: features of a token and of every layer's state.
+        layers: of LSTM.
+        dropout: probability before and after every layer.
+    """
+    check_least(1, vocabulary=vocabulary, width=width, layers=layers)
+    check_fraction(dropout=dropout)
+    return RNNLM(vocabulary=vocabulary, width=width, layers=layers, dropout=dropout)

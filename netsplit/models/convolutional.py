@@ -1,0 +1,201 @@
+"""AlexNet, VGG-19 and LeNet, whose layers follow one another; GoogLeNet and Inception-v3, which branch.
+
+All but LeNet are torchvision's, with the names of its parameters.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+
+from netsplit.beside_torchvision import import_torchvision
+from netsplit.errors import ConfigError
+from netsplit.models._sizes import check_fraction, check_least
+
+__all__ = ["alexnet", "googlenet", "inception_v3", "lenet", "vgg19"]
+
+VGG_GROUPS = ((1, 2), (2, 2), (4, 4), (8, 4), (8, 4))  # (multiple of the width, convolutions), then a pool
+
+
+class ConvNet(nn.Module):
+    """Images (batch, channels, height, width) -> logits (batch, num_classes), by maps averaged to `pooled`
+    pixels a side; None leaves them as they are."""
+
+    def __init__(self, features: nn.Module, pooled: int | None, classifier: nn.Module) -> None:
+        super().__init__()
+        self.features = features
+        self.avgpool = nn.Identity() if pooled is None else nn.AdaptiveAvgPool2d(pooled)
+        self.classifier = classifier
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classifier(self.avgpool(self.features(images)).flatten(1))
+
+
+def alexnet(
+    num_classes: int = 1000,
+    width: int = 64,
+    hidden: int = 4096,
+    pooled: int = 6,
+    small_images: bool = False,
+    dropout: float = 0.5,
+) -> nn.Module:
+    """AlexNet; sides of the images must be at least 63, or 15 with `small_images`.
+
+    Krizhevsky, Sutskever and Hinton, NIPS 2012, in the sizes of Krizhevsky, "One weird trick for
+    parallelizing convolutional neural networks", 2014.
+
+    Args:
+        num_classes: scores a sample.
+        width: channels of the first convolution; the third has six times as many.
+        hidden: features between the linear layers.
+        pooled: sides to which the last maps are averaged.
+        small_images: a first convolution of 3x3 that keeps the sides: for images of 32x32.
+        dropout: probability before the first two linear layers.
+    """
+    check_least(1, num_classes=num_classes, width=width, hidden=hidden, pooled=pooled)
+    check_fraction(dropout=dropout)
+    kernel, stride, padding = (3, 1, 1) if small_images else (11, 4, 2)
+    features = nn.Sequential(
+        nn.Conv2d(3, width, kernel, stride, padding),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2),
+        nn.Conv2d(width, 3 * width, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2),
+        nn.Conv2d(3 * width, 6 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(6 * width, 4 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(4 * width, 4 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2),
+    )
+    classifier = nn.Sequential(
+        nn.Dropout(dropout),
+        nn.Linear(4 * width * pooled**2, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, num_classes),
+    )
+    return ConvNet(features, pooled, classifier)
+
+
+def vgg19(
+    num_classes: int = 1000,
+    width: int = 64,
+    hidden: int = 4096,
+    pooled: int = 7,
+    batch_norm: bool = False,
+    dropout: float = 0.5,
+) -> nn.Module:
+    """VGG-19; sides of the images must be at least 32.
+
+    Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015
+    (configuration E): sixteen 3x3 convolutions and three linear layers.
+
+    Args:
+        num_classes: scores a sample.
+        width: channels of the first group of convolutions; the last has eight times as many.
+        hidden: features between the linear layers.
+        pooled: sides to which the last maps are averaged; 1 suits images of 32x32.
+        batch_norm: a BatchNorm after every convolution.
+        dropout: probability between the linear layers.
+    """
+    check_least(1, num_classes=num_classes, width=width, hidden=hidden, pooled=pooled)
+    check_fraction(dropout=dropout)
+    plan: list[str | int] = []
+    for multiple, convolutions in VGG_GROUPS:
+        plan += [*[multiple * width] * convolutions, "M"]
+    features = import_torchvision().models.vgg.make_layers(plan, batch_norm=batch_norm)
+    classifier = nn.Sequential(
+        nn.Linear(8 * width * pooled**2, hidden),
+        nn.ReLU(inplace=True),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(inplace=True),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, num_classes),
+    )
+    for module in (*features, *classifier):
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.01)
+        if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    return ConvNet(features, pooled, classifier)
+
+
+def lenet(
+    num_classes: int = 10, in_channels: int = 3, side: int = 28, hidden: int = 1024, dropout: float = 0.5
+) -> nn.Module:
+    """LeNet: two convolutions with a pool behind each, and two linear layers.
+
+    LeCun et al., "Gradient-Based Learning Applied to Document Recognition", Proceedings of the IEEE 1998, in
+    the sizes and with the pools of TensorFlow-Slim's model of that name.
+
+    Args:
+        num_classes: scores a sample.
+        in_channels: colour planes of an image.
+        side: height and width of the images, a multiple of 4.
+        hidden: features between the linear layers.
+        dropout: probability between them.
+    """
+    check_least(1, num_classes=num_classes, in_channels=in_channels, hidden=hidden)
+    check_fraction(dropout=dropout)
+    if side < 4 or side % 4:
+        raise ConfigError(f"model.side is {side}: give a multiple of 4, as the images are halved twice.")
+    features = nn.Sequential(
+        nn.Conv2d(in_channels, 32, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )
+    classifier = nn.Sequential(
+        nn.Linear(64 * (side // 4) ** 2, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, num_classes),
+    )
+    return ConvNet(features, None, classifier)
+
+
+def googlenet(num_classes: int = 1000, dropout: float = 0.2) -> nn.Module:
+    """GoogLeNet: images (batch, 3, height, width) -> logits (batch, num_classes); made for sides of 224.
+
+    Szegedy et al., "Going Deeper with Convolutions", CVPR 2015: nine modules of four branches, here with
+    BatchNorm, 3x3 convolutions where the paper has 5x5, and no auxiliary heads.
+
+    Args:
+        num_classes: scores a sample.
+        dropout: probability before the last layer.
+    """
+    return _without_auxiliary_heads("GoogLeNet", num_classes, dropout)
+
+
+def inception_v3(num_classes: int = 1000, dropout: float = 0.5) -> nn.Module:
+    """Inception-v3: images (batch, 3, height, width) -> logits (batch, num_classes); made for sides of 299,
+    of which 75 is the least.
+
+    Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016: eleven modules of
+    up to six branches, here without auxiliary heads.
+
+    Args:
+        num_classes: scores a sample.
+        dropout: probability before the last layer.
+    """
+    return _without_auxiliary_heads("Inception3", num_classes, dropout)
+
+
+def _without_auxiliary_heads(name: str, num_classes: int, dropout: float) -> nn.Module:
+    check_least(1, num_classes=num_classes)
+    check_fraction(dropout=dropout)
+    build = getattr(import_torchvision().models, name)
+    return cast(
+        nn.Module, build(num_classes=num_classes, aux_logits=False, init_weights=True, dropout=dropout)
+    )
