@@ -21,7 +21,7 @@ from netsplit.planning.explanation.path import critical_path, overheads
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.device_times import device_times, peak_moment_s, waits
-from netsplit.simulate.memory import memory_profile
+from netsplit.simulate.memory import costed_profiles
 from netsplit.simulate.timeline import Timeline
 from netsplit.simulate.trace import write_trace
 from netsplit.tables import Column, Table, nbytes
@@ -130,8 +130,7 @@ def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
     ]
     rows: list[tuple[str, ...]] = []
     marked: dict[int, str] = {}
-    costs, devices = problem.costs, problem.cluster.devices
-    profiles = memory_profile(program, costs.alpha, costs.transients(devices), costs.offload)
+    profiles = costed_profiles(program, problem.cluster, problem.costs)
     for device, profile in profiles.items():
         limit, where = problem.cluster.device(device).capacity_bytes, profile.instruction
         if profile.peak_bytes > limit:

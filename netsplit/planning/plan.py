@@ -44,7 +44,7 @@ from netsplit.rewrite.node_parts import node_parts
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.simulate.device_times import memory_course
 from netsplit.simulate.exchanges import exchange_line
-from netsplit.simulate.memory import memory_profile
+from netsplit.simulate.memory import costed_profiles
 from netsplit.simulate.simulator import Simulator
 from netsplit.simulate.timeline import Timeline
 from netsplit.simulate.trace import EventParts, parts_of_events
@@ -303,10 +303,7 @@ class Plan:
         if kind == "timeline":
             timed = measured if measured is not None and measured.events else None
             return ShownFigure(timeline_figure(self.timeline, timed), title)
-        costs = problem.costs
-        transients = costs.transients(problem.cluster.devices)
-        scratch = costs.step_scratch(problem.cluster.devices)
-        profiles = memory_profile(self.program, costs.alpha, transients, costs.offload, scratch)
+        profiles = costed_profiles(self.program, problem.cluster, problem.costs)
         courses = {
             device: memory_course(self.program, self.timeline, profile)
             for device, profile in profiles.items()

@@ -11,6 +11,7 @@ Or all of it is predicted, and the devices' speed alone measured, by a piece of 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -119,12 +120,11 @@ class Calibrator:
             processors=device.processors,
             links=None if spec.bandwidth is None else (spec.latency_s, spec.bandwidth),
         )
-        kept = cache.get(digest, task.graph.nodes)
-        measured, age_s = kept if kept is not None else (None, 0.0)
+        measured = cache.get(digest, Measured)
         if measured is not None:
             tried = mates if measured.steady else [rank]
-            if not self._still_true(measured, age_s, tried, rank):
-                measured, age_s, cache.refresh = None, 0.0, True
+            if not self._still_true(measured, tried, rank):
+                measured, cache.refresh = None, True
             elif measured.steady:
                 return measured
             else:
@@ -140,7 +140,7 @@ class Calibrator:
             cache.put(digest, measured)
             return measured
         complete = self._together(measured, mates)
-        cache.put(digest, complete if complete.steady else replace(measured, steady=False), age_s)
+        cache.put(digest, complete if complete.steady else replace(measured, steady=False))
         return complete
 
     def _measured_alone(self, rank: int) -> Measured:
@@ -172,7 +172,7 @@ class Calibrator:
         kind, task = self.cluster.devices[ranks[0]].kind, self.task
         return TrialRun(task.graph, task.batch, task.values, task.optimizer, kind, names)
 
-    def _still_true(self, kept: Measured, age_s: float, tried: list[int], rank: int) -> bool:
+    def _still_true(self, kept: Measured, tried: list[int], rank: int) -> bool:
         """Whether a short trial run on the devices `tried` takes what kept costs say, within `FAR`; says so.
 
         A GPU, which may not hold the whole model, does a piece of work that is always the same instead.
@@ -184,13 +184,14 @@ class Calibrator:
         else:
             what, said_s, took_s = "a piece of work", kept.reference_s, self.pool.call_one(rank, _speed)
         off = took_s / said_s - 1 if said_s > 0 else 0.0
+        ago = _ago(max(time.time() - kept.measured_at, 0.0))
         took = f"{what} takes {100 * abs(off):.0f} % {'longer' if off > 0 else 'less'} than they say"
         if abs(off) <= FAR:
-            log.info("Using the costs measured on %s %s ago; %s.", device.name, _ago(age_s), took)
+            log.info("Using the costs measured on %s %s ago; %s.", device.name, ago, took)
             return True
         log.warning(
             "The costs measured on %s %s ago are out of date: %s (%.1f ms, not %.1f ms). Measuring anew.",
-            device.name, _ago(age_s), took, 1e3 * took_s, 1e3 * said_s,
+            device.name, ago, took, 1e3 * took_s, 1e3 * said_s,
         )  # fmt: skip
         return False
 

@@ -147,12 +147,12 @@ def _measured_in_turn(
             mates=len(together),
             processors=device.processors,
         )
-        kept = cache.sizes(digest)
-        if not kept.seconds:
+        kept = cache.get(f"sizes-{digest}", TurnSeconds)
+        if kept is None:
             log.info("Measuring %d micro-batch sizes on %s.", len(sizes), device.name)
             kept = _take_turns(sent, values, pool, together)
             if len(together) < 2 or kept.contention:  # else it was uncertain: measured anew by the next
-                cache.add_sizes(digest, kept)
+                cache.put(f"sizes-{digest}", kept)
         seconds[device.kind] = kept
     return seconds
 

@@ -99,7 +99,7 @@ class MeasuredParts:
 
     def _measure_on(self, kind: str, rank: int, graph: Graph, keys: dict[str, str]) -> None:
         digest = parts_digest(identity_of(self.pool(), rank), in_flight=self.task.in_flight)
-        known = self.known.get(kind) or self.cache.parts(digest)
+        known = self.known.get(kind) or self.cache.get(digest, dict[str, PartCosts]) or {}
         names = {key: name for name, key in keys.items() if key not in known}
         more: dict[str, PartCosts] = {}
         if names:
@@ -113,7 +113,8 @@ class MeasuredParts:
                 rank, _measure, sent, batch, task.values, sorted(names.values()), task.in_flight
             )
             more = {key: measured[name] for key, name in names.items()}
-            self.cache.add_parts(digest, more)
+            kept = self.cache.get(digest, dict[str, PartCosts]) or {}  # of other graphs, perhaps since then
+            self.cache.put(digest, {**kept, **known, **more})
             log.info("measured operators in parts in %.1f s", time.perf_counter() - began)
         self.known[kind] = {**known, **more}
 

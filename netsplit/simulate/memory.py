@@ -25,50 +25,42 @@ within a segment in its backward, storage by storage; both are counted on the ho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
 from fractions import Fraction
-from functools import cached_property
 from math import ceil
 from types import MappingProxyType
 from typing import TypeAlias
 
+from netsplit.cluster.cluster import Cluster
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph, once_of
 from netsplit.graph.storage import storage_bytes
-from netsplit.profile.costs import NodeBytes, Offload, StepScratch
+from netsplit.profile.costs import Costs, NodeBytes, Offload, StepScratch
 from netsplit.program.acknowledge import Arrivals
-from netsplit.program.instructions import Backward, Instruction, Program, Segment
+from netsplit.program.instructions import Backward, Program, Segment
 from netsplit.simulate.lifetimes.device_memory import DeviceMemory
-from netsplit.simulate.lifetimes.segment_memory import OfSize, SegmentMemory
+from netsplit.simulate.lifetimes.segment import OfSize, SegmentMemory
 from netsplit.simulate.lifetimes.storages import MemoryProfile
 
-__all__ = ["MemoryProfile", "SegmentShapes", "memory_profile", "predicted_peak_bytes"]
+__all__ = ["MemoryProfile", "costed_profiles", "memory_profile", "predicted_peak_bytes"]
 
 Transients: TypeAlias = Mapping[str, Mapping[str, NodeBytes]]  # device -> node -> bytes
-
-Scratch: TypeAlias = Mapping[str, StepScratch]
 
 NOTHING = Offload()
 _NO_TRANSIENTS: Mapping[str, NodeBytes] = MappingProxyType({})
 
 
-def predicted_peak_bytes(
-    program: Program,
-    alpha: int,
-    transients: Transients | None = None,
-    offload: Offload = NOTHING,
-    scratch: Scratch | None = None,
-) -> dict[str, int]:
-    """Device -> largest number of bytes alive at once in one iteration after the first.
+def costed_profiles(program: Program, cluster: Cluster, costs: Costs) -> dict[str, MemoryProfile]:
+    """`memory_profile` with all that costs know of a cluster's devices."""
+    transients, scratch = costs.transients(cluster.devices), costs.step_scratch(cluster.devices)
+    return memory_profile(program, costs.alpha, transients, costs.offload, scratch)
 
-    Args:
-        alpha: bytes of training state per byte of parameter (`Costs.alpha`); 2 means no moments.
-        transients: of every device, what its nodes allocate for themselves (`Costs.transients`).
-        offload: what lies in the host's memory (`Costs.offload`).
-        scratch: of every device, what the optimiser's step allocates for itself (`Costs.step_scratch`).
-    """
-    profiles = memory_profile(program, alpha, transients, offload, scratch)
+
+def predicted_peak_bytes(
+    program: Program, alpha: int, transients: Transients | None = None
+) -> dict[str, int]:
+    """Device -> largest number of bytes alive at once in one iteration after the first."""
+    profiles = memory_profile(program, alpha, transients)
     return {device: profile.peak_bytes for device, profile in profiles.items()}
 
 
@@ -77,99 +69,74 @@ def memory_profile(
     alpha: int,
     transients: Transients | None = None,
     offload: Offload = NOTHING,
-    scratch: Scratch | None = None,
+    scratch: Mapping[str, StepScratch] | None = None,
 ) -> dict[str, MemoryProfile]:
-    """Device -> when its bytes peak and what they are; arguments as of `predicted_peak_bytes`."""
-    transients, arrivals = transients or {}, Arrivals.of(program)
-    segments: dict[str, list[Segment]] = {device: [] for device in program.devices}
-    for segment in program.segments:
-        for device in segment.replicas or (segment.device,):
-            segments[device].append(segment)
-    usual = SegmentShapes(program.graph, program.training)
-    last = usual
+    """Device -> when its bytes peak and what they are.
+
+    Args:
+        alpha: bytes of training state per byte of parameter (`Costs.alpha`); 2 means no moments.
+        transients: of every device, what its nodes allocate for themselves (`Costs.transients`).
+        offload: what lies in the host's memory (`Costs.offload`).
+        scratch: of every device, what the optimiser's step allocates for itself (`Costs.step_scratch`).
+    """
+    arrivals, profiles, graphs = Arrivals.of(program), {}, [(program.graph, Fraction(1))]
     if program.tail is not None:
-        part = Fraction(program.tail.batch_size, program.graph.batch_size)
-        last = SegmentShapes(program.tail, program.training, part)
-    profiles = {}
+        graphs.append((program.tail, Fraction(program.tail.batch_size, program.graph.batch_size)))
     for device in program.devices:
-        known = transients.get(device, _NO_TRANSIENTS)
-        split = _split(program.instructions[device])
-        sizes = [_of_size(each, segments[device], split, known, offload) for each in (usual, last)]
+        segments = [each for each in program.segments if device in (each.replicas or (each.device,))]
+        ins = program.instructions[device]
+        split = {each.segment for each in ins if isinstance(each, Backward) and each.part == "weight"}
+        known = (transients or {}).get(device, _NO_TRANSIENTS)
+        sizes = []
+        for graph, part in graphs:
+            made = {
+                each.index: _segment(
+                    graph, program.training, each, each.index in split, known, offload.activations, part
+                )
+                for each in segments
+            }
+            sizes.append(OfSize(graph, _own_bytes(graph), made))
         step = (scratch or {}).get(device, StepScratch())
-        alive = DeviceMemory(program, device, alpha, sizes[0], sizes[1], offload, arrivals, step)
-        profiles[device] = alive.run()
+        profiles[device] = DeviceMemory(
+            program, device, alpha, sizes[0], sizes[-1], offload, arrivals, step
+        ).run()
     return profiles
 
 
-def _of_size(
-    shapes: SegmentShapes,
-    segments: Sequence[Segment],
-    split: Collection[int],
-    transients: Mapping[str, NodeBytes],
-    offload: Offload,
-) -> OfSize:
-    made = {s.index: shapes.of(s, s.index in split, transients, offload.activations) for s in segments}
-    return OfSize(shapes.graph, shapes.own, made)
-
-
-def _split(instructions: Sequence[Instruction]) -> set[int]:
-    """Segments whose backwards are in two parts."""
-    return {ins.segment for ins in instructions if isinstance(ins, Backward) and ins.part == "weight"}
-
-
-@dataclass(frozen=True)
-class SegmentShapes:
-    """The bytes inside segments of one placed graph, made once for all programs that have the same ones.
-
-    Args:
-        part: of the samples that transients are known of, to which they are taken to be in proportion.
-    """
-
-    graph: Graph
-    training: bool
-    part: Fraction = Fraction(1)
-
-    @cached_property
-    def own(self) -> dict[str, int]:
-        """See `storage_bytes`."""
-        return storage_bytes(self.graph)
-
-    def of(
-        self, segment: Segment, split: bool, transients: Mapping[str, NodeBytes], offloaded: bool
-    ) -> SegmentMemory:
-        """One for all replicas of a kind, and for all programs: its walks are the same.
-
-        Args:
-            split: whether its backwards are in two parts.
-            transients: of its device's kind.
-        """
-        known = _shapes_of(self.graph)
-        wanted = _SegmentAsked(id(transients), self.training, segment, split, offloaded, transients)
-        shape = known.get(wanted)
-        if shape is None:
-            deferred = deferrable_nodes(self.graph, segment.nodes) if split else frozenset[str]()
-            own = {name: self._of_part(transients[name]) for name in segment.nodes if name in transients}
-            shape = known[wanted] = SegmentMemory(
-                self.graph, self.training, segment, self.own, deferred, own, offloaded
-            )
-        return shape
-
-    def _of_part(self, each: NodeBytes) -> NodeBytes:
-        return NodeBytes(ceil(self.part * each.forward), ceil(self.part * each.backward))
+@once_of
+def _own_bytes(graph: Graph) -> dict[str, int]:
+    return storage_bytes(graph)
 
 
 @once_of
-def _shapes_of(graph: Graph) -> dict[_SegmentAsked, SegmentMemory]:
+def _segments_of(graph: Graph) -> dict[Hashable, tuple[SegmentMemory, Mapping[str, NodeBytes]]]:
     return {}
 
 
-@dataclass(frozen=True)
-class _SegmentAsked:
-    """What a segment's bytes depend on; transients by identity, and held so that it stays theirs."""
+def _segment(
+    graph: Graph,
+    training: bool,
+    segment: Segment,
+    split: bool,
+    transients: Mapping[str, NodeBytes],
+    offloaded: bool,
+    part: Fraction,
+) -> SegmentMemory:
+    """One for all replicas of a kind, and for all programs: its walks are the same.
 
-    identity: int
-    training: bool
-    segment: Segment
-    split: bool
-    offloaded: bool
-    transients: Mapping[str, NodeBytes] = field(compare=False)
+    Args:
+        split: whether its backwards are in two parts.
+        transients: of its device's kind; told by identity, and held so that it stays theirs.
+        part: of the samples that these are known of, to which they are taken to be in proportion.
+    """
+    known, key = _segments_of(graph), (id(transients), training, segment, split, offloaded)
+    if key not in known:
+        deferred = deferrable_nodes(graph, segment.nodes) if split else frozenset[str]()
+        own = {
+            name: NodeBytes(ceil(part * each.forward), ceil(part * each.backward))
+            for name in segment.nodes
+            if (each := transients.get(name))
+        }
+        made = SegmentMemory(graph, training, segment, _own_bytes(graph), deferred, own, offloaded)
+        known[key] = made, transients
+    return known[key][0]

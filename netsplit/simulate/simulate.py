@@ -1,17 +1,39 @@
-"""The timeline that an iteration of a program is predicted to have."""
+"""The predicting interpreter: the instructions the runtime executes, in time instead of tensors.
+
+A program becomes arrays; `engine.carry_out` says how they go, and why. What it noted becomes a timeline.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import NoReturn
+
+import numpy as np
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.compiled import Floats, Ints, packed_rows
+from netsplit.errors import ConfigError
 from netsplit.profile.costs import Costs
-from netsplit.program.instructions import Program
-from netsplit.simulate.memory import memory_profile
-from netsplit.simulate.run import Run
-from netsplit.simulate.timeline import Timeline
+from netsplit.program.check import check_progress
+from netsplit.program.instructions import Collective, Program, Recv, Send
+from netsplit.simulate.engine.arrays import COMPUTES, WAITS, DeviceSeconds, Notes, ProgramArrays
+from netsplit.simulate.engine.carry_out import carry_out_noted
+from netsplit.simulate.memory import costed_profiles
+from netsplit.simulate.tasks import (
+    Key,
+    Message,
+    ProgramTasks,
+    Task,
+    missing_link,
+    reduce_bytes,
+    reduce_seconds,
+    times_round,
+)  # fmt: skip
+from netsplit.simulate.timeline import GRADIENT_OF, Event, Timeline
 
-__all__ = ["simulate", "with_peaks"]
+__all__ = ["Run", "simulate", "with_peaks"]
 
 
 def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = True) -> Timeline:
@@ -36,9 +58,182 @@ def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = Tru
 
 def with_peaks(timeline: Timeline, program: Program, cluster: Cluster, costs: Costs) -> Timeline:
     """The timeline of a program, with the peak bytes of every device."""
-    transients = costs.transients(cluster.devices)
-    scratch = costs.step_scratch(cluster.devices)
-    profiles = memory_profile(program, costs.alpha, transients, costs.offload, scratch)
+    profiles = costed_profiles(program, cluster, costs)
     alive = {device: each.peak_bytes for device, each in profiles.items()}
     hosts = {device: each.host_bytes for device, each in profiles.items()} if costs.offload else {}
     return replace(timeline, peak_bytes=alive, host_bytes=hosts)
+
+
+class Run:
+    """One simulated iteration of a program.
+
+    Args:
+        slowed: as if something slowed computations, though nothing may; None: as the costs say.
+
+    Raises:
+        ConfigError: the cluster lacks a link.
+        DeadlockError: the program cannot complete.
+        NetSplitError: an operator without a measured cost.
+    """
+
+    def __init__(self, program: Program, cluster: Cluster, costs: Costs, slowed: bool | None = None) -> None:
+        self.program = program
+        self.messages = _Messages(program, cluster)
+        of = {device.name: device for device in cluster.devices}
+        devices = [of[name] for name in program.devices]
+        own = DeviceSeconds.of(devices, cluster.nics, costs)
+        if slowed is not None:
+            own = own._replace(slowed=slowed)
+        tasks = ProgramTasks(program, cluster, costs)
+        self.tasks: list[Task] = []  # of all devices
+        work = self._work(tasks)
+        self.notes = Notes.of(len(self.tasks) + len(work.tag) + len(work.waits))
+        clock, at, arrived, self.noted = carry_out_noted(work, own, self.notes)
+        self.clock, self.arrived = clock.tolist(), arrived.tolist()
+        if at.tolist() != work.first[1:].tolist() or min(self.arrived, default=0.0) < 0:
+            _stand_still(program)
+
+    @property
+    def iteration_s(self) -> float:
+        return max((*self.clock, *self.arrived), default=0.0)
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """By time. Every device waits for the last of its sends, as the executor does."""
+        events = [*self._noted(), *self._last_waits()]
+        return tuple(sorted(events, key=lambda event: (event.start_s, event.end_s, event.device)))
+
+    def _work(self, tasks: ProgramTasks) -> ProgramArrays:
+        messages, arrival = self.messages, self.messages.arrival
+        first, overhead_s, meets = [0], list[float](), list[int]()
+        waits, wait_from = list[int](), [0]
+        for name in self.program.devices:
+            for task in tasks.of[name]:
+                numbers = [-1] if task.message is None else messages.of[task.message.tag]
+                for n in numbers:  # the chunks of a transfer one after another, all at once
+                    self.tasks.append(task)
+                    meets.append(n)
+                    overhead_s.append(task.overhead_s if n == numbers[0] else 0.0)
+                    for key in task.keys:
+                        if key not in arrival:
+                            _stand_still(self.program)
+                        waits.append(arrival[key])
+                    wait_from.append(len(waits))
+            first.append(len(meets))
+        handed, missing = messages.handed(tasks.handed_on)
+        source, target, moving_s, moved, ends = np.array(messages.rows, float).reshape(-1, 5).T.copy()
+        return ProgramArrays(
+            _ints(first), np.array(overhead_s, float), np.array([task.seconds for task in self.tasks], float),
+            _ints(meets), _ints(waits), _ints(wait_from[:-1]), _ints(wait_from[1:]), np.arange(len(source)),
+            _ints(ends) + _ints(missing), packed_rows(handed) if any(handed) else _ints(()), _ints(source),
+            _ints(target), moving_s, moved, packed_rows(messages.groups), packed_rows(messages.rings),
+        )  # fmt: skip
+
+    def _noted(self) -> Iterator[Event]:
+        names, own = self.program.devices, self.messages
+        for kind, d, n, start_s, end_s in zip(
+            *(each[: self.noted].tolist() for each in self.notes), strict=True
+        ):
+            if kind == COMPUTES:
+                task = self.tasks[n]
+                assert task.kind is not None
+                yield Event(names[d], task.kind, task.name, task.microbatch, start_s, end_s)
+                continue
+            message, received, nbytes = own.each[n]
+            if kind == WAITS:
+                yield _wait(names[d], received, start_s, end_s)
+            elif isinstance(message, Collective):
+                for name in message.devices:
+                    yield Event(name, "reduce", str(message), -1, start_s, end_s, nbytes=nbytes)
+            else:
+                what = f"{GRADIENT_OF}{message.source}" if message.gradient else message.source
+                yield Event(names[d], "send", what, message.microbatch, start_s, end_s, message.peer, nbytes)
+
+    def _last_waits(self) -> Iterator[Event]:
+        for d, name in enumerate(self.program.devices):
+            clock = self.clock[d]
+            own = [ins for ins in self.program.instructions[name] if isinstance(ins, Send | Collective)]
+            for message in sorted(own, key=lambda ins: isinstance(ins, Collective)):
+                end = self.arrived[self.messages.of[message.tag][-1]]
+                if end > clock:
+                    yield _wait(name, message, clock, end)
+                    clock = end
+
+
+class _Messages:
+    """The messages of a program, by tag: rows of `ProgramArrays`, each chunk of a transfer one of its own."""
+
+    def __init__(self, program: Program, cluster: Cluster) -> None:
+        self.rank = {name: d for d, name in enumerate(program.devices)}
+        self.of: dict[int, list[int]] = {}  # tag -> numbers
+        self.arrival: dict[Key, int] = {}
+        self.each: list[tuple[Send | Collective, Message, int]] = []  # what its receiver has of it; its bytes
+        self.rows: list[tuple[float, ...]] = []  # `ProgramArrays.source` to `nbytes`, and how many meet
+        self.groups: list[list[int]] = []
+        self.rings: list[list[int]] = []
+        sent: dict[int, Send | Collective] = {}
+        received: dict[int, Recv] = {}
+        for each in program.instructions.values():
+            for ins in each:
+                if isinstance(ins, Recv):
+                    received[ins.tag] = ins
+                elif isinstance(ins, Send | Collective):
+                    sent[ins.tag] = ins
+        for tag in sorted(sent):
+            message = sent[tag]
+            if isinstance(message, Collective):
+                self._add_sum(message, program, cluster)
+            elif tag in received:
+                self._add_transfer(message, received[tag], program, cluster)
+            else:
+                _stand_still(program)
+        if not received.keys() <= sent.keys():
+            _stand_still(program)
+
+    def _add_transfer(self, send: Send, recv: Recv, program: Program, cluster: Cluster) -> None:
+        link = recv.peer, send.peer
+        if link not in cluster.links:
+            raise ConfigError(missing_link(*link))
+        first, p, q = len(self.each), self.rank[recv.peer], self.rank[send.peer]
+        for nbytes in program.sizes(send):
+            self.each.append((send, recv, nbytes))
+            self.rows.append((p, q, cluster.links[link].seconds(nbytes), nbytes, 2))
+        self.of[send.tag] = list(range(first, len(self.each)))
+        self.arrival[recv.variable, recv.microbatch, recv.gradient] = len(self.each) - 1  # in their order
+
+    def _add_sum(self, reduce: Collective, program: Program, cluster: Cluster) -> None:
+        self.of[reduce.tag] = [len(self.each)]
+        self.arrival.update({(reduce.tag, name): len(self.each) for name in reduce.devices})
+        nbytes, ring = reduce_bytes(program, reduce), cluster.ring(reduce.devices)
+        moved = times_round(reduce) * (len(ring) - 1) / len(ring) * nbytes if ring else 0.0
+        seconds = reduce_seconds(program, cluster, reduce)
+        self.each.append((reduce, reduce, nbytes))
+        self.rows.append((-1 - len(self.groups), -1, seconds, moved, len(reduce.devices)))
+        self.groups.append([self.rank[name] for name in reduce.devices])
+        self.rings.append([self.rank[p] * len(self.rank) + self.rank[q] for p, q in ring])
+
+    def handed(self, handed_on: Mapping[int, Sequence[Key]]) -> tuple[list[list[int]], list[int]]:
+        """Of each message those that hand it on, a chunk by the same chunk; how many each hands on."""
+        handed: list[list[int]] = [[] for _ in self.each]
+        missing = [0] * len(handed)
+        for tag, keys in handed_on.items():
+            for chunk, n in enumerate(self.of[tag]):
+                missing[n] = len(keys)
+                for last in map(self.arrival.__getitem__, keys):
+                    handed[last + 1 - len(self.of[tag]) + chunk].append(n)
+        return handed, missing
+
+
+def _wait(device: str, message: Message, start_s: float, end_s: float) -> Event:
+    if isinstance(message, Collective):
+        return Event(device, "wait", str(message), -1, start_s, end_s, ", ".join(message.devices))
+    return Event(device, "wait", message.what, message.microbatch, start_s, end_s, message.peer)
+
+
+def _stand_still(program: Program) -> NoReturn:
+    check_progress(program)
+    raise AssertionError("the simulator stands still in a program that was proved to complete")
+
+
+def _ints(values: Sequence[float] | Floats) -> Ints:
+    return np.array(values, np.int64)

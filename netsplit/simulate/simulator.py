@@ -22,7 +22,7 @@ from netsplit.rewrite.records import Rewrite, reads_copies
 from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.seconds import rewritten_costs
 from netsplit.simulate.exchanges import exchanges_to_try
-from netsplit.simulate.memory import predicted_peak_bytes
+from netsplit.simulate.memory import costed_profiles
 from netsplit.simulate.simulate import simulate, with_peaks
 from netsplit.simulate.timeline import Timeline
 
@@ -177,15 +177,13 @@ class Simulator:
         return program if own.tail is None else with_tail(program, own.graph, own.tail)
 
     def peak_bytes(self, program: Program) -> dict[str, int]:
-        """Of every device; as `predicted_peak_bytes`, with these costs, and the last micro-batch as it is."""
-        costs = self.costs
+        """Predicted peak of every device, with the last micro-batch as it is."""
         if self.tail is not None and program.tail is None:
             own = self.rewritten(program.graph.rewrites)
             assert own.tail is not None
             program = with_tail(program, own.graph, own.tail)
-        transients = costs.transients(self.cluster.devices)
-        scratch = costs.step_scratch(self.cluster.devices)
-        return predicted_peak_bytes(program, costs.alpha, transients, costs.offload, scratch)
+        profiles = costed_profiles(program, self.cluster, self.costs)
+        return {device: profile.peak_bytes for device, profile in profiles.items()}
 
     def whole_microbatches(self, placement: Placement) -> Program:
         """The program as if the last micro-batch were as large as the others; raises as `program`.

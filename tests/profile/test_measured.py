@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
+from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds, PartCosts, TurnSeconds
 from netsplit.profile.measure.messages import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 
-NODES = ("mul",)
 COSTS = DeviceCosts(
     {"mul": NodeSeconds(1e-6, 2e-6, 5e-7)}, 1e-9, 3e-5, 1e-4, 1.1, 2e-10, 1e-4, {"mul": NodeBytes(64, 128)}
 )
@@ -29,49 +28,28 @@ def changed(data: dict[str, Any], **costs: object) -> str:
 @pytest.mark.parametrize("message_s", [1e-4, 0.0, None])
 def test_what_is_put_is_what_is_got(tmp_path: Path, message_s: float | None) -> None:
     cache = ProfileCache(tmp_path / "new" / "folder")
-    assert cache.get("a", NODES) is None
+    assert cache.get("a", Measured) is None
     measured = replace(MEASURED, costs=replace(COSTS, message_s=message_s))
-    cache.put("a", measured)
-    kept = cache.get("a", NODES)
-    assert kept is not None
-    assert kept[0] == measured
-    assert 0 <= kept[1] < 60
-    assert cache.get("b", NODES) is None
-    assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["a.json"]
-
-
-def test_sizes_are_kept_beside_the_profile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = ProfileCache(tmp_path)
-    assert cache.sizes("a") == TurnSeconds()
-    turns = TurnSeconds({4: 0.5, 16: 1.25}, {4: 1.5})
-    cache.add_sizes("a", turns)
-    cache.put("a", MEASURED)
-    assert cache.sizes("a") == turns
-    assert cache.get("a", NODES) is not None
-    assert cache.sizes("b") == TurnSeconds()
-    assert ProfileCache(tmp_path, refresh=True).sizes("a") == TurnSeconds()
-    assert not caplog.records
-    wrongs = ([[4, 0.0, 1.0]], [[4, float("nan"), None]], [["x", 1.0, None]], [[4, 1.0, 0.9]], [[4, 1.0]])
-    for wrong in wrongs:
-        cache.add_sizes("a", turns)
-        path = tmp_path / "sizes-a.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"sizes": wrong}))
-        assert cache.sizes("a") == TurnSeconds()
-    assert len(caplog.records) == len(wrongs)
+    turns, parts = TurnSeconds({4: 0.5, 16: 1.25}, {4: 1.5}), {"[1]": PartCosts(NodeSeconds(1.0, 2.0))}
+    for digest, value in (("a", measured), ("sizes-a", turns), ("parts-a", parts)):
+        cache.put(digest, value)
+    assert cache.get("a", Measured) == measured
+    assert cache.get("sizes-a", TurnSeconds) == turns
+    assert cache.get("parts-a", dict[str, PartCosts]) == parts
+    assert cache.get("b", Measured) is None
+    assert ProfileCache(cache.folder, refresh=True).get("a", Measured) is None
 
 
 @pytest.mark.parametrize(
     "change",
     [
         lambda data: "{",
-        lambda data: json.dumps(data | {"digest": "b"}),
-        lambda data: changed(data, contention=0.5),
-        lambda data: changed(data, nodes={"mul": [1.0, -1.0, 0.0]}),
-        lambda data: changed(data, nodes=data["costs"]["nodes"] | {"add": [1.0, 1.0, 0.0]}),
+        lambda data: json.dumps(data | {"costs": {}}),
+        lambda data: changed(data, nodes={"mul": [1.0, None, 0.0]}),
         lambda data: changed(data, transients={"mul": [1, 2, 3]}),
     ],
 )
-def test_a_foreign_or_broken_file_is_ignored_with_a_warning(
+def test_a_broken_file_is_ignored_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: object
 ) -> None:
     cache = ProfileCache(tmp_path)
@@ -79,7 +57,7 @@ def test_a_foreign_or_broken_file_is_ignored_with_a_warning(
     path = tmp_path / "a.json"
     path.write_text(change(json.loads(path.read_text())))  # type: ignore[operator]
     with caplog.at_level(logging.WARNING):
-        assert cache.get("a", NODES) is None
+        assert cache.get("a", Measured) is None
     assert "a.json" in caplog.text
     assert len(caplog.records) == 1
 

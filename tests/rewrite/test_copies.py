@@ -30,7 +30,7 @@ from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from netsplit.simulate.memory import predicted_peak_bytes
+from netsplit.simulate.memory import memory_profile
 from netsplit.simulate.tasks import reduce_bytes, reduce_seconds
 from tests.builders import cpus
 from tests.cover import covering
@@ -274,7 +274,8 @@ def test_bytes_of_copies_are_predicted(offload: str | None) -> None:
     graph = applied(graph, replicate(graph, 2))
     program = compiled(graph, by_number(graph), 2, SingleBatch())
     kept = Offload() if offload is None else Offload.of(offload)
-    peaks = predicted_peak_bytes(program, 3, {}, kept)
+    profiles = memory_profile(program, 3, offload=kept)
+    peaks = {device: each.peak_bytes for device, each in profiles.items()}
     runtime = LocalRuntime(program, cpus(2), initial_values(model, graph), MOMENTUM, offload=kept)
     runtime.train_batch((x,), y)
     assert metered_iteration(runtime, (x,), y) == pytest.approx(peaks, rel=0.05)

@@ -29,7 +29,7 @@ from netsplit.program.schedules import (
     VMin,
 )  # fmt: skip
 from netsplit.simulate import Timeline, simulate
-from netsplit.simulate.run import Run
+from netsplit.simulate.simulate import Run
 from netsplit.simulate.timeline import Event
 from tests.builders import compile_placed, graph_fed
 from tests.nets import placements

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from netsplit.program.schedules import SCHEDULES
 from netsplit.simulate import memory
-from netsplit.simulate.lifetimes.segment_memory import SegmentMemory
+from netsplit.simulate.lifetimes.segment import SegmentMemory
 from netsplit.simulate.memory import predicted_peak_bytes
 from tests.examples import tried
 from tests.nets import CASES, placements

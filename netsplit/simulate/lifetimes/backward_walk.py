@@ -6,21 +6,28 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from netsplit.graph.ir import Node
-from netsplit.simulate.lifetimes.gradient_strides import (
-    NO_GRADIENT,
-    PART_OF_GRADIENT,
-    SHAPED_AS,
-    Strides,
-    gives_gradient_on,
-    lies_in,
-    packed_strides,
-    strides_of_new,
-    strides_through,
-)
-from netsplit.simulate.lifetimes.segment_storages import SegmentStorages, operand_of_weight
+from netsplit.graph.ir import Node, Variable
+from netsplit.simulate.lifetimes.segment import SegmentMemory, operand_of_weight, written_bases
 
-__all__ = ["BackwardWalk", "PutOff", "Walk"]
+__all__ = ["BackwardWalk", "PutOff", "Walk", "backward_walk", "weights_walk"]
+
+_SAME_GRADIENT = frozenset(
+    {"add", "add_", "alias", "clone", "contiguous", "detach", "expand", "expand_as", "flatten", "movedim"}
+    | {"permute", "reshape", "reshape_as", "squeeze", "swapaxes", "t", "transpose", "unflatten", "unsqueeze"}
+    | {"T", "mT", "numpy_T", "view", "view_as"}
+)
+"""Operators whose backward hands on the output's gradient itself, where the sizes are equal."""
+_SAME_FOR_FIRST = frozenset({"addcdiv", "addcmul", "index_add", "scatter_add", "sub", "sub_"})
+"""Those that do so to their first operand alone; `copy_` to all but that."""
+_PART_OF_GRADIENT = frozenset({"cat", "concat", "concatenate", "stack"})
+"""Operators whose backward hands on views of the output's gradient."""
+_SHAPED_AS = frozenset({"expand_as", "reshape_as", "view_as"})
+"""Operators that read of all but their first operand what it is like."""
+_NO_GRADIENT = frozenset({"empty_like", "full_like", "new_zeros", "new_ones", "ones_like", "zeros_like"})
+"""Operators that read of a tensor what it is like."""
+_TURNED = frozenset({"T", "mT", "movedim", "numpy_T", "permute", "swapaxes", "t", "transpose"})
+_IN_OTHER_SIZES = frozenset({"flatten", "reshape", "reshape_as", "unflatten", "view", "view_as"})
+"""Operators whose backward copies a gradient that was turned."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,8 @@ class Walk:
     peak: tuple[int, int]  # of activations, of parameters' gradients
     parameters: frozenset[str]  # that have a gradient now and had none
     leaves: tuple[str, ...] = ()  # inputs that got a gradient
-    deferred_bytes: int = 0  # of the segment's own that stay for its weight part
+    put_off: tuple[PutOff, ...] = ()  # for the weight part
+    deferred_bytes: int = 0  # of the segment's own that stay for it
     deferred_roots: tuple[str, ...] = ()  # storages of its inputs and outputs that stay for it
 
 
@@ -58,12 +66,17 @@ class BackwardWalk:
 
     A gradient that an operator hands on unchanged is one storage with more holders. A second gradient
     of a variable is added in place where nobody else sees the first, else into a new storage; an input
-    of the segment gets a copy of its own where its gradient is shared (as AccumulateGrad does). A
-    parameter with several users gets its gradient from the last of them; until then it is kept apart.
-    Nodes in `deferred` leave their weights' gradients, and what they need for them, to the weight part.
+    of the segment gets a copy of its own where its gradient is shared (as AccumulateGrad does), or lies in
+    another order of dimensions. A parameter with several users gets its gradient from the last of them; until
+    then it is kept apart.
+
+    Args:
+        seeds: outputs that a gradient comes to.
+        fresh: parameters that have no gradient yet.
+        deferred: nodes that leave their weights' gradients, and what they need for them, to the weight part.
     """
 
-    shape: SegmentStorages
+    shape: SegmentMemory
     seeds: frozenset[str]
     fresh: frozenset[str]
     deferred: frozenset[str] = frozenset()
@@ -72,6 +85,7 @@ class BackwardWalk:
     passing: int = 0  # of these, bytes that go once the operator's gradients are handed on
     peak: tuple[int, int] = (0, 0)
     held: dict[str, tuple[_Gradient, bool]] = field(default_factory=dict)  # variable -> in what, all of it?
+    turned: set[str] = field(default_factory=set)  # variables whose gradients lie in another order
     apart: set[str] = field(default_factory=set)  # parameters
     leaves: list[str] = field(default_factory=list)
     put_off: list[PutOff] = field(default_factory=list)
@@ -79,57 +93,53 @@ class BackwardWalk:
     again: Counter[str] = field(default_factory=Counter)
     """What checkpoints of the model's own have made again -> those that save it and have not gone back."""
     made_again: set[str] = field(default_factory=set)  # such checkpoints, by what goes back last of them
-    read_written: set[str] = field(
-        default_factory=set
-    )  # views that are read after a write into a part of them
-    strides: dict[str, Strides] = field(default_factory=dict)  # of gradients
 
     def run(self) -> Walk:
-        shape = self.shape
+        shape, written = self.shape, written_bases(self.shape.graph)
         for k in self.seeds:
-            self.held[k] = (_Gradient(shape.graph.variables[k].nbytes, holders=2), True)
-            self.strides[k] = shape.graph.variables[k].strides
+            self.held[k] = (_Gradient(self._nbytes(k), holders=2), True)
+            if _is_turned(shape.graph.variables[k]):
+                self.turned.add(k)
         nodes = self._reached()
         self.savers = Counter(root for roots in shape.saving.values() for root in roots & shape.kept)
         self.first_reader = {k: node.name for node in nodes for k in self._wanted(node)}
         self.users = Counter(k for node in nodes for k in self._own(node))
-        ready = self.fresh & self.users.keys()
-        for node in nodes:
-            arrived = [self.held.pop(k) for k in node.outputs if k in self.held]
-            base = shape.written_base(node)
-            if base is not None:
-                self._written(node, base, arrived)
-                continue
-            self._node(node, arrived)
+        reached = {node.name for node in nodes}
+        for node in reversed(shape.nodes):
+            if (base := written.get(node.name)) is not None:
+                self._see_write(node, base)
+            if node.name in reached:
+                self._node(node)
         roots = {root for each in self.put_off for root in each.roots}
         gradients = {id(each.gradient): each.gradient.nbytes for each in self.put_off}
         return Walk(
             self.peak,
-            ready,
+            self.fresh & self.users.keys(),
             tuple(self.leaves),
+            tuple(self.put_off),
             sum(gradients.values()) + sum(shape.own[root] for root in roots & shape.kept),
             tuple(sorted(roots - shape.kept)),
         )
+
+    def _nbytes(self, k: str) -> int:
+        return self.shape.graph.variables[k].nbytes
 
     def _reached(self) -> list[Node]:
         """The nodes that a gradient gets to, last first."""
         requires_backward = set(self.seeds)
         nodes = []
         for node in reversed(self.shape.nodes):
-            written = self.shape.written_base(node)
-            if not requires_backward.isdisjoint((*node.outputs, *filter(None, [written]))):
+            if not requires_backward.isdisjoint(node.outputs):
                 nodes.append(node)
                 requires_backward.update(self._wanted(node))
         return nodes
 
     def _wanted(self, node: Node) -> list[str]:
         """What the node makes a gradient of; not of the view of a weight whose gradient it puts off."""
-        base = self.shape.written_base(node)
-        written = node.inputs[0] if base is not None else None
-        if node.kind in NO_GRADIENT:
+        if node.kind in _NO_GRADIENT:
             return []
-        read = node.inputs[:1] if node.kind in SHAPED_AS else node.inputs
-        wanted = [base if base is not None and k == written else k for k in read if k in self.shape.carrying]
+        read = node.inputs[:1] if node.kind in _SHAPED_AS else node.inputs
+        wanted = [k for k in read if k in self.shape.carrying]
         if node.name in self.deferred:
             weight = operand_of_weight(self.shape.graph, node, self.shape.segment.nodes)
             wanted = [k for k in wanted if weight != {"var": k}]
@@ -140,73 +150,39 @@ class BackwardWalk:
         later = self.shape.deferred[node.name] if node.name in self.deferred else ()
         return [k for k in node.initializers if k not in later]
 
-    def _node(self, node: Node, arrived: list[tuple[_Gradient, bool]]) -> None:
-        wanted = self._wanted(node)
-        self._fetch(node)
+    def _node(self, node: Node) -> None:
+        shape, wanted = self.shape, self._wanted(node)
+        arrived = [self.held.pop(k) for k in node.outputs if k in self.held]
+        self._make_again(node)
+        if shape.offloaded:
+            self._bring(node.name)
+            self.now += shape.extra[node.name]
         made = {k: self._made(node, k, arrived) for k in wanted}
         self._train(node)
         if node.name in self.deferred:
-            arrived[0][0].holders += 1
+            gradient = arrived[0][0]
+            gradient.holders += 1
             self.put_off.append(
-                PutOff(node.name, self.shape.deferred[node.name], self.shape.saving[node.name], arrived[0][0])
+                PutOff(node.name, shape.deferred[node.name], shape.saving[node.name], gradient)
             )
         for gradient, _ in arrived:
             self._drop(gradient)
         self._drop_saved(node)
         for k in wanted:
             self._add(k, *made[k])
-        self.read_written.update(self.shape.bases.intersection(wanted))
-        self._leave(node, wanted)
-
-    def _written(self, node: Node, base: str, arrived: list[tuple[_Gradient, bool]]) -> None:
-        """A write into a view (CopySlices): the gradient of all the memory is copied, and that of the part
-        that was written once more, for the operator's backward to be written over.
-
-        What is read later through the view comes to the whole memory first, in zeros; so does what is read
-        of the whole where that is itself a view.
-        """
-        nbytes = self.shape.graph.variables[base].nbytes
-        if base in self.held and base in self.read_written:
-            arrived = [*arrived, self.held.pop(base)]
-        if arrived:
-            spread = self._new(nbytes)
-            self._see()
-            for gradient, _ in arrived:
-                self._drop(gradient)
-            self._add(base, spread, True)
-        self.read_written.discard(base)
-        come, _ = self.held.pop(base)
-        self._fetch(node)
-        whole, part = self._new(nbytes), self._new(self.shape.graph.variables[node.inputs[0]].nbytes)
-        others = {k: self._made(node, k, [(part, True)]) for k in self._wanted(node) if k != base}
-        before = self.shape.wants_what_was_before(node, base)
-        own = [self._made(node, node.inputs[0], [(part, True)])[0]] if before else []
-        self._train(node)
-        for gradient in (come, part, *own):
-            self._drop(gradient)
-        self._drop_saved(node)
-        if before:
-            self._add(base, whole, True)
-        else:
-            self._drop(whole)
-        for k, made in others.items():
-            self._add(k, *made)
-        self._leave(node, [base, *others] if before else [*others])
-
-    def _leave(self, node: Node, wanted: Sequence[str]) -> None:
-        """After all sums: what no other shares any more need not be copied."""
-        for k in wanted:
-            if k in self.shape.segment.inputs and self.first_reader[k] == node.name:
+        for k in wanted:  # after all sums: what no other shares any more need not be copied
+            if k in shape.segment.inputs and self.first_reader[k] == node.name:
                 self._keep(k, *self.held.pop(k))
         self.gradients -= self.passing
         self.passing = 0
 
-    def _fetch(self, node: Node) -> None:
-        """What the node saved: made again, or from the host."""
-        self._make_again(node)
-        if self.shape.offloaded:
-            self._bring(node.name)
-            self.now += self.shape.extra[node.name]
+    def _see_write(self, node: Node, base: str) -> None:
+        """A write into a view of `base` (CopySlices): the gradient of all that memory is copied, where it is
+        shared twice, that of the part that was written, too, and a new one made of it."""
+        come = [self.held[k][0].holders for k in (base, *node.outputs) if k in self.held]
+        if come:
+            copies = 2 if sum(come) > 1 else 1
+            self._see(copies * self._nbytes(base) + 2 * self._nbytes(node.inputs[0]))
 
     def _bring(self, node: str) -> None:
         """From the host, with all that it is in, once."""
@@ -247,27 +223,24 @@ class BackwardWalk:
         self._see(self.shape.transient(node.name).backward)
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:
-        variables = self.shape.graph.variables
-        read, made = variables[k], variables[node.outputs[0]]
+        """The gradient of what the node read: what arrived, a view of that, or a new one."""
+        read, made = self.shape.graph.variables[k], self.shape.graph.variables[node.outputs[0]]
         gradient, whole = arrived[0]
-        part, come = node.kind in PART_OF_GRADIENT, self._strides(node.outputs[0])
-        if part or (gives_gradient_on(node, k) and read.nbytes == made.nbytes):
-            strides, copied = strides_through(node, come, made.shape, read.shape)
-            self._lies(k, strides)
-            if copied:
-                return self._new(read.nbytes), True
-            gradient.holders += 1
-            return gradient, whole and not part
-        self._lies(k, strides_of_new(node, come, made, read))
-        return self._new(read.nbytes), True
-
-    def _strides(self, k: str) -> Strides:
-        return self.strides.get(k) or packed_strides(self.shape.graph.variables[k].shape)
-
-    def _lies(self, k: str, strides: Strides) -> None:
-        """A sum lies in the order of its first term."""
-        if k not in self.held:
-            self.strides[k] = strides
+        turned, part = made.name in self.turned, node.kind in _PART_OF_GRADIENT
+        same = part or (_hands_on(node, k) and read.nbytes == made.nbytes)
+        copied = turned and node.kind in _IN_OTHER_SIZES
+        if same:
+            turned = not copied and turned != (node.kind in _TURNED)
+        elif "conv" in node.kind or "max_pool" in node.kind:
+            turned = _is_turned(read)
+        else:
+            turned = turned and made.shape == read.shape
+        if k not in self.held:  # else a sum, which lies as its first term does
+            (self.turned.add if turned else self.turned.discard)(k)
+        if copied or not same:
+            return self._new(read.nbytes), True
+        gradient.holders += 1
+        return gradient, whole and not part
 
     def _add(self, k: str, gradient: _Gradient, whole: bool) -> None:
         if k not in self.held:
@@ -275,7 +248,7 @@ class BackwardWalk:
             return
         before, all_of_it = self.held[k]
         if before.holders > 1 or not all_of_it:
-            self.held[k] = (self._new(self.shape.graph.variables[k].nbytes), True)
+            self.held[k] = (self._new(self._nbytes(k)), True)
             self._see()
             self._drop(before)
         self._drop(gradient)
@@ -283,8 +256,7 @@ class BackwardWalk:
     def _keep(self, k: str, gradient: _Gradient, whole: bool) -> None:
         """What an input of the segment gets: a copy where others have it, too, or it lies otherwise."""
         variable = self.shape.graph.variables[k]
-        in_order = lies_in(variable.shape, self._strides(k), variable.strides)
-        if gradient.holders > 1 or not whole or not in_order:
+        if gradient.holders > 1 or not whole or (k in self.turned) != _is_turned(variable):
             self._new(variable.nbytes)
             self._see()
             self._drop(gradient)
@@ -292,22 +264,17 @@ class BackwardWalk:
 
     def _drop_saved(self, node: Node) -> None:
         self.now -= self.shape.extra[node.name]
-        self._drop_made_again(node)
-        if node.name in self.deferred:
-            return
-        for root in self.shape.saving[node.name] & self.shape.kept:
-            self.savers[root] -= 1
-            if not self.savers[root]:
-                self.now -= self.shape.own[root]
-
-    def _drop_made_again(self, node: Node) -> None:
         run = self.shape.own_checkpoint.get(node.name)
-        if run is None or node.name not in run.saving:
-            return
-        self.now -= run.extra[node.name]
-        for root in run.saving[node.name]:
-            self.again[root] -= 1
-            if not self.again[root]:
+        if run is not None and node.name in run.saving:
+            self.now -= run.extra.get(node.name, 0)
+            self._let_go(run.saving[node.name], self.again)
+        if node.name not in self.deferred:
+            self._let_go(self.shape.saving[node.name] & self.shape.kept, self.savers)
+
+    def _let_go(self, roots: frozenset[str], savers: Counter[str]) -> None:
+        for root in roots:
+            savers[root] -= 1
+            if not savers[root]:
                 self.now -= self.shape.own[root]
 
     def _new(self, nbytes: int) -> _Gradient:
@@ -321,3 +288,59 @@ class BackwardWalk:
 
     def _see(self, transient: int = 0) -> None:
         self.peak = max(self.peak, (self.now + transient, self.gradients), key=sum)
+
+
+def backward_walk(
+    shape: SegmentMemory, seeds: frozenset[str], fresh: frozenset[str], split: bool = False
+) -> Walk:
+    """Backward of a segment, made once; with `split` the input part alone."""
+    key = (seeds, fresh, split)
+    if key not in shape.walks:
+        shape.walks[key] = BackwardWalk(shape, seeds, fresh, frozenset(shape.deferred if split else ())).run()
+    walk: Walk = shape.walks[key]
+    return walk
+
+
+def weights_walk(shape: SegmentMemory, queue: Sequence[PutOff], fresh: frozenset[str]) -> Walk:
+    """The weight part of a backward that put these off; `peak` is beside all that was put off."""
+    initializers = shape.graph.initializers
+    savers = Counter(root for each in queue for root in each.roots & shape.kept)
+    users = Counter(k for each in queue for k in each.parameters)
+    waiting = Counter(id(each.gradient) for each in queue)
+    ready = fresh & users.keys()
+    apart: set[str] = set()
+    now = gradients = 0
+    peak = (0, 0)
+    for each in queue:
+        sizes = {k: initializers[k].nbytes for k in each.parameters}
+        again = sum(nbytes for k, nbytes in sizes.items() if k in apart)  # a new sum, of two
+        gradients += sum(sizes.values()) + again
+        peak = max(peak, (now + shape.transient(each.node).backward, gradients), key=sum)
+        gradients -= 2 * again
+        for k, nbytes in sizes.items():
+            users[k] -= 1
+            apart.add(k)
+            if not users[k] and k not in fresh:  # added to what is there
+                gradients -= nbytes
+        for root in each.roots & shape.kept:
+            savers[root] -= 1
+            now -= 0 if savers[root] else shape.own[root]
+        waiting[id(each.gradient)] -= 1
+        now -= 0 if waiting[id(each.gradient)] else each.gradient.nbytes
+    return Walk(peak, ready)
+
+
+def _hands_on(node: Node, k: str) -> bool:
+    """Whether the gradient of k is that of the node's output itself, where they have one size."""
+    first = [i for i, each in enumerate(node.args) if each == {"var": k}] == [0]
+    return (
+        node.kind in _SAME_GRADIENT
+        or (node.kind in _SAME_FOR_FIRST and first)
+        or (node.kind == "copy_" and not first)
+    )
+
+
+def _is_turned(variable: Variable) -> bool:
+    """Whether its dimensions lie in another order in memory."""
+    strides = [step for n, step in zip(variable.shape, variable.strides, strict=True) if n > 1]
+    return strides != sorted(strides, reverse=True)

@@ -22,9 +22,9 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.simulate.lifetimes.backward_walk import Walk
-from netsplit.simulate.lifetimes.segment_memory import Key, OfSize, OfSizes, SegmentMemory
-from netsplit.simulate.lifetimes.storages import AliveBytes, MemoryProfile, Storages, Versions
+from netsplit.simulate.lifetimes.backward_walk import PutOff, Walk, backward_walk, weights_walk
+from netsplit.simulate.lifetimes.segment import OfSize, OfSizes, SegmentMemory
+from netsplit.simulate.lifetimes.storages import AliveBytes, Key, MemoryProfile, Storages, Versions
 from netsplit.simulate.lifetimes.variable_gradients import VariableGradients
 
 __all__ = ["DeviceMemory"]
@@ -90,8 +90,8 @@ class DeviceMemory:
             for ins in self.instructions
             if isinstance(ins, Send) and self.graph.variables[ins.source].nbytes > HELD_BYTES
         }
-        self.put_off: dict[tuple[int, int], tuple[frozenset[str], tuple[Key, ...]]] = {}
-        # segment and micro-batch of a weight part still to come -> seeds of its backward, what it holds
+        self.put_off: dict[tuple[int, int], tuple[tuple[PutOff, ...], tuple[Key, ...]]] = {}
+        # segment and micro-batch of a weight part still to come -> what it does, what it holds
         self.with_gradient: dict[int, set[str]] = {}  # step that takes them -> parameters
         self.sums: list[Key] = []
         self.reading, self.let_go_at = bundles_used(program, device)
@@ -113,20 +113,19 @@ class DeviceMemory:
                 self.storages.release(_whole(b))
             course.append((alive.most, alive.now))
             self._arrived(index)
-        peak, at = alive.peak, alive.peak.index
-        always = self.fixed_bytes
+        gradients, activations, transfers, versions, moments = alive.peak
         return MemoryProfile(
             device=self.device,
-            index=at,
-            instruction=str(self.instructions[at]) if at >= 0 else "",
-            gradient_bytes=peak.gradients,
-            activation_bytes=peak.activations,
-            transfer_bytes=peak.transfers,
-            version_bytes=peak.versions,
+            index=alive.peak_at,
+            instruction=str(self.instructions[alive.peak_at]) if alive.peak_at >= 0 else "",
+            gradient_bytes=gradients,
+            activation_bytes=activations,
+            transfer_bytes=transfers,
+            version_bytes=versions,
             parameter_bytes=self.parameter_bytes,
-            moment_bytes=self.moment_bytes + peak.moments,
+            moment_bytes=self.moment_bytes + moments,
             host_bytes=self.host_peak,
-            course=tuple((always + most, always + now) for most, now in course),
+            course=tuple((self.fixed_bytes + most, self.fixed_bytes + now) for most, now in course),
         )
 
     def _forward(self, ins: Forward) -> None:
@@ -138,7 +137,7 @@ class DeviceMemory:
             self._hold(k, i)
             self._use(k, i)
         if again:
-            self.storages.hold(shape.snapshot_key(i), shape.snapshot_bytes)
+            self.storages.hold(_own_key("written", shape, i), shape.snapshot_bytes)
         self.alive.see(shape.forward_peak_unsaved if again else shape.forward_peak)
         for k in shape.segment.inputs if again else shape.context:
             self._hold(k, i)
@@ -163,7 +162,7 @@ class DeviceMemory:
     def _keep(self, shape: SegmentMemory, i: int) -> None:
         """What autograd saved, here or on the host."""
         if not shape.offloaded:
-            self.storages.hold(shape.kept_key(i), shape.kept_bytes)
+            self.storages.hold(_own_key("kept", shape, i), shape.kept_bytes)
             return
         self.host_peak = max(self.host_peak, self.host_bytes + shape.leaving_bytes)
         self.host_bytes += shape.kept_bytes
@@ -190,15 +189,15 @@ class DeviceMemory:
             self._recompute(shape, i)
         seeds = self.gradients.seeds(shape, i)
         fresh = self._fresh(ins, shape)
-        walk = shape.backward(frozenset(seeds), fresh, ins.part == "input")
+        walk = backward_walk(shape, frozenset(seeds), fresh, ins.part == "input")
         self.alive.see(*walk.peak)
         self._trained(ins, walk.parameters)
         for k in walk.leaves:
             self.gradients.made(k, i)
         if ins.part == "input":
-            self._put_off(shape, i, frozenset(seeds), walk, again)
+            self._put_off(shape, i, walk, again)
         if not shape.offloaded:
-            self.storages.release(shape.kept_key(i))
+            self.storages.release(_own_key("kept", shape, i))
         self.gradients.backward_over(shape, i)
         for key in seeds.values():
             self.storages.release(key)
@@ -207,7 +206,7 @@ class DeviceMemory:
             if not again or k in shape.segment.inputs:
                 self._release(k, i)
         if again:
-            self.storages.release(shape.snapshot_key(i))
+            self.storages.release(_own_key("written", shape, i))
             for root in shape.made_again:
                 self.storages.release((root, i, _AGAIN))
         if ins.part == "whole":
@@ -216,27 +215,27 @@ class DeviceMemory:
     def _weights(self, ins: Backward, shape: SegmentMemory) -> None:
         """The weight part: gradients one by one, after each of which what it took is let go."""
         i = ins.microbatch
-        seeds, held = self.put_off.pop((ins.segment, i))
-        walk = shape.weights(seeds, self._fresh(ins, shape))
+        queue, held = self.put_off.pop((ins.segment, i))
+        walk = weights_walk(shape, queue, self._fresh(ins, shape))
         self.alive.see(*walk.peak)
         self._trained(ins, walk.parameters)
         for key in held:
             self.storages.release(key)
         self.versions.backward(ins)
 
-    def _put_off(self, shape: SegmentMemory, i: int, seeds: frozenset[str], walk: Walk, again: bool) -> None:
+    def _put_off(self, shape: SegmentMemory, i: int, walk: Walk, again: bool) -> None:
         """Hold what the weight part needs: the segment's own, and what it read of inputs and outputs; where
         the forward was made again, that is what it made then.
         """
-        self.storages.hold(shape.deferred_key(i), walk.deferred_bytes)
-        keys = [shape.deferred_key(i)]
+        self.storages.hold(_own_key("put off", shape, i), walk.deferred_bytes)
+        keys = [_own_key("put off", shape, i)]
         for root in set(walk.deferred_roots) - self.fed:
             if again and root in shape.made_again:
                 keys.append((root, i, _AGAIN))
             else:
                 keys.append((root, self.program.sent_with(root, self.device, i), 0))
             self.storages.hold(keys[-1], self.sizes.at(keys[-1][1]).own[root])
-        self.put_off[shape.segment.index, i] = seeds, tuple(keys)
+        self.put_off[shape.segment.index, i] = walk.put_off, tuple(keys)
 
     def _fresh(self, ins: Backward, shape: SegmentMemory) -> frozenset[str]:
         """Parameters whose gradient is new; of leaves of their own all are, and summed afterwards."""
@@ -393,6 +392,10 @@ class DeviceMemory:
                 and (ins.variable in self.program.lasting) == lasting
             ):
                 yield ins
+
+
+def _own_key(what: str, shape: SegmentMemory, i: int) -> Key:
+    return (f"{what} by segment {shape.segment.index}", i, 0)
 
 
 def _whole(b: int) -> Key:

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from netsplit.program.instructions import Backward, Forward, Instruction, Step
-from netsplit.simulate.lifetimes.segment_memory import Key, SegmentMemory
+from netsplit.simulate.lifetimes.segment import SegmentMemory
 from netsplit.tables import nbytes
 
-__all__ = ["AliveBytes", "MemoryProfile", "Storages", "Versions"]
+__all__ = ["AliveBytes", "Key", "MemoryProfile", "Storages", "Versions"]
+
+Key = tuple[str, int, int]  # variable, micro-batch, number (0 for its value, others for gradients)
 
 
 @dataclass(frozen=True)
@@ -94,40 +96,29 @@ class Storages:
         return bool(users or transfers)
 
 
-@dataclass(frozen=True)
-class _Peak:
-    index: int = -1
-    gradients: int = 0
-    activations: int = 0
-    transfers: int = 0
-    versions: int = 0
-    moments: int = 0  # that are back for a step
-
-    @property
-    def total(self) -> int:
-        return self.gradients + self.activations + self.transfers + self.versions + self.moments
-
-
 class AliveBytes:
     """The bytes alive beside those that always are, and the most of them."""
 
     def __init__(self, storages: Storages, versions: Versions, feed_bytes: int) -> None:
         self.storages, self.versions, self.feed_bytes = storages, versions, feed_bytes
         self.gradient_bytes = 0  # of parameters
-        self.at = -1  # the instruction
-        self.peak = _Peak()
+        self.at = self.peak_at = -1  # the instruction
+        self.peak = (0, 0, 0, 0, 0)  # gradients, activations, transfers, versions, moments back for a step
         self.most, self.now = 0, 0  # within this instruction, and last
 
     def see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
         """Note the bytes alive, with so many more inside the computation."""
-        gradients += self.gradient_bytes
-        activations += self.feed_bytes + self.storages.activation_bytes
-        transfers = self.storages.transfer_bytes
-        versions += self.versions.nbytes
-        self.now = gradients + activations + transfers + versions + moments
+        alive = (
+            gradients + self.gradient_bytes,
+            activations + self.feed_bytes + self.storages.activation_bytes,
+            self.storages.transfer_bytes,
+            versions + self.versions.nbytes,
+            moments,
+        )
+        self.now = sum(alive)
         self.most = max(self.most, self.now)
-        if self.now > self.peak.total:
-            self.peak = _Peak(self.at, gradients, activations, transfers, versions, moments)
+        if self.now > sum(self.peak):
+            self.peak, self.peak_at = alive, self.at
 
 
 @dataclass

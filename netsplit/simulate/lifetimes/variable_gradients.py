@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from netsplit.program.instructions import Backward, Program, Recv, Send
-from netsplit.simulate.lifetimes.segment_memory import Key, OfSizes, SegmentMemory
-from netsplit.simulate.lifetimes.storages import AliveBytes
+from netsplit.simulate.lifetimes.segment import OfSizes, SegmentMemory
+from netsplit.simulate.lifetimes.storages import AliveBytes, Key
 
 __all__ = ["VariableGradients"]
 
