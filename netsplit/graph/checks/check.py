@@ -24,7 +24,6 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.checks.attributes import attribute_values, changed_attribute
-from netsplit.graph.checks.check_parts import check_parts
 from netsplit.graph.checks.difference import difference, has_nan, largest
 from netsplit.graph.checks.plain import (
     TensorsAtOnce,
@@ -66,9 +65,7 @@ class _DoesNotRun(CaptureError):
 
 
 def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batch) -> float | None:
-    """Compare; the seconds it took. None: the model has no values here.
-
-    Without the memory for that it is done module by module, which is logged with what it leaves out.
+    """Compare; the seconds it took. None: the model has no values here, or there is no memory for it (said).
 
     Args:
         model, loss: as `graph` was captured from; left as they are.
@@ -83,30 +80,17 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
         return None
     activations = 2 * sum(v.nbytes for v in graph.variables.values())
     need = _COPIES * sum(t.nbytes for t in values.values()) + activations
-    room = _MOST_OF_MEMORY * psutil.virtual_memory().available
+    if need > _MOST_OF_MEMORY * psutil.virtual_memory().available:
+        log.warning(
+            "Training of %s is not compared with plain PyTorch: that needs %s.",
+            type(model).__name__, nbytes(need),
+        )  # fmt: skip
+        return None
     start = time.perf_counter()
     _refuse_hashes(type(model).__name__, graph)
     with threads_for(activations):
-        if need > room:
-            _in_parts(model, loss, batch, room - activations, need)
-        else:
-            _checked(model, loss, graph, batch, values)
+        _checked(model, loss, graph, batch, values)
     return time.perf_counter() - start
-
-
-def _in_parts(model: nn.Module, loss: Loss | None, batch: Batch, room: float, need: int) -> None:
-    def fits(module: nn.Module) -> bool:
-        return _COPIES * sum(t.nbytes for t in (*module.parameters(), *module.buffers())) <= room
-
-    def check(model: nn.Module, loss: Any, graph: Graph, batch: Batch) -> None:
-        _checked(model, loss, graph, batch, initial_values(model, graph))
-
-    count, missed = check_parts(model, loss, batch, fits, check)
-    log.warning(
-        "Checking %s as a whole needs %s: %d of its modules were checked one by one instead. Not checked: "
-        "the loss, the code between these modules, and %d parameter%s outside them.",
-        type(model).__name__, nbytes(need), count, missed, "s" * (missed != 1),
-    )  # fmt: skip
 
 
 def _checked(

@@ -249,6 +249,15 @@ def test_models_without_values_are_not_checked() -> None:
     assert check_capture(model, nn.MSELoss(), capture(model, nn.MSELoss(), batch), batch) is None
 
 
+def test_without_the_memory_for_it_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=100))
+    monkeypatch.setattr("netsplit.graph.checks.check.psutil", memory)
+    checked_capture(Counts(), nn.MSELoss(), batch_of())
+    assert "Training of Counts is not compared with plain PyTorch: that needs" in caplog.text
+
+
 def test_a_buffer_that_a_backward_needs_may_not_be_written_by_the_next_micro_batch() -> None:
     class Overwrites(Layered):
         def forward(self, x: Tensor) -> Tensor:
