@@ -9,7 +9,7 @@ though: the k-th of them gets the key of the graph's k-th drawing node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Self
 from unittest import mock
@@ -27,11 +27,11 @@ from netsplit.graph.random_draws import (
     DrawKey,
     generators_kept,
     in_logical_order,
+    marked,
     node_draws,
     operator_draws,
     seed_generators,
 )
-from netsplit.graph.recording.seeds import marked, no_seeds
 from netsplit.graph.recording.step import Inference, TrainingStep
 from netsplit.graph.recording.torch_calls import (
     checkpoints_replaced,
@@ -68,115 +68,153 @@ def draws(
 
 
 class PlainDraws:
-    """What `draws` enters: the keys of the graph's drawing nodes, taken one by one."""
+    """What `draws` enters: the keys of the graph's drawing nodes, taken in their order."""
 
     def __init__(self, graph: Graph, key: DrawKey) -> None:
         self.key = key
-        self.left = [node for node in graph if node_draws(node)]
-        self.left.reverse()
+        self.nodes = [node for node in graph if node_draws(node)]
+        self.drawn = 0  # of them
+        self.after: dict[int, int] = {}  # the generator's seed -> how many were drawn when it was set
         self.calls = graph.calls
         self.inside = 0  # calls that are one node
-        self.seed = 0  # of the generator, as long as the model does not set it
-        self.drawn: list[Node] = []
-        self.again: list[Node] | None = None  # what a recomputation is still to draw
         self.stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(generators_kept())
-            stack.enter_context(no_seeds())
+            self.after[marked()] = 0
+            self.state = torch.get_rng_state()
             if self._is_one_node:
                 self.take()
-                self.stack = stack.pop_all()
-                return self
-            self.seed = marked()
-            for patched in (_patched_functions, _patched_modules, _patched_checkpoints):
-                stack.enter_context(patched(self))
-            stack.enter_context(script_unoptimised())
-            stack.enter_context(enable_python_dispatcher())
-            stack.enter_context(_Seen(self))
+            elif self.nodes:
+                stack.enter_context(intercepted_functions(self._function_apply))
+                stack.enter_context(mock.patch.object(nn.Module, "__call__", self._module_call()))
+                stack.enter_context(checkpoints_replaced(self._checkpoint))
+                stack.enter_context(script_unoptimised())
+                stack.enter_context(self._seen())
             self.stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        has_drawn = not torch.equal(self.state, torch.get_rng_state())
         self.stack.__exit__(kind, *rest)
-        if kind is None and any(not node.op.startswith(CALL) for node in self.left):
-            node = next(node for node in reversed(self.left) if not node.op.startswith(CALL))
+        if kind is not None:
+            return
+        left = [node for node in self.nodes[self.drawn :] if not node.op.startswith(CALL)]
+        if left:
             raise NetSplitError(
-                f"the plain model did not draw for {_named(node)} of its graph: run all of one micro-batch, "
-                "model and loss, within draws(…), in the mode in which it was captured."
+                f"the plain model did not draw for {_named(left[0])} of its graph: run all of one "
+                "micro-batch, model and loss, within draws(…), in the mode in which it was captured."
+            )
+        if has_drawn and not self.nodes:
+            raise NetSplitError(
+                "the plain model draws, or sets torch's generator, where its graph draws nothing: run the "
+                "model that was captured, in the same mode."
             )
 
-    def expects(self, fits: Callable[[Any], bool]) -> bool:
-        """Whether the next drawing node is a call of Python that `fits`."""
-        if self.inside or not self.left or not self.left[-1].op.startswith(CALL) or _in_backward():
-            return False
-        return fits(self.calls[self.left[-1].op])
+    @property
+    def next(self) -> Node | None:
+        return self.nodes[self.drawn] if self.drawn < len(self.nodes) else None
 
     @property
     def _is_one_node(self) -> bool:
         """Whether model and loss together are one node: as one call of Python, with its own draws."""
-        call = self.calls.get(self.left[-1].op) if self.left else None
+        call = self.calls.get(self.nodes[0].op) if self.nodes else None
         return isinstance(call, ModuleCall) and isinstance(call.module, TrainingStep | Inference)
 
     def take(self) -> None:
         """Seed for the next node."""
-        self.drawn.append(self.left.pop())
-        self.seed = self.key.seed_of(self.drawn[-1].name)
-        seed_generators(self.seed)
+        self._seed(self.drawn)
+        self.drawn += 1
 
-    @contextmanager
-    def opaque(self) -> Iterator[None]:
-        """Around a Python call that is the graph's next drawing node: seeded once, whatever it draws."""
-        self.take()
-        self.inside += 1
-        try:
-            with (
-                _pop_mode_temporarily(torch._C.DispatchKey.PreDispatch),
-                torch._C._DisablePythonDispatcher(),
-                mock.patch.object(
-                    nn.Module, "__call__", _MODULE_CALL
-                ),  # a compiler could not read through it
-            ):
-                yield
-        finally:
-            self.inside -= 1
-
-    @contextmanager
-    def once_more(self, nodes: Sequence[Node]) -> Iterator[None]:
-        """Around what computes these nodes a second time."""
-        before, self.again = self.again, list(reversed(nodes))
-        try:
-            with ExitStack() as stack:
-                if not torch._ops._len_torch_dispatch_stack_pre_dispatch():  # a backward outside of draws(…)
-                    stack.enter_context(enable_python_dispatcher())
-                    stack.enter_context(_Seen(self))
-                yield
-        finally:
-            self.again = before
+    def _seed(self, index: int) -> None:
+        seed = self.key.seed_of(self.nodes[index].name)
+        seed_generators(seed)
+        self.after[seed] = index + 1
 
     def run(self, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """An operator of the plain model."""
         if self.inside or not operator_draws(op, args, kwargs):
             return op(*args, **kwargs)
-        if self.again:
-            seed_generators(self.key.seed_of(self.again.pop().name))
+        before = self.after.get(torch.default_generator.initial_seed(), -1)
+        if _in_backward():  # computed again by a checkpoint, which sets the generator as it was then
+            if not 0 <= before < self.drawn:
+                return op(*args, **kwargs)
+            self._seed(before)
             return in_logical_order(op, args, kwargs)
-        if _in_backward():
-            return op(*args, **kwargs)
-        if not self.left or self.left[-1].op != str(op):
-            there = f"the graph has {_named(self.left[-1])}" if self.left else "the graph has no more"
+        if self.next is None or self.next.op != str(op):
+            there = f"the graph has {_named(self.next)}" if self.next else "the graph has no more"
             raise NetSplitError(
                 f"the plain model draws by '{op}' where {there}: run one micro-batch, model and loss, within "
                 "draws(…), of the model that was captured, and in the same mode."
             )
-        if torch.default_generator.initial_seed() != self.seed:
+        if before != self.drawn:
             raise NetSplitError(
-                f"it sets torch's generator before it draws for {_named(self.left[-1])}: take from the batch "
+                f"it sets torch's generator before it draws for {_named(self.next)}: take from the batch "
                 "what is drawn by a fixed seed, or keep it in a buffer."
             )
         self.take()
         return in_logical_order(op, args, kwargs)
+
+    @contextmanager
+    def _seen(self) -> Iterator[None]:
+        with enable_python_dispatcher(), _Seen(self):
+            yield
+
+    def _expects(self, fits: Callable[[Any], bool]) -> AbstractContextManager[None]:
+        """What to run a Python call in, which is the next drawing node where that is a call that `fits`."""
+        there = self.next is not None and self.next.op.startswith(CALL) and not self.inside
+        if self.next is None or not there or _in_backward() or not fits(self.calls[self.next.op]):
+            return nullcontext()
+        return self._opaque()
+
+    @contextmanager
+    def _opaque(self) -> Iterator[None]:
+        """Around a Python call that is the graph's next drawing node: seeded once, whatever it draws."""
+        self.take()
+        self.inside += 1
+        original = mock.patch.object(nn.Module, "__call__", _MODULE_CALL)  # which a compiler can read through
+        try:
+            with (
+                _pop_mode_temporarily(torch._C.DispatchKey.PreDispatch),
+                torch._C._DisablePythonDispatcher(),
+                original,
+            ):
+                yield
+        finally:
+            self.inside -= 1
+
+    def _function_apply(self, apply: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
+        """A custom autograd function, which may be a node of the graph."""
+        if cls is torch_checkpoint.CheckpointFunction:
+            args = (self._again(args[0]), *args[1:])
+        name = cls.__qualname__
+        with self._expects(
+            lambda call: isinstance(call, FunctionCall) and call.function.__qualname__ == name
+        ):
+            return apply(*args, **kwargs)
+
+    def _module_call(self) -> Callable[..., Any]:
+        original = nn.Module.__call__
+
+        def patched_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            with self._expects(lambda call: isinstance(call, ModuleCall) and call.is_of(module)):
+                return original(module, *args, **kwargs)
+
+        return patched_call
+
+    def _checkpoint(self, original: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
+        return lambda function, *args, **kwargs: original(self._again(function), *args, **kwargs)
+
+    def _again(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A checkpointed function, whose operators are seen in the backward too, outside of `draws`."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            seen = torch._ops._len_torch_dispatch_stack_pre_dispatch()
+            with nullcontext() if seen or not _in_backward() else self._seen():
+                return function(*args, **kwargs)
+
+        return run
 
 
 class _Seen(SchemaCheckMode):
@@ -194,73 +232,6 @@ class _Seen(SchemaCheckMode):
         # With the Python dispatcher some operators would be what Python makes of them, with other bits.
         with torch._C._DisablePythonDispatcher():
             return self.plain.run(func, args, kwargs or {})
-
-
-def _patched_functions(plain: PlainDraws) -> AbstractContextManager[None]:
-    """Custom autograd functions that are nodes of the graph are entered as such."""
-
-    def patched_call(apply: Callable[..., Any], cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if cls is torch_checkpoint.CheckpointFunction:
-            args = (_Repeated(plain, args[0]), *args[1:])
-        known = plain.expects(
-            lambda call: isinstance(call, FunctionCall) and call.function.__qualname__ == cls.__qualname__
-        )
-        with plain.opaque() if known else nullcontext():
-            return apply(*args, **kwargs)
-
-    return intercepted_functions(patched_call)
-
-
-@contextmanager
-def _patched_modules(plain: PlainDraws) -> Iterator[None]:
-    """Modules that are nodes of the graph are entered as such."""
-    original = nn.Module.__call__
-
-    def patched_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        known = plain.expects(lambda call: isinstance(call, ModuleCall) and call.is_of(module))
-        with plain.opaque() if known else nullcontext():
-            return original(module, *args, **kwargs)
-
-    with mock.patch.object(nn.Module, "__call__", patched_call):
-        yield
-
-
-class _Repeated:
-    """A checkpointed function: what it draws first, it draws again."""
-
-    def __init__(self, plain: PlainDraws, function: Callable[..., Any]) -> None:
-        self.plain = plain
-        self.function = function
-        self.nodes: list[Node] | None = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.nodes is not None:
-            with self.plain.once_more(self.nodes):
-                return self.function(*args, **kwargs)
-        before = len(self.plain.drawn)
-        result = self.function(*args, **kwargs)
-        self.nodes = self.plain.drawn[before:]
-        return result
-
-
-def _patched_checkpoints(plain: PlainDraws) -> AbstractContextManager[None]:
-    def within(original: Callable[..., Generator[None, None, None]]) -> Callable[..., Iterator[None]]:
-        def patched_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[None]:
-            repeated = _Repeated(plain, function)
-            before = len(plain.drawn)
-            inner = original(repeated, *args, **kwargs)
-            next(inner)
-            try:
-                yield
-            except BaseException as error:
-                inner.throw(error)
-                raise
-            repeated.nodes = plain.drawn[before:]
-            next(inner, None)
-
-        return patched_call
-
-    return checkpoints_replaced(within)
 
 
 def _in_backward() -> bool:

@@ -9,6 +9,7 @@ a contiguous copy. CPU and CUDA draw different numbers from one key, as torch's 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,8 +25,8 @@ from netsplit.graph.ir import CALL, HOOK, Graph, Node
 from netsplit.graph.operators import resolve
 
 __all__ = [
-    "DrawCounter", "DrawKey", "drawing", "drawing_as_now", "drawn", "generators_kept", "node_draws",
-    "operator_draws", "run_microbatch", "seed_generators",
+    "DrawCounter", "DrawKey", "drawing", "drawing_as_now", "drawn", "generators_kept", "marked",
+    "node_draws", "operator_draws", "run_microbatch", "seed_generators",
 ]  # fmt: skip
 
 _KNOWN = frozenset(["aten", "prim", "prims", "torchvision"])  # their operators say by a tag whether they draw
@@ -112,6 +113,7 @@ def _base(op: Any) -> str:
     return str(op._schema.name).partition("::")[2]
 
 
+_MARKS = itertools.count(int.from_bytes(b"netsplit"))
 _KEY: ContextVar[DrawKey | None] = ContextVar("key", default=None)
 
 
@@ -157,6 +159,13 @@ def seed_generators(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
+def marked() -> int:
+    """A seed that nobody else gives the CPU's generator, which has it then: who sets it anew is noticed."""
+    seed = next(_MARKS)
+    torch.default_generator.manual_seed(seed)
+    return seed
+
+
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Torch's generators stand afterwards where they stood before."""
@@ -169,9 +178,7 @@ def in_logical_order(op: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
     """`op(*args, **kwargs)`, drawing in the order of elements, not of memory; the result lies as ever."""
     if not isinstance(op, torch._ops.OpOverload) or _base(op) in _ANY_LAYOUT:
         return op(*args, **kwargs)
-    if (
-        op.overloadpacket is torch.ops.aten.randint_like
-    ):  # has no derivative, where torch calls it below autograd
+    if op.overloadpacket is torch.ops.aten.randint_like:  # has no derivative; torch calls it below autograd
         args = [arg.detach() if isinstance(arg, Tensor) else arg for arg in args]
     if all(arg.is_contiguous() for arg in args if isinstance(arg, Tensor)):
         return op(*args, **kwargs)

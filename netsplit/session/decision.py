@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from netsplit.errors import CaptureError, ConfigError, InfeasibleError, NetSplitError
 from netsplit.graph.checks.check import check_capture
-from netsplit.graph.checks.per_microbatch import statistics_notes
+from netsplit.graph.checks.replicated import statistics_notes
 from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
 from netsplit.partition.base import Problem

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
-from netsplit.graph.checks.holding import first_names, holding, unseen
+from netsplit.graph.checks.plain import first_names, holding, unseen
 from netsplit.graph.code_places import where_of
 from netsplit.graph.recording.stand_ins import named_tensors
 

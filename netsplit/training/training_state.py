@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.checks.holding import first_names
-from netsplit.graph.checks.plain import has_values
+from netsplit.graph.checks.plain import first_names, has_values
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
 from netsplit.interrupts import interrupts_held

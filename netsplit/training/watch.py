@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.difference import difference
-from netsplit.graph.checks.holding import by_name
+from netsplit.graph.checks.plain import by_name
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.reading import UnreadBatch
 from netsplit.training.programs import Programs

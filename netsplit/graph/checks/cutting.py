@@ -28,7 +28,14 @@ from netsplit.errors import CaptureError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.plain import TensorsAtOnce, copies, has_values, stance, threads_for
+from netsplit.graph.checks.plain import (
+    MOST_OF_MEMORY,
+    TensorsAtOnce,
+    copies,
+    has_values,
+    stance,
+    threads_for,
+)
 from netsplit.graph.code_places import line_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import written_inputs
@@ -41,7 +48,6 @@ __all__ = ["NotCompared", "batch_differs", "few_differ", "refuse_shared_writes",
 
 log = logging.getLogger(__name__)
 
-_MOST_OF_MEMORY = 0.8
 _EXACT, _PLAIN, _COARSE = (1e-7, 1e-5), (1e-3, 1e-2), (3e-2, 0.2)
 """How much of a loss, and of a gradient, may be rounding: in float64, in float32, with fewer digits."""
 _GRADIENT_BYTES = 2**24  # of parameters whose gradients are compared
@@ -312,7 +318,7 @@ def _activations(graph: Graph, samples: int) -> int:
 def _room(model: nn.Module, loss: Loss | None, copies: int) -> float:
     """Bytes that are left beside copies of all tensors."""
     tensors = {t._cdata: t.nbytes for t in named_tensors(model, loss).values()}
-    return _MOST_OF_MEMORY * psutil.virtual_memory().available - copies * sum(tensors.values())
+    return MOST_OF_MEMORY * psutil.virtual_memory().available - copies * sum(tensors.values())
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The user's model and loss as they are, run on a batch; they are left as they were given."""
+"""The user's model as it is, run on a batch beside its captured graph; it is left as it was given."""
 
 from __future__ import annotations
 
@@ -6,35 +6,130 @@ import copy
 import os
 import random
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-from netsplit.errors import CaptureError
+from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss
 from netsplit.graph.batches.strides import copy_as_it_lies
+from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
+from netsplit.graph.module import rebuild
 from netsplit.graph.plain_draws import draws
-from netsplit.graph.random_draws import generators_kept, seed_generators
-from netsplit.graph.recording.seeds import no_seeds
-from netsplit.graph.recording.stand_ins import attribute_tensors
-from netsplit.graph.recording.step import TrainingStep
+from netsplit.graph.random_draws import DrawKey, run_microbatch
+from netsplit.graph.recording.capturing import RecordedStep
+from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.whole import ModuleCall
+from netsplit.graph.surroundings.keep import kept
 
 __all__ = [
-    "TensorsAtOnce", "copies", "forward", "forward_again", "has_values", "hidden", "no_other_draws",
-    "own", "stance", "threads_for", "with_own_calls",
+    "MOST_OF_MEMORY", "SideBySide", "TensorsAtOnce", "by_name", "copies", "first_names", "has_values",
+    "holding", "own", "stance", "threads_for", "unseen", "with_own_calls",
 ]  # fmt: skip
 
+MOST_OF_MEMORY = 0.8
+"""The part of a machine's free memory that comparisons may take."""
+
 _SMALL = 2**28  # bytes
+
+
+@dataclass
+class SideBySide:
+    """A step of the user's model and of its captured graph: on the same values, with the same draws.
+
+    Args:
+        step: made of the model.
+        values: of the graph, by initializer, apart from the model's own.
+        phase: whose draws.
+        runs: what plain PyTorch does with it, for a sentence.
+    """
+
+    step: RecordedStep
+    graph: Graph
+    values: dict[str, Tensor]
+    phase: str
+    runs: str
+    _rebuilt: tuple[fx.GraphModule, Graph] | None = None
+
+    def __post_init__(self) -> None:
+        self.name = type(self.step.model).__name__
+
+    def plain(self, call: int, tensors: tuple[Tensor, ...], backward: bool = False) -> list[Tensor]:
+        """What the model itself answers.
+
+        Raises:
+            CaptureError: it fails, or draws otherwise than the graph.
+        """
+        drawing = draws(self.graph, iteration=call, phase=self.phase)
+        try:
+            with stance(self.graph), _no_other_draws(self.name):
+                with drawing, autocast_of(self.graph, "cpu"):
+                    outputs = list(self.step(*copies(tensors)))
+                if backward:
+                    outputs[0].backward()
+        except CaptureError:
+            raise
+        except NetSplitError as error:
+            raise CaptureError(f"{self.name} draws otherwise than what was captured: {error}") from error
+        except Exception as error:
+            raise CaptureError(
+                f"{self.name} does not {self.runs} in plain PyTorch and in micro-batches of "
+                f"{self.step.batch.samples}{where_of(error)}: {line_of(error)}; {self.step.to_check()}."
+            ) from error
+        return [t.detach().clone() for t in outputs]
+
+    def captured(
+        self, call: int, tensors: tuple[Tensor, ...], elsewhere: Iterable[Tensor], backward: bool = False
+    ) -> list[Tensor]:
+        """What its graph answers; code that stays whole begins anew, as on a worker.
+
+        Args:
+            elsewhere: the model's own tensors that train: such code may not find them.
+
+        Raises:
+            CaptureError: it fails.
+        """
+        try:
+            with _hidden(elsewhere if self.graph.calls else ()):
+                if self.graph.calls or self._rebuilt is None:
+                    graph = with_own_calls(self.graph)
+                    self._rebuilt = rebuild(graph, self.values), graph
+                key = DrawKey(iteration=call, phase=self.phase)
+                result = run_microbatch(*self._rebuilt, copies(tensors), key)
+                outputs = [result] if isinstance(result, Tensor) else list(result)
+                if backward:
+                    outputs[0].backward()
+        except Exception as error:
+            if "modified by an inplace operation" in str(error):
+                raise CaptureError(
+                    f"{self.name} writes into a tensor, or gives a buffer a new value, whose old value its "
+                    f"backward needs{where_of(error)}: compute with a copy (.clone()) of it."
+                ) from error
+            raise CaptureError(
+                f"the captured step of {self.name} does not run as the model does{where_of(error)}: "
+                f"{line_of(error)}{self.whole}."
+            ) from error
+        return [t.detach().clone() for t in outputs]
+
+    @property
+    def whole(self) -> str:
+        """What stays whole, as a likely cause; "" where nothing does."""
+        names = ", ".join(sorted({call.__name__ for call in self.graph.calls.values()}))
+        if not names:
+            return ""
+        return (
+            f"; it has code that stays whole ({names}), which may not read parameters or buffers that it is "
+            "not given (from a closure, an object, a class)"
+        )
 
 
 @contextmanager
@@ -54,24 +149,11 @@ def stance(graph: Graph) -> AbstractContextManager[Any]:
     return nullcontext() if native else torch.compiler.set_stance("force_eager")
 
 
-def forward(step: TrainingStep, graph: Graph, tensors: tuple[Tensor, ...], iteration: int) -> list[Tensor]:
-    """Loss and metrics of a micro-batch, with the draws that its graph has."""
-    cast = autocast_of(graph, "cpu")
-    with torch.enable_grad(), stance(graph), draws(graph, iteration=iteration), cast:
-        return list(step(*copies(tensors)))
-
-
-def forward_again(step: TrainingStep, graph: Graph, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """The same with draws that are as those of every other such call, but not the graph's."""
-    with torch.enable_grad(), stance(graph), generators_kept(), no_seeds(), autocast_of(graph, "cpu"):
-        seed_generators(1)
-        return list(step(*copies(tensors)))
-
-
 @contextmanager
-def hidden(tensors: Iterable[Tensor]) -> Iterator[None]:
+def _hidden(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Code that finds these of the model's own tensors, though others train, computes with NaN meanwhile."""
-    held = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    moving = (tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex())
+    held = [(tensor, tensor.detach().clone()) for tensor in moving]
     for tensor, _ in held:
         tensor.data.fill_(torch.nan)
     try:
@@ -83,8 +165,7 @@ def hidden(tensors: Iterable[Tensor]) -> Iterator[None]:
 
 def has_values(model: nn.Module, loss: Loss | None, batch: Batch | None = None) -> bool:
     """Whether all can be computed: nothing of it is on the meta device."""
-    modules = [each for each in (model, loss) if isinstance(each, nn.Module)]
-    own = (tensor for each in modules for tensor in (*each.parameters(), *each.buffers()))
+    own = named_tensors(model, loss).values()
     return not any(tensor.is_meta for tensor in (*own, *(batch.tensors if batch is not None else ())))
 
 
@@ -105,6 +186,36 @@ class TensorsAtOnce:
             tensor.data.copy_(value)
 
 
+def first_names(model: nn.Module) -> dict[str, str]:
+    """Every name of a parameter or buffer -> that which its initializer has; a tied one has several."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(t._cdata, name) for name, t in named_tensors(model).items()}
+
+
+def by_name(model: nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The present parameters and buffers by all their names in the modules."""
+    names = first_names(model)
+    return {name: values.get(names[name], tensor) for name, tensor in named_tensors(model).items()}
+
+
+@contextmanager
+def holding(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
+    """The model with these values in its tensors; afterwards it is as it was, whatever its code did."""
+    with unseen(model), kept(model):
+        attributes = {f"attribute {name}": tensor for *_, name, tensor in attribute_tensors(model)}
+        for name, tensor in (named_tensors(model) | attributes).items():
+            if name in values:
+                tensor.data.copy_(values[name])
+        yield
+
+
+def unseen(model: nn.Module) -> AbstractContextManager[Any]:
+    """Whoever counts writes into the model's tensors counts none of those within."""
+    held = (*named_tensors(model).values(), *(tensor for *_, tensor in attribute_tensors(model)))
+    tensors = {t._cdata: t for t in held if not t.is_inference()}
+    return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors.values()))
+
+
 def with_own_calls(graph: Graph) -> Graph:
     """What whole modules keep in Python is then another's than the graph's."""
     with warnings.catch_warnings():
@@ -122,7 +233,7 @@ def copies(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 @contextmanager
-def no_other_draws(name: str) -> Iterator[None]:
+def _no_other_draws(name: str) -> Iterator[None]:
     """Python's and NumPy's random numbers are drawn at capture once and for all."""
     python: Any = random.getstate()
     numpy: Any = np.random.get_state()

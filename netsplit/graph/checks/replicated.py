@@ -1,13 +1,16 @@
-"""What replicas of a stage would do otherwise than one device: each sees its own micro-batches only."""
+"""What replicas would do otherwise than one device, and micro-batches otherwise than their batch."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+
+from torch import nn
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, once_of
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, once_of
 from netsplit.graph.operators import (
+    over_the_batch,
     running_statistics,
     storage_root,
     touching_initializers,
@@ -17,13 +20,14 @@ from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.storage import gives_sparse_gradients
 
 __all__ = [
-    "check_replicas", "replicated_statistics", "require_replicable", "unreplicable",
+    "check_replicas", "replicated_statistics", "require_replicable", "statistics_notes", "unreplicable",
     "unreplicable_nodes", "why_unreplicable",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
 COUNT = "num_batches_tracked"  # torch's name for it
+_NORMS = nn.modules.batchnorm._BatchNorm
 
 
 def require_replicable(graph: Graph, nodes: Collection[str]) -> None:
@@ -138,3 +142,30 @@ def _is_count(graph: Graph, k: str, writers: Collection[str], norms: Collection[
 
 def _names(initializer: Initializer) -> tuple[str, ...]:
     return (initializer.name, *initializer.aliases)
+
+
+def statistics_notes(graph: Graph) -> Iterator[str]:
+    """Of the first normalisation by statistics of micro-batches, and the first buffer that each writes."""
+    norm = next((name for node in graph for name in _norms_at(graph, node)), None)
+    if norm is not None:
+        yield (
+            f"BatchNorm '{norm}' uses per-micro-batch statistics ({graph.batch_size} samples), as in "
+            "gradient accumulation (schedule.microbatches=1 uses whole batches)."
+        )
+    own = unreplicable(graph, graph.nodes)
+    if own is not None:
+        yield (
+            f"The forward writes buffer '{own}' once per micro-batch, as in gradient accumulation "
+            "(schedule.microbatches=1 writes it once per batch)."
+        )
+
+
+def _norms_at(graph: Graph, node: Node) -> Iterator[str]:
+    """What takes statistics there: a norm's operator, or norms of a module that is kept whole."""
+    call = graph.calls.get(node.op)
+    if isinstance(call, ModuleCall):
+        for name, module in call.module.named_modules():
+            if isinstance(module, _NORMS) and module.training:
+                yield f"{node.module}.{name}".strip(".")
+    elif over_the_batch(node):
+        yield node.module or node.name

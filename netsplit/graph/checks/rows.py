@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.difference import difference
-from netsplit.graph.checks.evaluation import MOST_OF_MEMORY, move_weights
-from netsplit.graph.checks.holding import holding
-from netsplit.graph.checks.plain import copies, has_values, stance
+from netsplit.graph.checks.evaluation import move_weights
+from netsplit.graph.checks.plain import MOST_OF_MEMORY, copies, has_values, holding, stance
 from netsplit.graph.code_places import line_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.observe import valid_other_values

@@ -53,6 +53,7 @@ _TOLD: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
 class RecordedStep(nn.Module):
     """``(*tensors of a batch) -> tensors``: what is recorded. `batch` is an example."""
 
+    model: nn.Module
     batch: Batch
 
     def to_check(self) -> str:
@@ -171,7 +172,7 @@ def _recorded(job: _Job) -> Graph:
     ):
         try:
             result = job.step(*inputs)
-            recorder.generator.look()
+            recorder.look()
         except (Unrecordable, NetSplitError):
             raise
         except Exception as error:

@@ -17,7 +17,7 @@ from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.analyse import storage_id
 from netsplit.graph.batches.strides import Strides, copy_as_it_lies
 from netsplit.graph.batches.tree import Tree, flatten
-from netsplit.graph.recording.seeds import marked, no_seeds
+from netsplit.graph.random_draws import marked
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.keep import kept
 
@@ -75,7 +75,7 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
     if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers(), *batch)):
         raise CaptureError("it has no values here to run it with")
     observed = []
-    with kept(*step.children()), no_seeds():
+    with kept(*step.children()):
         for values in (batch, valid_other_values(step, batch)):
             mark = marked()
             observed.append(_one(step, values, modules))
@@ -134,7 +134,7 @@ def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tens
     """The first of `other_values` that the model takes; else the batch as it is."""
     for candidate in other_values(batch):
         try:
-            with kept(*step.children()), torch.no_grad():
+            with kept(*step.children()):
                 step(*map(copy_as_it_lies, candidate))
         except Exception:
             continue

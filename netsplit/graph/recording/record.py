@@ -22,12 +22,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
 from netsplit.errors import CaptureError, NetSplitError
-from netsplit.graph.code_places import frame_of, line_of, user_frame
+from netsplit.graph.code_places import frame_of, line_of, quoted, user_frame
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import written_by_schema
-from netsplit.graph.random_draws import operator_draws
+from netsplit.graph.random_draws import marked, operator_draws
 from netsplit.graph.recording.constants import RecordedCall, constant_value
-from netsplit.graph.recording.seeds import MarkedGenerator
 from netsplit.graph.recording.stand_ins import StandIns
 from netsplit.graph.template import encode
 
@@ -108,7 +107,7 @@ class Recorder(SchemaCheckMode):
         self._draws: dict[int, tuple[bool | None, Any]] = {}
         self._keep: list[Any] = []
         self._default = torch.get_default_dtype()
-        self.generator = MarkedGenerator()
+        self._mark = marked()  # anew at every draw: draws move no generator while recording
 
     def input(self, name: str, example: Tensor) -> Tensor:
         """A stand-in for an input variable."""
@@ -123,6 +122,7 @@ class Recorder(SchemaCheckMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        self.look()
         given, named = self._ours(args), {key: self._ours(value) for key, value in kwargs.items()}
         if func in _CHECKS:
             return None
@@ -166,6 +166,7 @@ class Recorder(SchemaCheckMode):
 
         `reached`: whether a tensor that carries a gradient gets one through it.
         """
+        self.look()
         name = self._fresh(payload.__name__)
         op = f"{CALL}.{name}"
         self.payloads[op] = payload
@@ -203,6 +204,15 @@ class Recorder(SchemaCheckMode):
         frame = user_frame()
         return f" at {frame}" if frame else ""
 
+    def look(self) -> None:
+        """Raises CaptureError: the model's code has set torch's generator."""
+        if torch.default_generator.initial_seed() != self._mark:
+            where = f" before {quoted(user_frame())}" if user_frame() else ""
+            raise CaptureError(
+                f"the forward sets torch's generator{where}, and split, every operator draws by a seed of "
+                "its own: take from the batch what is drawn by a fixed seed, or keep it in a buffer."
+            )
+
     @contextmanager
     def quiet(self) -> Iterator[None]:
         """Nothing is recorded: what runs inside is run on stand-ins alone."""
@@ -222,7 +232,7 @@ class Recorder(SchemaCheckMode):
             items = [self._ours(item) for item in value]
             return items if isinstance(value, list) else tuple(items)
         if isinstance(value, torch.Generator):
-            if self.generator.is_torchs(value):
+            if value.initial_seed() == self._mark:  # torch's own, which is another object in every operator
                 return None
             raise CaptureError(
                 f"a torch.Generator of the model's own draws{self.at()}, whose state would be on one device: "
@@ -275,8 +285,6 @@ class Recorder(SchemaCheckMode):
         random = operator_draws(func, args, kwargs)
         if not func._schema.is_mutable and not random and (not results or any(result is arg for arg in args)):
             return
-        if random:
-            self.generator.draw()
         try:
             templates = tuple(encode(arg, self._template) for arg in args)
             named = {key: encode(arg, self._template) for key, arg in kwargs.items()}
@@ -298,6 +306,8 @@ class Recorder(SchemaCheckMode):
         random: bool,
         writes: tuple[tuple[str, str], ...] = (),
     ) -> None:
+        if random:
+            self._mark = marked()
         several = len(results) != 1 or op.startswith(CALL)
         outputs = []
         for i, tensor in enumerate(results):

@@ -4,7 +4,6 @@ modules         which one is running; those that stay whole are not entered
 Function.apply  a custom autograd function is one call, with its backward
 checkpoints     the author's own activation checkpoints, by name
 Tensor methods  ``.data``, hooks, values taken out of tensors, gradients asked for within the forward
-seeds           torch's generator, set or asked for its seed, is refused
 assignments     ``self.buffer = value`` is a write into the buffer
 """
 
@@ -32,7 +31,6 @@ from netsplit.errors import CaptureError
 from netsplit.graph.batches.strides import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
-from netsplit.graph.recording.seeds import no_seeds
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.torch_calls import (
     checkpoints_replaced,
@@ -76,7 +74,6 @@ def trapped(
         stack.enter_context(_no_other_contexts(recorder))
         for owner, name, what in _BEYOND:
             stack.enter_context(mock.patch.object(owner, name, _refused(recorder, what)))
-        stack.enter_context(no_seeds())
         stack.enter_context(_assignments(recorder, step))
         stack.enter_context(_same_parts(step, paths))
         stack.enter_context(TensorMethods(recorder))
@@ -176,9 +173,7 @@ def _module_call(
                 return whole[id(module)](module, args, kwargs)
             if module._backward_hooks or module._backward_pre_hooks:
                 raise recorder.failure(f"a {type(module).__name__} has hooks on its gradients")
-            result = original(module, *args, **kwargs)
-            recorder.generator.look()
-            return result
+            return original(module, *args, **kwargs)
         except Exception as error:
             recorder.comes_up(error)
             raise
@@ -205,7 +200,6 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
             return tensor
 
         versions = [tensor._version for tensor in tensors]
-        recorder.generator.draw()
         with recorder.quiet(), Watched(keep, lambda tensor: tensor):
             try:
                 result = apply(*args, **kwargs)
@@ -213,7 +207,6 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
                 raise
             except Exception as error:
                 raise recorder.why(error) from error
-        recorder.generator.look()
         results, tree, _ = flatten(result)
         with recorder.quiet(), torch._C.DisableTorchFunction():  # our own asking is no part of the step
             receiving = _reached(tensors, results)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from netsplit.graph.checks.per_microbatch import statistics_notes
-from netsplit.graph.checks.replicated import replicated_statistics
+from netsplit.graph.checks.replicated import replicated_statistics, statistics_notes
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Placement
 

@@ -81,16 +81,6 @@ class CountsInABuffer(Layered):
         return self.layer(x) + self.seen
 
 
-class TrainsOtherwiseAfterwards(Layered):
-    seen_evaluation = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            self.seen_evaluation = True
-        y: Tensor = self.layer(x)
-        return y * 2 if self.training and self.seen_evaluation else y
-
-
 class Normed(Layered):
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +97,6 @@ def captures(kind: type[nn.Module], check: bool = True, **trained: Any) -> Captu
 REFUSED = {
     Merged: ["Merged has a train() or eval() of its own", "state_dict"],
     Counts: ["'calls' of the model", "after every forward in evaluation mode"],
-    TrainsOtherwiseAfterwards: ["would train otherwise after a prediction"],
 }
 
 

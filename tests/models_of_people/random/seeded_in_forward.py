@@ -17,4 +17,4 @@ class Projected(nn.Module):
 
 
 EXPECT = "refused"
-REASON = "sets torch.s generator, or asks for its seed"
+REASON = "sets torch.s generator"
