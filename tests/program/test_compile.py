@@ -19,7 +19,7 @@ from netsplit.program import (
     Send,
     check_progress,
 )
-from netsplit.program.inference import inference_placement
+from netsplit.program.other_batches import inference_placement
 from tests.builders import compile_placed, cpus
 from tests.cover import few
 from tests.examples import tried

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from netsplit.errors import ConfigError
 from netsplit.graph import initial_values
 from netsplit.program import Forward, GPipe, Program, Schedule
-from netsplit.program.resize import with_tail
+from netsplit.program.other_batches import with_tail
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, Interleaved, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
