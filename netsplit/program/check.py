@@ -84,8 +84,8 @@ def check_progress(program: Program) -> None:
                 waited = [each for each in begun[name] if not computes or isinstance(each, Gather)]
                 waits += [(each, (True, each.tag)) for each in waited]
             if waits:
-                lacking[name], tag = waits[0]
-                asleep.setdefault(tag, []).append(name)
+                lacking[name], until = waits[0]
+                asleep.setdefault(until, []).append(name)
                 break
             if isinstance(instruction, Send):
                 sent.add(instruction.tag)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
 from netsplit.graph import initial_values
-from netsplit.program import Forward, GPipe, Program, Schedule
+from netsplit.program import GPipe, Program, Schedule
+from netsplit.program.instructions import Forward
 from netsplit.program.other_batches import with_tail
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, Interleaved, OneFOneB
 from netsplit.runtime.local import LocalRuntime
