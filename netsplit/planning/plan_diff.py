@@ -16,11 +16,11 @@ from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.notation import counted, listed, percent, seconds, short, wrapped
 from netsplit.planning.explanation.parts import (
     copied_nodes,
-    first_names,
     operator_cuts,
     parts_summary,
     placed_splits,
     restated,
+    shortened_list,
 )
 from netsplit.rewrite.node_parts import node_parts
 
@@ -62,7 +62,7 @@ def placement_change(problem: Problem, before: Placement, after: Placement) -> P
         *_route_lines(instance, routes, "node" if earlier.rewrites or after.rewrites else "operator"),
         *([f"{counted(beside, 'more node')} elsewhere, of what only moves tensors"] if beside else []),
         *([f"now {parts_summary(split)}"] if split else []),
-        *([f"whole again: {first_names([*map(short, joined)], 4)}"] if joined else []),
+        *([f"whole again: {shortened_list([*map(short, joined)], 4)}"] if joined else []),
         *_other_lines(earlier, before, after),
     ]
     if not lines:

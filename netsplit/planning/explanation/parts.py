@@ -20,13 +20,13 @@ __all__ = [
     "PlacedSplit",
     "algebra_lines",
     "copied_nodes",
-    "first_names",
     "operator_cuts",
     "parallel_graph",
     "parts_summary",
     "placed_splits",
     "placed_views",
     "restated",
+    "shortened_list",
 ]
 
 
@@ -107,7 +107,7 @@ def _parts(placement: Placement, nodes: Sequence[Node], depth: int) -> Iterator[
         yield PlacedPart(role.cuts[depth].size, role.cuts[depth].fraction, names, devices)
 
 
-def first_names(names: Sequence[str], most: int) -> str:
+def shortened_list(names: Sequence[str], most: int) -> str:
     """``fc1, fc2, gelu and 9 more``."""
     rest = len(names) - most
     return listed([*names[:most], *([f"{rest} more"] if rest > 0 else [])])
@@ -122,7 +122,7 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
         alike.setdefault((each.along, each.where), []).append(each)
     groups = list(alike.values())
     lines = "; ".join(
-        f"{first_names([each.name for each in group], 3)} along {along}: {where}"
+        f"{shortened_list([each.name for each in group], 3)} along {along}: {where}"
         for (along, where), group in [*alike.items()][:most]
     )
     shown, every = ({own.captured for each in some for own in each} for some in (groups[:most], groups))
