@@ -28,7 +28,7 @@ from netsplit.placement.placement import Placement
 from netsplit.placement.sharding import in_slices
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
-from netsplit.planning.verify import verify, verify_capacity, verify_contiguity
+from netsplit.planning.verify import verify
 from netsplit.rewrite.algebra.checking import require_same_algebra
 from netsplit.simulate.timeline import Timeline
 
@@ -133,7 +133,7 @@ def verified(
         _require_contiguous(problem, placement)
     if room and problem.memory == "static":
         _require_room(problem, placement)
-        verify_capacity(problem, placement).require()
+        verify(free, placement).require()
     program, timeline = None, None
     if (loads := problem.objective.loads(problem, placement)) is not None:
         objective_s = loads.period_s
@@ -156,15 +156,9 @@ def verified(
             f"{placement.method}'s plan takes {objective_s:.9g} s, but nothing is to be below "
             f"{bound_s:.9g} s: the bound does not hold."
         )
-    asked, problem = _after_search(asked), _after_search(problem)
+    if problem.meter is not None or problem.improved is not None:  # they belong to the search
+        asked, problem = (replace(each, meter=None, improved=None) for each in (asked, problem))
     return Plan(asked, problem, placement, seconds, objective_s, bound_s, program, timeline)
-
-
-def _after_search(problem: Problem) -> Problem:
-    """The problem without what belongs to the search."""
-    if problem.meter is None and problem.improved is None:
-        return problem
-    return replace(problem, meter=None, improved=None)
 
 
 def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: float = LIMIT_S) -> float:
@@ -183,7 +177,7 @@ def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: 
 
 
 def _require_contiguous(problem: Problem, placement: Placement) -> None:
-    violations = verify_contiguity(problem, placement).violations
+    violations = verify(problem, placement, capacity=False).violations
     if violations:
         raise NetSplitError(
             f"{placement.method} did not heed contiguity, which {problem.objective.name} asks for: "

@@ -30,8 +30,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import BOUND_FOR, Placement, SolverReport
 from netsplit.placement.priority import topological_priority
-from netsplit.planning.recomputation.recomputed_within import nearest_recomputed, recomputes
-from netsplit.program.schedules import OneFOneB, Schedule
+from netsplit.planning.recomputation import nearest_recomputed, recomputes
 
 __all__ = ["fitted", "nearest_fill"]
 
@@ -44,11 +43,7 @@ _ROOM = 2**62  # bytes: more than any
 _SAFE = 0.995  # of what the last answer's ratio allows, as the next one's may be another
 
 
-def fitted(
-    problem: Problem,
-    partitioner: Partitioner,
-    until: float = float("inf"),
-) -> Placement:
+def fitted(problem: Problem, partitioner: Partitioner, until: float = float("inf")) -> Placement:
     """What the method decides, within the capacities by the peaks that `problem.simulator` predicts.
 
     Of a method that heeds none, what it decides, with recomputation where that makes it fit.
@@ -79,11 +74,7 @@ def nearest_fill(problem: Problem) -> Placement:
     return _Fitting(problem, METHODS["single"]())._nearest_fill()[0]
 
 
-def _best_of_both(
-    problem: Problem,
-    partitioner: Partitioner,
-    until: float,
-) -> Placement:
+def _best_of_both(problem: Problem, partitioner: Partitioner, until: float) -> Placement:
     """Tries everything kept, and recomputation where devices have too little room for that."""
     limit_s = problem.time_limit_s or partitioner.time_limit_s
     kept = _Fitting(problem, partitioner, last=until)
@@ -165,8 +156,9 @@ class _Fitting:
                 placement = self.partitioner.partition(self._asked())
             except InfeasibleError as refusal:
                 self.refusal = refusal
-                if self.best is not None or not (self._is_nearer(refusal) and self._loosened()):
+                if self.best is not None or not (self._is_nearer(refusal) and self.binds):
                     break
+                self.allowed = {name: 1.25 * nbytes for name, nbytes in self.allowed.items()}
                 continue
             except ModelSizeError:  # of groups that were doubled where what is told is too tight for them
                 if self.best is None:
@@ -244,12 +236,7 @@ class _Fitting:
             known = self.least[0]
         if known is not None:
             known = replace(known, recomputed=frozenset())
-        return replace(
-            self._without_peaks(),
-            cluster=reduced,
-            time_limit_s=self._half_s(),
-            known=known,
-        )
+        return replace(self._without_peaks(), cluster=reduced, time_limit_s=self._half_s(), known=known)
 
     def _half_s(self) -> float | None:
         """Half of the seconds that are left; a little where all is spent and nothing fits yet."""
@@ -293,13 +280,6 @@ class _Fitting:
         if self._missing(peaks) <= 0:
             for name, nbytes in counted.items():  # what was seen to fit may be chosen
                 self.allowed[name] = max(self.allowed[name], float(nbytes))
-
-    def _loosened(self) -> bool:
-        """Tell more where the method finds nothing; whether that is worth a try."""
-        if not self.binds:
-            return False
-        self.allowed = {name: 1.25 * nbytes for name, nbytes in self.allowed.items()}
-        return True
 
     def _nearest_fill(self) -> tuple[Placement, dict[str, int]]:
         """The nearest to fit of fills in order of one, two, four, ... devices, with peaks evened out."""
@@ -380,25 +360,9 @@ class _Fitting:
             f"the best packing found peaks at {read_bytes(peaks[name])} on device '{name}' of "
             f"{read_bytes(self.capacity[name])}: {read_bytes(missing)} are missing there; "
             f"{enough} on each device is enough (or use more devices, a smaller micro-batch, an optimizer "
-            f"with less state{self._other_schedule()}{'' if self.refusal is None else self.refusal.remedy})."
+            "with less state, or a schedule with recompute or fewer micro-batches in flight"
+            f"{'' if self.refusal is None else self.refusal.remedy})."
         )
-
-    def _other_schedule(self) -> str:
-        """The first change of schedule with the same gradients under which the nearest plan fits, if any."""
-        assert self.least is not None
-        simulator = self.problem.the_simulator
-        schedule = simulator.schedule
-        others: tuple[Schedule, ...] = (
-            OneFOneB(schedule.microbatches),
-            schedule.recomputing(True),
-            OneFOneB(schedule.microbatches, recompute=True),
-        )
-        if schedule.microbatches > 1:
-            for other in others:
-                if self._missing(replace(simulator, schedule=other)(self.least[0]).peak_bytes) <= 0:
-                    how = " with recompute" if other.recompute is True else ""
-                    return f"; under schedule {other.name}{how} that packing fits"
-        return ", or a schedule with fewer micro-batches in flight"
 
 
 def _unproven(placement: Placement) -> Placement:

@@ -27,7 +27,6 @@ from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import memory_figure, timeline_figure
 from netsplit.placement.placement import Placement, Status
 from netsplit.placement.sharding import shard_line
-from netsplit.planning.explanation.change import placement_change
 from netsplit.planning.explanation.explanation import Explanation, explain
 from netsplit.planning.explanation.notation import counted
 from netsplit.planning.explanation.parts import (
@@ -37,7 +36,7 @@ from netsplit.planning.explanation.parts import (
     parts_summary,
     placed_splits,
 )
-from netsplit.planning.plan_diff import PlanDiff, played_devices, with_devices
+from netsplit.planning.plan_diff import PlanDiff, placement_change, played_devices, with_devices
 from netsplit.planning.summary import PlanSummary, recomputation_line
 from netsplit.program.instructions import Program
 from netsplit.rewrite.node_parts import node_parts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,13 +13,89 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.common.interchangeable import interchangeable_devices
 from netsplit.placement.placement import Placement
-from netsplit.planning.explanation.change import PlacementChange
-from netsplit.planning.explanation.notation import listed, percent, seconds, wrapped
-from netsplit.planning.explanation.parts import restated
+from netsplit.planning.explanation.notation import counted, listed, percent, seconds, short, wrapped
+from netsplit.planning.explanation.parts import (
+    copied_nodes,
+    operator_cuts,
+    parts_summary,
+    placed_splits,
+    restated,
+    shortened_list,
+)
+from netsplit.rewrite.node_parts import node_parts
 
-__all__ = ["PlanDiff", "played_devices", "with_devices"]
+__all__ = ["PlacementChange", "PlanDiff", "placement_change", "played_devices", "with_devices"]
 
 SAME = 1e-9  # relative: sums of floats in another order
+ROUTES = 4  # that are told
+
+
+@dataclass(frozen=True)
+class PlacementChange:
+    """What changes between two placements; of an operator in other parts, those elsewhere are moved."""
+
+    moved: int  # operators, or parts of them, on another device than before
+    split: int  # operators in parts that were whole, or in other parts
+    joined: int  # operators that are whole again
+    lines: tuple[str, ...]  # all of it in words: from where to where, the largest
+
+
+def placement_change(problem: Problem, before: Placement, after: Placement) -> PlacementChange:
+    """What changes; devices are those of these names, also where others are alike.
+
+    Args:
+        problem: of the graph with the rewrites of `after`.
+    """
+    graph = problem.graph
+    had, has = operator_cuts(before), operator_cuts(after)
+    split = [each for each in placed_splits(after, graph) if had.get(each.captured) != has[each.captured]]
+    joined = [name for name in had if name not in has]
+    earlier = before if before.rewrites == after.rewrites else restated(before, graph)
+    instance, moving = Instance.of(problem), node_parts(graph).moving
+    old, new = instance.encode(earlier.device_of), instance.encode(after.device_of)
+    routes: dict[tuple[int, int], list[int]] = {}  # operators and parts that went so
+    for v in np.flatnonzero(old != new):
+        if instance.names[v] not in moving:
+            routes.setdefault((int(old[v]), int(new[v])), []).append(int(v))
+    beside = sum(earlier.device_of[v] != after.device_of[v] for v in moving)
+    lines = [
+        *_route_lines(instance, routes, "node" if earlier.rewrites or after.rewrites else "operator"),
+        *([f"{counted(beside, 'more node')} elsewhere, of what only moves tensors"] if beside else []),
+        *([f"now {parts_summary(split)}"] if split else []),
+        *([f"whole again: {shortened_list([*map(short, joined)], 4)}"] if joined else []),
+        *_other_lines(earlier, before, after),
+    ]
+    if not lines:
+        lines = ["the order of operators alone" if before.priority != after.priority else "nothing moved"]
+    return PlacementChange(sum(map(len, routes.values())), len(split), len(joined), tuple(lines))
+
+
+def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]], what: str) -> Iterator[str]:
+    """`what` moved: nodes, where an operator may be several."""
+    took, most_first = instance.forward_s + instance.backward_s, sorted(routes, key=lambda r: -len(routes[r]))
+    for p, q in most_first[:ROUTES]:
+        nodes = routes[p, q]
+        largest = max(nodes, key=lambda v: took[v, p])
+        there, now = (seconds(float(took[largest, device])) for device in (p, q))
+        yield (
+            f"{counted(len(nodes), what)} from {instance.devices[p]} to {instance.devices[q]}, "
+            f"the largest {short(instance.names[largest])} ({there} of a micro-batch there, {now} now)"
+        )
+    if rest := sum(len(routes[r]) for r in most_first[ROUTES:]):
+        yield f"{counted(rest, what)} between other devices"
+
+
+def _other_lines(earlier: Placement, before: Placement, after: Placement) -> Iterator[str]:
+    if earlier.recomputed != after.recomputed:
+        yield f"{counted(len(after.recomputed), 'operator')} recomputed, {len(earlier.recomputed)} before"
+    if before.replicas != after.replicas:
+        there, now = (
+            "; ".join(listed(each) for each in p.replicas.values()) or "none" for p in (before, after)
+        )
+        yield f"replicas: {now}, {there} before"
+    had, has = copied_nodes(before), copied_nodes(after)
+    if had != has:
+        yield f"{counted(len(has), 'operator')} with copies of weights, {len(had)} before"
 
 
 @dataclass(frozen=True)

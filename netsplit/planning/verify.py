@@ -6,7 +6,7 @@ and the cluster, slowly and plainly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
@@ -14,18 +14,12 @@ from netsplit.errors import NetSplitError
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Placement, Stage
 
-__all__ = [
-    "Verdict",
-    "used_bytes",
-    "verify",
-    "verify_capacity",
-    "verify_contiguity",
-]
+__all__ = ["Verdict", "used_bytes", "verify"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found wrong with an answer, one sentence each; empty: the answer holds."""
+    """What is wrong with an answer, one sentence each; empty: the answer holds."""
 
     subject: str  # "the placement of 'heft'"
     violations: tuple[str, ...]
@@ -41,12 +35,7 @@ class Verdict:
             NetSplitError: lists every violation.
         """
         if self.violations:
-            raise NetSplitError(self.summary())
-
-    def summary(self) -> str:
-        if self.ok:
-            return f"{self.subject} holds."
-        return f"{self.subject} is wrong: " + " ".join(self.violations)
+            raise NetSplitError(f"{self.subject} is wrong: {' '.join(self.violations)}")
 
 
 def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Verdict:
@@ -59,32 +48,9 @@ def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Ver
     """
     violations = list(_each_node_once(problem, placement))
     if not violations:
-        checks: list[Callable[[Problem, Placement], Iterator[str]]] = [
-            _together,
-            _total_order,
-            _stages,
-            _recomputed,
-            _exchanges,
-        ]
-        if capacity:
-            checks.append(_memory)
-        if problem.objective.contiguous:
-            checks.append(_contiguous)
+        checks = [_together, _total_order, _stages, _recomputed, _exchanges]
+        checks += [_memory] * capacity + [_contiguous] * problem.objective.contiguous
         violations = [sentence for check in checks for sentence in check(problem, placement)]
-    return _verdict(placement, violations)
-
-
-def verify_capacity(problem: Problem, placement: Placement) -> Verdict:
-    """Checks only (5-18), for a placement that is right otherwise."""
-    return _verdict(placement, _memory(problem, placement))
-
-
-def verify_contiguity(problem: Problem, placement: Placement) -> Verdict:
-    """Checks only contiguity, for a placement that is right otherwise."""
-    return _verdict(placement, _contiguous(problem, placement))
-
-
-def _verdict(placement: Placement, violations: Iterable[str]) -> Verdict:
     return Verdict(f"the placement of '{placement.method}'", tuple(violations))
 
 
@@ -135,17 +101,6 @@ def _total_order(problem: Problem, placement: Placement) -> Iterator[str]:
             yield f"The unit of node '{ordered[0]}' does not run in one piece and in captured order."
 
 
-def _hosts(placement: Placement) -> dict[str, set[str]]:
-    """Device -> nodes that it holds, as their one device or as a replica."""
-    held: dict[str, set[str]] = {}
-    for name, device in placement.device_of.items():
-        held.setdefault(device, set()).add(name)
-    for stage in placement.stages:
-        for device in stage.devices:
-            held.setdefault(device, set()).update(stage.nodes)
-    return held
-
-
 def used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]:
     """Bytes of every device with the nodes that it holds under (5-18), from the equation. A tensor of
     parameters counts `alpha` times where its first user is (once, if it is not trained), and where another of
@@ -161,13 +116,12 @@ def used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]
     counted: set[str] = set()
     held_there: set[tuple[str, str]] = set()
     for name, node in graph.nodes.items():
-        for k in node.initializers:
-            if k not in counted:
-                own = graph.initializers[k]
-                for device in on.get(name, ()):
-                    if (own.held_as, device) not in held_there:
-                        total[device] += (costs.alpha if own.requires_grad else 1) * own.nbytes
-                        held_there.add((own.held_as, device))
+        for k in (k for k in node.initializers if k not in counted):
+            own = graph.initializers[k]
+            for device in on.get(name, ()):
+                if (own.held_as, device) not in held_there:
+                    total[device] += (costs.alpha if own.requires_grad else 1) * own.nbytes
+                    held_there.add((own.held_as, device))
             counted.add(k)
     for variable in graph.variables.values():
         touching = (variable.producer, *variable.consumers)
@@ -177,7 +131,11 @@ def used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]
 
 
 def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
-    total = used_bytes(problem, _hosts(placement))
+    held: dict[str, set[str]] = {}  # device -> its nodes, as their one device or as a replica
+    for stage in (*placement.stages, *(Stage((v,), (q,)) for v, q in placement.device_of.items())):
+        for q in stage.devices:
+            held.setdefault(q, set()).update(stage.nodes)
+    total = used_bytes(problem, held)
     for device in problem.cluster.devices:
         used = total.get(device.name, 0)
         if used > device.capacity_bytes:

@@ -7,7 +7,7 @@ its transfers and sums in one order common to all, as then the first that is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
@@ -25,22 +25,22 @@ from netsplit.program.instructions import (
 
 __all__ = ["check_progress", "needs"]
 
+_Key = tuple[str, int, bool]  # variable, micro-batch, gradient?
 
-def needs(program: Program, instruction: Instruction) -> list[tuple[str, int, bool]]:
-    """(variable, micro-batch, gradient?) of the transfers an instruction waits for.
+
+def needs(program: Program, instruction: Instruction) -> list[_Key]:
+    """The transfers an instruction waits for.
 
     A Forward waits for the copies it reads; a Backward, whole or its input part, for the gradients of its
     outputs from other devices; of a Send see `Program.handed_on`. Whether such a transfer exists in the
     program is for the caller to see.
     """
-    i = instruction.microbatch if isinstance(instruction, Forward | Backward) else 0
     if isinstance(instruction, Forward):
-        segment = program.segments[instruction.segment]
-        device = segment.on(i)
+        segment, i = program.segments[instruction.segment], instruction.microbatch
         copies = [k for k in segment.inputs if _is_copy(program, k)]
-        return [(k, program.sent_with(k, device, i), False) for k in copies]
+        return [(k, program.sent_with(k, segment.on(i), i), False) for k in copies]
     if isinstance(instruction, Backward) and instruction.part != "weight":
-        segment = program.segments[instruction.segment]
+        segment, i = program.segments[instruction.segment], instruction.microbatch
         copies = [
             v for k in segment.outputs for v in program.graph.variables[k].consumers if _is_copy(program, v)
         ]
@@ -53,76 +53,75 @@ def check_progress(program: Program) -> None:
 
     Raises:
         DeadlockError: some device can never go on, or could not if sends waited for their receives; names
-            the circle, or the transfer without a partner.
+            what devices wait for, or the transfer without a partner.
     """
-    planned = {
-        (ins.variable, ins.microbatch, ins.gradient)
-        for each in program.instructions.values()
-        for ins in each
-        if isinstance(ins, Send | Recv)
-    }
+    every = (ins for each in program.instructions.values() for ins in each)
+    transfers = [ins for ins in every if isinstance(ins, Send | Recv)]
+    planned = {(ins.variable, ins.microbatch, ins.gradient) for ins in transfers}
+    ends = Counter(ins.tag for ins in transfers)
+    if alone := next((ins for ins in transfers if ends[ins.tag] != 2), None):
+        raise DeadlockError(f"the program has a {alone} without its other end.")
     sent: set[int] = set()
     summing: dict[int, set[str]] = {}  # tag of a sum or gathering -> devices that have not come to it
     begun: dict[str, list[Collective]] = {name: [] for name in program.devices}  # sums to wait for
-    received: dict[str, dict[tuple[str, int, bool], int]] = {name: {} for name in program.devices}
+    received: dict[str, dict[_Key, int]] = {name: {} for name in program.devices}
     at = dict.fromkeys(program.devices, 0)
-    asleep: dict[tuple[bool, int], list[str]] = {}  # (a sum?, tag) -> who waits for it
+    asleep: dict[tuple[bool, int | None], list[str]] = {}  # (a sum?, tag) -> who waits for it
+    lacking: dict[str, _Key | Collective] = {}  # device -> what it waited for last
     awake = list(program.devices)
     while awake:
         name = awake.pop()
         while at[name] < len(program.instructions[name]):
             instruction = program.instructions[name][at[name]]
-            tags = [received[name].get(key) for key in _wanted(program, name, instruction, planned)]
-            missing = [(False, tag) for tag in tags if tag not in sent]
+            waits: list[tuple[_Key | Collective, tuple[bool, int | None]]] = [
+                (key, (False, tag))  # None: its own Recv comes later, to which it never comes
+                for key in _wanted(program, name, instruction, planned)
+                if (tag := received[name].get(key)) not in sent
+            ]
             if begun[name] and not isinstance(instruction, Send | Recv):
                 begun[name] = [each for each in begun[name] if summing[each.tag]]
                 computes = isinstance(instruction, Forward | Backward)
                 waited = [each for each in begun[name] if not computes or isinstance(each, Gather)]
-                missing += [(True, each.tag) for each in waited]
-            if missing:
-                if None not in tags:  # else its own Recv comes later, to which it never comes
-                    asleep.setdefault(missing[0], []).append(name)  # type: ignore[arg-type]
+                waits += [(each, (True, each.tag)) for each in waited]
+            if waits:
+                lacking[name], until = waits[0]
+                asleep.setdefault(until, []).append(name)
                 break
             if isinstance(instruction, Send):
                 sent.add(instruction.tag)
                 awake += asleep.pop((False, instruction.tag), ())
             elif isinstance(instruction, Recv):
-                received[name][instruction.variable, instruction.microbatch, instruction.gradient] = (
-                    instruction.tag
-                )
+                key = instruction.variable, instruction.microbatch, instruction.gradient
+                received[name][key] = instruction.tag
             elif isinstance(instruction, Collective):
                 summing.setdefault(instruction.tag, set(instruction.devices)).discard(name)
                 begun[name].append(instruction)
                 if not summing[instruction.tag]:
                     awake += asleep.pop((True, instruction.tag), ())
             at[name] += 1
-    _check_partners(program, sent)
-    stuck = [name for name in program.devices if at[name] < len(program.instructions[name])]
+    stuck = [
+        f"{name} at its {program.instructions[name][at[name]]} waits for {_said(lacking[name], planned)}"
+        for name in program.devices
+        if at[name] < len(program.instructions[name])
+    ]
     if stuck:
-        absent = {name: sorted({d for sum_ in begun[name] for d in summing[sum_.tag]}) for name in stuck}
-        raise DeadlockError(_circle(program, at, received, sent, planned, absent, stuck[0]))
+        raise DeadlockError(f"the program cannot complete: {'; '.join(stuck)}.")
     _check_order(program)
 
 
-def _wanted(
-    program: Program, device: str, instruction: Instruction, planned: set[tuple[str, int, bool]]
-) -> list[tuple[str, int, bool]]:
+def _wanted(program: Program, device: str, instruction: Instruction, planned: set[_Key]) -> list[_Key]:
     """Every value an instruction reads, and those gradients that the program transfers at all."""
     if isinstance(instruction, Send):
         return list(program.handed_on(instruction, device))
     return [key for key in needs(program, instruction) if not key[2] or key in planned]
 
 
-def _check_partners(program: Program, sent: Iterable[int]) -> None:
-    tags: dict[type, dict[int, Send | Recv]] = {Send: {}, Recv: {}}
-    for each in program.instructions.values():
-        for ins in each:
-            if isinstance(ins, Send | Recv):
-                tags[type(ins)][ins.tag] = ins
-    for kind, other in ((Send, Recv), (Recv, Send)):
-        for tag, ins in tags[kind].items():
-            if tag not in tags[other]:
-                raise DeadlockError(f"the program has a {ins} without its {other.__name__.lower()}.")
+def _said(lacking: _Key | Collective, planned: set[_Key]) -> str:
+    if isinstance(lacking, Collective):
+        return f"others at the {lacking}"
+    k, i, gradient = lacking
+    what = f"{'the gradient of ' * gradient}'{k}' of micro-batch {i}"
+    return what if lacking in planned else f"{what}, which nobody sends"
 
 
 def _check_order(program: Program) -> None:
@@ -148,50 +147,6 @@ def _check_order(program: Program) -> None:
         ) from error
 
 
-def _circle(
-    program: Program,
-    at: dict[str, int],
-    received: dict[str, dict[tuple[str, int, bool], int]],
-    sent: set[int],
-    planned: set[tuple[str, int, bool]],
-    absent: dict[str, list[str]],
-    start: str,
-) -> str:
-    """Who waits for whom, from one stuck device round to where the chain closes."""
-    sender = {
-        (ins.variable, ins.microbatch, ins.gradient): (name, ins)
-        for name, each in program.instructions.items()
-        for ins in each
-        if isinstance(ins, Send)
-    }
-    steps: list[str] = []
-    seen: list[str] = []
-    name = start
-    while name not in seen:
-        seen.append(name)
-        instruction = (
-            program.instructions[name][at[name]] if at[name] < len(program.instructions[name]) else None
-        )
-        wanted = _wanted(program, name, instruction, planned) if instruction is not None else []
-        missing = [key for key in wanted if received[name].get(key) not in sent]
-        if missing and missing[0] not in sender:
-            steps.append(f"{name} at its {instruction} waits for '{missing[0][0]}', which nobody sends")
-            break
-        if not missing and absent.get(name):
-            steps.append(f"{name} at its {instruction} waits for a sum that {absent[name][0]} has not begun")
-            name = absent[name][0]
-            continue
-        if not missing:
-            steps.append(f"{name} stands at its {instruction or 'end'}")
-            break
-        peer, send = sender[missing[0]]
-        steps.append(f"{name} at its {instruction} waits for {send.what} from {peer}")
-        name = peer
-    return f"the program cannot complete: {'; '.join(steps)}."
-
-
 def _is_copy(program: Program, k: str) -> bool:
     variable = program.graph.variables.get(k)
-    if variable is None or variable.producer is None:
-        return False
-    return variable.producer == k and "@" in k
+    return variable is not None and variable.producer == k and "@" in k

@@ -42,10 +42,9 @@ from netsplit.program.instructions import (
 )
 from netsplit.program.pipeline import makers_of, pipeline_of, timed_pipeline, trained_segments
 from netsplit.program.recomputation import SegmentParts, in_parts, whole, without_idle_recomputation
-from netsplit.program.refused import check_handed_on, checked_copies, checked_replicas, checked_turns
 from netsplit.program.schedules import Compute, Phase, Schedule
 from netsplit.program.segments import cut_segments, pooled_in
-from netsplit.program.sharding import BundleTurns, Work, bundles_of, check_shards
+from netsplit.program.sharding import BundleTurns, Work, bundles_of
 from netsplit.program.slices import Bundle
 from netsplit.program.transfers import insert_transfers
 
@@ -71,10 +70,9 @@ def compile_program(
         costs: of the nodes, for schedules that go by durations (`Pipeline.times`).
 
     Raises:
-        ConfigError: two groups of replicas share a device, or one has nodes of its own; turns that leave a
-            replica out, or are of a device that is none; `shared_norm`, uneven turns, or copies of a weight
-            on several devices, with a schedule whose devices step on their own; an exchange that does not
-            reach all readers, or of a weight between replicas.
+        ConfigError: `shared_norm`, shards, uneven turns, or copies of a weight on several devices, with a
+            schedule whose devices step on their own; an exchange that does not reach all readers, or of a
+            weight between replicas.
         DeadlockError: the instructions would wait in a circle (see `check_progress`).
     """
     return next(compile_orders(graph, placement, cluster, schedule, training, shared_norm, costs))
@@ -97,25 +95,26 @@ def compile_orders(
     """
     device_of, exchanges, shards = placement.device_of, placement.exchanges, placement.shards
     cuts = (*placement.cuts, *(name for each in shards for name in each.cuts))
-    if shared_norm and schedule.update_every is not None:
-        raise ConfigError(
-            f"clip_norm and float16 need the gradients of all devices at once, and under {schedule.name} "
-            "every device steps on its own: leave them out, or choose another schedule."
-        )
-    check_shards(shards, schedule)
-    groups = checked_replicas(placement.replicas, device_of, cluster)
-    in_turn = checked_turns(groups, placement.turns, schedule)
+    groups, in_turn = placement.replicas, placement.turns
     placed, devices = insert_transfers(graph, device_of, exchanges)
     segments = tuple(
         replace(segment, replicas=groups.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
         for segment in cut_segments(placed, devices, placement.priority, schedule.fine_segments, cuts)
     )
     names = tuple(device.name for device in cluster.devices)
-    copied = checked_copies(placed, devices, names, schedule, groups) if training else ()
+    holders = holders_of(placed, devices, names, groups)
+    copied = _copied(placed, holders, groups, names) if training else ()
+    if schedule.update_every is not None:
+        _check_own_steps(schedule, shared_norm, placement, copied)
     once = not training or schedule.update_every is None  # else there are several versions of weights
     same = unchanging(graph) if once else frozenset()
     lasting = _copies_of(placed, same)
-    check_handed_on(exchanges, same, groups)
+    for exchange in exchanges:  # what lasts goes to each replica with the first of its own micro-batches
+        if exchange.variable in same and not {p for hop in exchange.hops for p in hop}.isdisjoint(groups):
+            raise ConfigError(
+                f"an exchange is of '{exchange.variable}', made of weights, and goes by a stage with "
+                "replicas: let its home send it to each (schedule.exchange=send_receive)."
+            )
     pipeline = pipeline_of(placed, segments, training)
     if costs is not None:
         pipeline = timed_pipeline(pipeline, placed, segments, cluster, costs, schedule, lasting)
@@ -124,11 +123,53 @@ def compile_orders(
         if training and placement.recomputed:
             parts = in_parts(placed, segments, placement.recomputed, order, pipeline)
         walk = _Compiler(
-            placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, copied, lasting,
+            placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, holders, copied,
+            lasting,
             pooled_in(placed, parts.segments, same) if training else frozenset(), exchanges,
             shards, tuple(like),
         )  # fmt: skip
         yield walk.program(order)
+
+
+def _copied(
+    graph: Graph,
+    holders: Mapping[str, tuple[str, ...]],
+    groups: Mapping[str, tuple[str, ...]],
+    names: Sequence[str],
+) -> tuple[tuple[str, ...], ...]:
+    """The sets of devices that hold copies of the same parameters, of which they sum the gradients: all
+    replicas of several stages."""
+    several = (
+        devices
+        for k, devices in holders.items()
+        if len(devices) > 1 and graph.initializers[k].requires_grad and devices not in groups.values()
+    )
+    return tuple(dict.fromkeys(tuple(sorted(devices, key=names.index)) for devices in several))
+
+
+def _check_own_steps(
+    schedule: Schedule,
+    shared_norm: bool,
+    placement: Placement,
+    copied: Collection[tuple[str, ...]],
+) -> None:
+    """Raises ConfigError for what needs a common step, under a schedule whose devices step on their own."""
+    uneven = any(
+        {*placement.turns[first][start : start + len(each)]} != {*each}
+        for first, each in placement.replicas.items()
+        for start in range(0, len(placement.turns[first]), len(each))
+    )
+    asked = {
+        "clip_norm and float16 need": shared_norm,
+        "states in slices (shard) need": bool(placement.shards),
+        "copies of a weight on several devices need": bool(copied),
+        "uneven turns of replicas need": uneven,
+    }
+    for what in (each for each, given in asked.items() if given):
+        raise ConfigError(
+            f"{what} the gradients of all devices at once, and under {schedule.name} every device steps on "
+            "its own: leave them out, or choose a synchronous schedule."
+        )
 
 
 @dataclass(eq=False)
@@ -144,6 +185,7 @@ class _Compiler:
     turns: Mapping[str, tuple[str, ...]]
     training: bool
     shared_norm: bool
+    holders: Mapping[str, tuple[str, ...]]
     copied: Sequence[tuple[str, ...]]  # devices that hold copies of the same parameters
     lasting: frozenset[str]  # see `Program.lasting`
     pooled: frozenset[str]  # see `Program.pooled`
@@ -168,8 +210,7 @@ class _Compiler:
         self.copies: dict[str, list[str]] = {}  # see `_copies`
         self.waiting = self._waiting()
         self.steps: Counter[str] = Counter()
-        holders = holders_of(self.graph, self.device_of, self.names, self.replicas)
-        self.bundles = bundles_of(self.graph, self.segments, holders, self.shards, self.names, self.like)
+        self.bundles = bundles_of(self.graph, self.segments, self.holders, self.shards, self.names, self.like)
         self.sharded = {frozenset(each.devices) for each in self.bundles}
 
     def program(self, order: Sequence[Compute]) -> Program:

@@ -5,17 +5,17 @@ Index letters: `i` micro-batch, `p, q` devices, `k` variables, `s` segments.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import Literal, TypeAlias
 
 from netsplit.graph.ir import TRANSFER, Graph, Initializer, Region, Variable, dtype_bytes
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import device_in_turn
-from netsplit.program.slices import Bundle, Slice, slices_of
+from netsplit.program.slices import Bundle, Slice, largest_slices, slices_of
 from netsplit.reshard.hops import chunks_of
 
 __all__ = [
@@ -278,7 +278,7 @@ class Program:
 
     def gives_back(self, k: str, i: int) -> bool:
         """Whether the gradient of a copy "k@q", if it has any, is sent under micro-batch i."""
-        return k not in self.lasting or (k, i) in self._last
+        return k not in self.lasting or i in self._returned.get((k, None), ())
 
     def pools_taken(self, device: str) -> frozenset[tuple[str, int]]:
         """(pooled variable, the micro-batch whose backward on the device takes the sum of its gradients)."""
@@ -325,16 +325,6 @@ class Program:
             for ins in each
             if isinstance(ins, Recv) and ins.variable in self.lasting and not ins.gradient
         }
-
-    @cached_property
-    def _last(self) -> frozenset[tuple[str, int]]:
-        """(lasting copy, the micro-batch under which its gradient goes back)."""
-        return frozenset(
-            (ins.variable, ins.microbatch)
-            for each in self.instructions.values()
-            for ins in each
-            if isinstance(ins, Send) and ins.variable in self.lasting and ins.gradient
-        )
 
     @cached_property
     def holders(self) -> dict[str, tuple[str, ...]]:
@@ -392,11 +382,8 @@ class Program:
     def kept(self, device: str) -> tuple[Initializer, ...]:
         """What the device has of parameters and buffers while nothing is computed."""
         every = (self.graph.initializers[k] for k in self.held[device])
-        return tuple(
-            own
-            for each in every
-            for own in (self._own(each, device) if each.name in self.let_go else (each,))
-        )
+        own = (self._own(each, device) if each.name in self.let_go else (each,) for each in every)
+        return tuple(chain.from_iterable(own))
 
     def _own(self, own: Initializer, device: str) -> tuple[Initializer, ...]:
         slices = self.slices.get(own.name)
@@ -408,20 +395,7 @@ class Program:
     def most_of_bundle(self) -> tuple[tuple[int, int], ...]:
         """Of every bundle's slices those of the device that has most: bytes as they are, and of the gradients
         as they are summed, in single precision at least."""
-        return tuple(map(self._most_of, self.bundles))
-
-    def _most_of(self, bundle: Bundle) -> tuple[int, int]:
-        initializers = self.graph.initializers
-        nbytes, grads = Counter[str](), Counter[str]()
-        for k in bundle.names:
-            own = initializers[k]
-            for each in self.slices[k]:
-                nbytes[each.device] += each.nbytes(own)
-                if own.requires_grad:
-                    grads[each.device] += (
-                        each.nbytes(own) * max(4, dtype_bytes(own.dtype)) // dtype_bytes(own.dtype)
-                    )
-        return max(nbytes.values()), max(grads.values(), default=0)
+        return tuple(largest_slices(self.graph.initializers, bundle, self.slices) for bundle in self.bundles)
 
     @property
     def slice_regions(self) -> dict[str, Region]:
@@ -440,12 +414,10 @@ class Program:
 
     def show(self) -> str:
         """The program as text, one line an instruction."""
-        lines = []
-        for segment in self.segments:
-            lines.append(
-                f"segment {segment.index} on {segment.device}: {len(segment.nodes)} operators, "
-                f"{segment.nodes[0]} to {segment.nodes[-1]}"
-            )
+        lines = [
+            f"segment {s.index} on {s.device}: {len(s.nodes)} operators, {s.nodes[0]} to {s.nodes[-1]}"
+            for s in self.segments
+        ]
         for device in self.devices:
             lines.append(f"{device}:")
             lines += [f"  {n:4d} {ins}" for n, ins in enumerate(self.instructions[device])]

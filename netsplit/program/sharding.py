@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.placement.placement import Shard
-from netsplit.program.instructions import BackwardPart, Segment
-from netsplit.program.schedules import Schedule
+from netsplit.program.instructions import Backward, BackwardPart, Forward, Gather, Program, Segment
 from netsplit.program.slices import Bundle
 
-__all__ = ["BundleTurns", "Work", "bundles_of", "check_shards"]
+__all__ = ["BundleTurns", "Work", "bundles_of", "bundles_used"]
 
 _LEAST, _MOST = 2**20, 2**25  # bytes of what is summed or gathered at once
 
@@ -79,15 +77,6 @@ def _buckets(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
         bucket.append(k)
         nbytes += own
     yield tuple(bucket)
-
-
-def check_shards(shards: Sequence[Shard], schedule: Schedule) -> None:
-    """Raises ConfigError where devices step on their own."""
-    if shards and schedule.update_every is not None:
-        raise ConfigError(
-            f"shard keeps the states of replicas in slices, and under {schedule.name} devices step within "
-            "the batch: leave shard out, or choose a synchronous schedule."
-        )
 
 
 class BundleTurns:
@@ -185,3 +174,29 @@ class BundleTurns:
             after[at] = later.get(self.device[at])
             later[self.device[at]] = at
         return after
+
+
+def bundles_used(
+    program: Program, device: str
+) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
+    """Segment -> bundles that must be whole for it; instruction -> bundles that go after it.
+
+    A bundle goes after a computation unless the next one that needs it comes before it is gathered again.
+    """
+    reading: dict[int, tuple[int, ...]] = {}
+    for b, bundle in enumerate(program.bundles):
+        if bundle.level == "parameters" and device in bundle.devices:
+            for s in bundle.segments:
+                reading[s] = (*reading.get(s, ()), b)
+    going: dict[int, tuple[int, ...]] = {}
+    needed: set[int] = set()  # before they are gathered again
+    instructions = program.instructions[device] if reading else ()
+    for index in reversed(range(len(instructions))):
+        ins = instructions[index]
+        if isinstance(ins, Gather):
+            needed.discard(ins.bundle)
+        elif isinstance(ins, Forward) or (isinstance(ins, Backward) and ins.part != "weight"):
+            used = reading.get(ins.segment, ())
+            going[index] = tuple(b for b in used if b not in needed)
+            needed.update(used)
+    return reading, {index: each for index, each in going.items() if each}

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from netsplit.graph.ir import Initializer, Region
+from netsplit.graph.ir import Initializer, Region, dtype_bytes
 from netsplit.placement.placement import ShardName
 
-__all__ = ["Bundle", "Slice", "slices_of"]
+__all__ = ["Bundle", "Slice", "largest_slices", "slices_of"]
 
 
 @dataclass(frozen=True)
@@ -77,3 +77,19 @@ def slices_of(
                 )
             held.update({each.device: each.nbytes(own) for each in slices[k]})
     return slices
+
+
+def largest_slices(
+    initializers: Mapping[str, Initializer], bundle: Bundle, slices: Mapping[str, Sequence[Slice]]
+) -> tuple[int, int]:
+    """Bytes of the device that has most of a bundle: as they are, and of the gradients as they are summed, in
+    single precision at least."""
+    nbytes, grads = Counter[str](), Counter[str]()
+    for k in bundle.names:
+        own = initializers[k]
+        for each in slices[k]:
+            nbytes[each.device] += each.nbytes(own)
+            if own.requires_grad:
+                one = dtype_bytes(own.dtype)
+                grads[each.device] += each.nbytes(own) * max(4, one) // one
+    return max(nbytes.values()), max(grads.values(), default=0)

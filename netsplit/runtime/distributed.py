@@ -19,7 +19,7 @@ from netsplit.optim.learning_rate import require_same_rates
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
-from netsplit.program.stepping import stepping_all
+from netsplit.program.other_batches import stepping_all
 from netsplit.runtime import moves, worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, write_checkpoint
 from netsplit.runtime.checkpoint.shares import Copies

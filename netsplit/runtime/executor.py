@@ -23,7 +23,6 @@ from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.random_draws import DrawKey, drawing
 from netsplit.program.acknowledge import acknowledged
-from netsplit.program.bundles_used import bundles_used
 from netsplit.program.instructions import (
     Backward,
     Forward,
@@ -36,6 +35,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.program.sharding import bundles_used
 from netsplit.runtime.faults.failure import may_be_unlike, require_as_captured
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.handing_on import HandingOn

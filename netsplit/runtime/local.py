@@ -16,7 +16,7 @@ from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.program.instructions import Program
-from netsplit.program.stepping import stepping_all
+from netsplit.program.other_batches import stepping_all
 from netsplit.runtime.checkpoint.torch_format import whole_tensors
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import AS_BEFORE, failure_of

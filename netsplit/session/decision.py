@@ -20,8 +20,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.bounds import why_none_fits
-from netsplit.planning.whole.nearest import require_room
+from netsplit.planning.whole.bounds import require_room, why_none_fits
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise

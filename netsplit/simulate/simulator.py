@@ -14,7 +14,7 @@ from netsplit.placement.sharding import in_slices
 from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program
-from netsplit.program.resize import require_same_operators, with_tail
+from netsplit.program.other_batches import require_same_operators, with_tail
 from netsplit.program.schedules import Schedule
 from netsplit.program.slices import Bundle
 from netsplit.program.transfers import exchanges_that_hold

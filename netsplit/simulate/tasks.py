@@ -16,7 +16,6 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
-from netsplit.program.bundles_used import bundles_used
 from netsplit.program.check import needs
 from netsplit.program.instructions import (
     Backward,
@@ -31,7 +30,8 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.program.segment_times import SegmentSeconds, segment_seconds
+from netsplit.program.pipeline import SegmentSeconds, segment_seconds
+from netsplit.program.sharding import bundles_used
 from netsplit.simulate.timeline import EventKind
 
 __all__ = ["Key", "Message", "ProgramTasks", "Task", "reduce_bytes", "reduce_seconds", "times_round"]

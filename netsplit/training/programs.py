@@ -25,9 +25,14 @@ from netsplit.placement.placement import Placement
 from netsplit.placement.priority import topological_priority
 from netsplit.planning.plan import Plan
 from netsplit.planning.verify import verify
-from netsplit.program.inference import inference_placement, like_priority, like_recomputed, like_rewritten
 from netsplit.program.instructions import Program
-from netsplit.program.resize import require_same_operators
+from netsplit.program.other_batches import (
+    inference_placement,
+    like_priority,
+    like_recomputed,
+    like_rewritten,
+    require_same_operators,
+)
 from netsplit.program.transfers import exchanges_that_hold
 from netsplit.rewrite.records import ReadWeights
 from netsplit.rewrite.rewriting import applied

@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 
 from netsplit.errors import DeadlockError
 from netsplit.graph import Graph, capture_inference
-from netsplit.program import (
-    GPipe,
-    Instruction,
-    Program,
-    Recv,
-    Send,
-    check_progress,
-)
-from netsplit.program.inference import inference_placement
+from netsplit.program import GPipe, Program
+from netsplit.program.check import check_progress
+from netsplit.program.instructions import Instruction, Recv, Send
+from netsplit.program.other_batches import inference_placement
 from tests.builders import compile_placed, cpus
 from tests.cover import few
 from tests.examples import tried

@@ -21,7 +21,8 @@ from netsplit.optim.optimizers import for_model
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.profile.costs import Offload
-from netsplit.program import GPipe, Reduce, Schedule, SingleBatch
+from netsplit.program import GPipe, Schedule, SingleBatch
+from netsplit.program.instructions import Reduce
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.rewrite import CopyWeights, Rewrite, Split, applied, replicate, rewrite_from, split_axes
 from netsplit.rewrite.samples import reads_weights

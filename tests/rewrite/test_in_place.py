@@ -14,7 +14,7 @@ from netsplit.errors import RewriteError
 from netsplit.graph import capture
 from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.program import GPipe
-from netsplit.program.resize import with_tail
+from netsplit.program.other_batches import with_tail
 from netsplit.rewrite import ReadWeights, Split, along_samples, applied, split_axes, split_operator
 from netsplit.rewrite.in_place import out_of_place
 from tests.nets import SGD, Case

@@ -18,7 +18,8 @@ from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.predicted_bytes import predicted_transients
-from netsplit.program import GPipe, OneFOneB, Program, Schedule, Send
+from netsplit.program import GPipe, OneFOneB, Program, Schedule
+from netsplit.program.instructions import Send
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB
 from netsplit.rewrite import ReadWeights, applied
 from netsplit.runtime.local import LocalRuntime

@@ -20,7 +20,7 @@ from netsplit.graph import Graph, capture, initial_values
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program import GPipe, Schedule
-from netsplit.program.resize import with_tail
+from netsplit.program.other_batches import with_tail
 from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.rewrite import ReadWeights, Rewrite, Split, applied, rewrite_from, split_axes
 from netsplit.runtime.distributed import DistributedRuntime

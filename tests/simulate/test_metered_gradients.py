@@ -14,7 +14,7 @@ from netsplit.graph import Graph, initial_values
 from netsplit.graph.recording.step import capture
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, Schedule, SingleBatch
-from netsplit.program.resize import with_tail
+from netsplit.program.other_batches import with_tail
 from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.simulate import predicted_peak_bytes
 from tests.builders import compile_placed, cpus

@@ -12,8 +12,8 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program import Forward, GPipe, Recv, Schedule, Send, SingleBatch
-from netsplit.program.instructions import Program
+from netsplit.program import GPipe, Schedule, SingleBatch
+from netsplit.program.instructions import Forward, Program, Recv, Send
 from netsplit.program.schedules import OneFOneB
 from netsplit.simulate import Timeline, simulate
 from tests.builders import compile_placed, graph_fed, linked

@@ -26,6 +26,7 @@ __all__ = [
     "placed_splits",
     "placed_views",
     "restated",
+    "shortened_list",
 ]
 
 
@@ -106,30 +107,24 @@ def _parts(placement: Placement, nodes: Sequence[Node], depth: int) -> Iterator[
         yield PlacedPart(role.cuts[depth].size, role.cuts[depth].fraction, names, devices)
 
 
-def _groups(splits: Sequence[PlacedSplit]) -> list[list[PlacedSplit]]:
-    """Those in parts alike together (along one dimension, by the same fractions, on the same devices)."""
-    alike: dict[tuple[str, str], list[PlacedSplit]] = {}
-    for each in splits:
-        alike.setdefault((each.along, each.where), []).append(each)
-    return list(alike.values())
-
-
-def _named(group: Sequence[PlacedSplit], most: int) -> str:
-    """``linear (fc1), linear_1 (fc2), gelu and 9 more``."""
-    return _first_names([each.name for each in group], most)
-
-
-def _first_names(names: Sequence[str], most: int) -> str:
+def shortened_list(names: Sequence[str], most: int) -> str:
+    """``fc1, fc2, gelu and 9 more``."""
     rest = len(names) - most
     return listed([*names[:most], *([f"{rest} more"] if rest > 0 else [])])
 
 
 def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
-    """One line, of the first few groups; "" where nothing is in parts."""
+    """One line, of the first few groups of those in parts alike; "" where nothing is in parts."""
     if not splits:
         return ""
-    groups = _groups(splits)
-    lines = "; ".join(f"{_named(each, 3)} along {each[0].along}: {each[0].where}" for each in groups[:most])
+    alike: dict[tuple[str, str], list[PlacedSplit]] = {}
+    for each in splits:
+        alike.setdefault((each.along, each.where), []).append(each)
+    groups = list(alike.values())
+    lines = "; ".join(
+        f"{shortened_list([each.name for each in group], 3)} along {along}: {where}"
+        for (along, where), group in [*alike.items()][:most]
+    )
     shown, every = ({own.captured for each in some for own in each} for some in (groups[:most], groups))
     rest = f"; and {len(every - shown)} more" if every - shown else ""
     return f"{counted(len(every), 'operator')} in parts: {lines}{rest}"

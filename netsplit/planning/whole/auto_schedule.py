@@ -56,12 +56,13 @@ class AutoSchedule:
     decides_everything: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
-        switches = {name: getattr(self, name) for name in ("replicas", "recompute", "splits")}
-        check_switches(**{f"schedule.{name}": value for name, value in switches.items()})
+        switches = ("replicas", "recompute", "splits")
+        check_switches(**{f"schedule.{name}": getattr(self, name) for name in switches})
         check_exchange(self.exchange)
         check_shard(self.shard, ("auto", "none"))
         limit_s, given, names = self.time_limit_s, self.microbatches, self.schedules
-        if not _is_number(limit_s) or not 0 < limit_s < math.inf:
+        number = isinstance(limit_s, int | float) and not isinstance(limit_s, bool)
+        if not number or not 0 < limit_s < math.inf:
             raise ConfigError(
                 f"schedule.time_limit_s is {limit_s!r}: give a finite number of seconds above 0."
             )
@@ -89,6 +90,11 @@ class AutoSchedule:
         """Whether no schedule is open that cuts batches."""
         return self.schedules is not None and set(self.schedules) == {SingleBatch.name}
 
+    @property
+    def _given(self) -> Sequence[int]:
+        given = self.microbatches
+        return [given] if isinstance(given, int) else given or ()
+
     def counts(self, batch_size: int, devices: int, equal: bool = False) -> tuple[int, ...]:
         """Numbers of micro-batches to look at, ascending; of those given, the ones that a batch can make.
 
@@ -98,15 +104,14 @@ class AutoSchedule:
         Raises:
             ConfigError: all that are given are more than there are samples.
         """
-        given = self.microbatches
         if self._whole:
             return (1,)
-        if given is None:
+        if not self._given:
             return microbatch_counts(batch_size, devices, equal)
         if min(self._given) > batch_size:
             raise ConfigError(
-                f"schedule.microbatches is {given!r}, and a batch has {batch_size} samples: give a number of "
-                f"at most {batch_size}, or null (None in Python)."
+                f"schedule.microbatches is {self.microbatches!r}, and a batch has {batch_size} samples: give "
+                f"a number of at most {batch_size}, or null (None in Python)."
             )
         return tuple(sorted({_made_of(batch_size, m) for m in self._given}))
 
@@ -117,23 +122,20 @@ class AutoSchedule:
             counts: that are looked at.
             why: no others are, of those that a batch can make.
         """
-        samples = counted(batch_size, "sample")
         if self._whole:
             why = f"schedule.schedules has '{SingleBatch.name}' alone, which does not cut batches"
-        made = {m: _made_of(batch_size, m) for m in sorted(set(self._given))}
-        return tuple(
-            f"{m} micro-batches are asked for, and {samples} make {n}, of "
-            f"{-(-batch_size // n)} each{', but the last' * bool(batch_size % n)}"
-            if n in counts
-            else f"{'1 micro-batch is' if m == 1 else f'{m} micro-batches are'} left out: {why}"
-            for m, n in made.items()
-            if m != n or n not in counts
-        )
-
-    @property
-    def _given(self) -> Sequence[int]:
-        given = self.microbatches
-        return [given] if isinstance(given, int) else given or ()
+        remarks = []
+        for m in sorted(set(self._given)):
+            n = _made_of(batch_size, m)
+            if n not in counts:
+                remarks.append(
+                    f"{'1 micro-batch is' if m == 1 else f'{m} micro-batches are'} left out: {why}"
+                )
+            elif m != n:
+                each = f"{-(-batch_size // n)} each{', but the last' * bool(batch_size % n)}"
+                samples = counted(batch_size, "sample")
+                remarks.append(f"{m} micro-batches are asked for, and {samples} make {n}, of {each}")
+        return tuple(remarks)
 
     def further_counts(self, batch_size: int, known: Sequence[int]) -> tuple[int, ...]:
         """More micro-batches than those known, for where nothing fits with as many: powers of two, as many
@@ -159,11 +161,10 @@ class AutoSchedule:
         elif self.schedules is None:
             names = (SingleBatch.name, "gpipe")
         shard = "none" if self.shard == "auto" else self.shard
-        return [replace(_made(name, microbatches), exchange=self.exchange, shard=shard) for name in names]
-
-    def named(self, microbatches: int) -> list[Schedule]:
-        """Of these the ones whose orders go by no durations."""
-        return [each for each in self.orders(microbatches) if not each.timed]
+        return [
+            replace(SCHEDULES[name]().with_microbatches(microbatches), exchange=self.exchange, shard=shard)
+            for name in names
+        ]
 
     def usual(self, microbatches: int, folded: bool = False) -> Schedule:
         """The one that a placement is first tried under; `folded`: where it is stages in a V."""
@@ -190,17 +191,8 @@ def _made_of(batch_size: int, wanted: int) -> int:
     return -(-batch_size // -(-batch_size // min(wanted, batch_size)))
 
 
-def _is_number(given: object) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool)
-
-
 def _is_list(given: object) -> TypeGuard[Sequence[Any]]:
     return isinstance(given, Sequence) and not isinstance(given, str | bytes)
-
-
-def _made(name: str, microbatches: int) -> Schedule:
-    """Of one micro-batch for the schedule that knows no other."""
-    return SCHEDULES[name]().with_microbatches(microbatches)
 
 
 def microbatch_counts(batch_size: int, devices: int, equal: bool = False) -> tuple[int, ...]:

@@ -1,18 +1,25 @@
-"""What no plan is below that a search for a whole plan might still find; and why there is none at all."""
+"""What no plan of a search is below; and where none fits, why not, and what the nearest lacks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 
+from netsplit.errors import InfeasibleError
 from netsplit.graph.checks.replicated import unreplicable_nodes
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.bounds.least_bytes import why_no_room
+from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.judge import Judge
 
-__all__ = ["of_every_plan_s", "why_none_fits", "without_replicas_s"]
+__all__ = ["nothing_fits", "of_every_plan_s", "require_room", "why_none_fits", "without_replicas_s"]
+
+DO = "or use more devices, a smaller batch, an optimizer with less state, or offload on GPUs"
 
 
 def of_every_plan_s(
@@ -31,10 +38,8 @@ def of_every_plan_s(
     """
 
     def bound_s(m: int, limit_s: float) -> float:
-        problem = problem_of(m)
-        return iteration_bound_s(
-            problem, _any(problem, m, open_.recompute, open_.replicas and m > 1), limit_s
-        )
+        schedule = _any(problem_of(m), m, open_.recompute, open_.replicas and m > 1)
+        return iteration_bound_s(problem_of(m), schedule, limit_s)
 
     bounds = {m: bound_s(m, 0.0) for m in counts}
     refined: set[int] = set()
@@ -72,4 +77,58 @@ def _any(problem: Problem, microbatches: int, recompute: bool, replicas: bool) -
         problem.the_simulator.training,
         kept=0 if recompute or problem.costs.offload.activations else 1,
         alone=unreplicable_nodes(problem.graph) if replicas else frozenset(problem.graph.nodes),
+    )
+
+
+def require_room(problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule) -> None:
+    """Refuse, before anything is measured, what bytes alone prove to fit nowhere.
+
+    Raises:
+        InfeasibleError: with the reason.
+    """
+    reason = why_none_fits(problem_of, counts, open_)
+    if reason is not None:
+        cluster = problem_of(counts[0]).cluster
+        raise InfeasibleError(
+            f"no plan fits on cluster '{cluster.name}', as {reason}: nothing was measured for it; "
+            f"netsplit.plan and runners.plan say with how much on each device the nearest plan fits ({DO})."
+        )
+
+
+def nothing_fits(
+    judge: Judge,
+    counts: Sequence[int],
+    method: Partitioner | None,
+    proven: str | None,
+    remarks: Sequence[str],
+    seconds: float,
+) -> InfeasibleError:
+    """What is raised, by the plan that lacks least.
+
+    Args:
+        proven: why there is none; None: the search found none in these seconds.
+        remarks: on the numbers of micro-batches.
+    """
+    nearest, cluster = judge.tried[0], judge.problem_of(counts[0]).cluster
+    capacity = {each.name: each.capacity_bytes for each in cluster.devices}
+    peak, room = nearest.peak_bytes[nearest.missing_on], capacity[nearest.missing_on]
+    missing = read_bytes(nearest.missing_bytes)
+    enough = read_bytes(peak) if len(set(capacity.values())) == 1 else f"{missing} more"
+    again = " with activations computed again" if nearest.placement.recomputed else ""
+    parts, where = nearest.schedule.microbatches, f"on cluster '{cluster.name}'"
+    if proven is not None:
+        known = f"no plan fits {where}, as {proven}; of those tried"
+    elif method is not None:
+        known = f"no plan of {method.name} was found to fit {where} in {seconds:.1f} s, though others may:"
+    else:
+        known = (
+            f"no plan was found to fit {where} in {seconds:.1f} s, though more time (schedule.time_limit_s) "
+            "may find one: of those tried"
+        )
+    return InfeasibleError(
+        f"{known} the nearest, {nearest.origin} under {nearest.schedule.name} with "
+        f"{counted(parts, 'micro-batch', 'es')}{again}, has its peak at {read_bytes(peak)} on device "
+        f"'{nearest.missing_on}' of {read_bytes(room)}: {missing} are missing there; that plan fits with "
+        f"{enough} on each device ({DO}); "
+        f"looked at were {'; '.join([microbatches_listed(counts), *remarks])}."
     )

@@ -1,25 +1,28 @@
-"""What a whole plan was chosen from: the best of every kind, and why each of the others loses."""
+"""What is told of a whole plan: what it was chosen from, why each other plan loses, what it changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netsplit.graph.checks.replicated import why_unreplicable
+from netsplit.graph.checks.per_microbatch import statistics_notes
+from netsplit.graph.checks.replicated import replicated_statistics, why_unreplicable
+from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.notation import counted, listed
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
 from netsplit.rewrite.records import folded
 from netsplit.tables import Column, Table, nbytes
 
-__all__ = ["FrontierRow", "absent_kinds", "frontier_of", "frontier_table"]
+__all__ = ["FrontierRow", "absent_kinds", "frontier_of", "frontier_table", "notes_of"]
 
 PER_KIND = 3
 _WORDS: dict[Kind, str] = {"single": "one-device", "operators": "operator-by-operator"}
 SHOWN = 0.001  # relative: no less is told apart
-SHOWN_S = 5e-5  # what rounds to 0.1 ms
 _COLUMNS = (
     Column("kind", text=True),
     Column("placement", text=True),
@@ -50,13 +53,11 @@ class FrontierRow:
 
     @property
     def cells(self) -> tuple[Any, ...]:
-        told = (
-            self.why_not or "chosen", self.in_parts, "recomputes" * self.recomputes,
-            f"shard={self.shard}" * bool(self.shard),
-        )  # fmt: skip
+        shard = f"shard={self.shard}" * bool(self.shard)
+        remarks = (self.why_not or "chosen", self.in_parts, "recomputes" * self.recomputes, shard)
         return (
             self.kind, self.placement, self.schedule, self.microbatches, self.devices, self.samples_per_s,
-            self.peak_bytes, "; ".join(filter(None, told)),
+            self.peak_bytes, "; ".join(filter(None, remarks)),
         )  # fmt: skip
 
     @property
@@ -103,13 +104,10 @@ def _why_absent(judge: Judge, counts: Sequence[int], open_: AutoSchedule, kind: 
     least = {"single": 1, "hybrid": 3}.get(kind, 2)
     if len(problem.cluster.devices) < least:
         return f"they need at least {least} devices"
-    if kind in ("data parallel", "hybrid"):
-        if not open_.replicas:
-            return open_.no_replicas
-        if (refused := why_unreplicable(problem.graph, problem.graph.nodes)) is not None:
-            return refused
-        if max(counts) < 2:
-            return "they need at least 2 micro-batches"
+    refused = None if open_.replicas else open_.no_replicas
+    refused = refused or why_unreplicable(problem.graph, problem.graph.nodes)
+    if kind in ("data parallel", "hybrid") and (refused or max(counts) < 2):
+        return refused or "they need at least 2 micro-batches"
     return "none was found in the time"
 
 
@@ -122,14 +120,12 @@ def frontier_table(rows: Iterable[FrontierRow]) -> Table:
 def _alike(tried: Tried, shown: Tried) -> bool:
     """Plans of one origin that differ in their cuts or micro-batches alone are one to people; and those that
     are as fast, too."""
-    as_fast = tried.rank[:2] == shown.rank[:2]
-    return tried.origin == shown.origin and (as_fast or _order(tried) == _order(shown))
 
+    def order(each: Tried) -> str:  # "" of what has none: one device, replicas of all, one micro-batch
+        ordered = each.kind not in ("single", "data parallel") and each.schedule.microbatches > 1
+        return each.schedule.name if ordered else ""
 
-def _order(tried: Tried) -> str:
-    """The schedule's name; "" where it orders nothing: one device, replicas of all, one micro-batch."""
-    ordered = tried.kind not in ("single", "data parallel") and tried.schedule.microbatches > 1
-    return tried.schedule.name if ordered else ""
+    return tried.origin == shown.origin and (tried.rank[:2] == shown.rank[:2] or order(tried) == order(shown))
 
 
 def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
@@ -144,7 +140,7 @@ def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
         max(tried.peak_bytes.values(), default=0),
         "" if tried is winner else _why_not(tried, winner),
         sum(bool(each.cuts) for each in folded(tried.placement.rewrites).values()),
-        tried.recomputes,
+        bool(tried.placement.recomputed),
         shards[0].level if shards else "",
     )
 
@@ -164,8 +160,35 @@ def _why_not(tried: Tried, winner: Tried) -> str:
     }
     words = max(more, key=lambda key: more[key])
     much = f"{100 * behind:.1f} % longer" if behind < 1.0 else f"{1.0 + behind:,.1f} times as long"
-    return f"takes {much}: {tried.busiest} " + words.format(_ms(more[words]))
+    ms = 1e3 * more[words]
+    return f"takes {much}: {tried.busiest} " + words.format(f"{ms:,.1f} ms" if ms >= 0.05 else f"{ms:.1g} ms")
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:,.1f} ms" if seconds >= SHOWN_S else f"{1e3 * seconds:.1g} ms"
+def notes_of(problem: Problem, placement: Placement) -> tuple[str, ...]:
+    """Of statistics of batches, over which samples they are and whose the running ones; of other buffers; of
+    workers whose effect on one another could not be told."""
+    graph = problem.graph
+    notes = [*statistics_notes(graph)] if problem.the_simulator.schedule.microbatches > 1 else []
+    if replicated_statistics(graph, placement.replicated):
+        notes.append(
+            "BatchNorm's running statistics come from the first replica's micro-batches, as in "
+            "DistributedDataParallel (schedule.replicas=false uses no replicas)."
+        )
+    return (*notes, *_guessed(problem, placement))
+
+
+def _guessed(problem: Problem, placement: Placement) -> Iterator[str]:
+    """Of the kinds of which several devices of one host compute."""
+    used = {name for stage in placement.all_stages for name in stage.devices}
+    devices = [
+        device for device in problem.cluster.devices if device.name in used and device.host is not None
+    ]
+    together = Counter((device.kind, device.host) for device in devices)
+    for kind in dict.fromkeys(kind for (kind, _), count in together.items() if count > 1):
+        costs = problem.costs.of(kind)
+        if costs.unsure:
+            yield (
+                f"The slow-down between {kind} workers is uncertain and assumed as "
+                f"{100 * (costs.contention - 1):.0f} %: training may take longer than predicted (measure "
+                "again on a quiet machine)."
+            )

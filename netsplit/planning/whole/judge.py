@@ -13,11 +13,10 @@ from netsplit.graph.quotient import successors
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Placement
 from netsplit.placement.sharding import sharded_levels
-from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
+from netsplit.planning.recomputation import nearest_recomputed
 from netsplit.planning.whole.stages import LineStages
 from netsplit.program.schedules import Schedule, Searched
 from netsplit.simulate.simulate import simulate
-from netsplit.simulate.timeline import Timeline
 
 __all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under"]
 
@@ -50,10 +49,6 @@ class Tried:
     @property
     def fits(self) -> bool:
         return bool(self.peak_bytes) and self.missing_bytes <= 0
-
-    @property
-    def recomputes(self) -> bool:
-        return bool(self.placement.recomputed)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
@@ -91,9 +86,7 @@ def problem_under(problem: Problem, schedule: Schedule) -> Problem:
 
 
 class Judge:
-    """Keeps what was simulated, once.
-
-    What would be the best in parts is measured, where it was not, and simulated again.
+    """Keeps what was simulated, once. What would be the best in parts is measured, where it was not.
 
     Args:
         problem_of: micro-batches to the problem of planning with that many, with what is known of parts.
@@ -114,7 +107,6 @@ class Judge:
         self.problem_of, self.improved, self.deadline = problem_of, improved, deadline
         self.recompute, self.shard = recompute, shard
         self.seen: dict[tuple[object, ...], Tried | None] = {}  # None: refused by verification
-        self.best: dict[Kind, Tried] = {}
         self.took_s: dict[str, float] = {}  # by `_orders`: the quickest simulation
 
     @property
@@ -124,19 +116,21 @@ class Judge:
         return sorted(known, key=lambda each: each.rank)
 
     def placements(self) -> list[Tried]:
-        """Every placement under the schedule that is fastest for it, whether it fits or not, in order."""
+        """Every placement under the schedule that is fastest for it; those that fit come first."""
         fastest: dict[object, Tried] = {}
         every = (each for each in self.seen.values() if each is not None)
-        for each in sorted(every, key=lambda each: each.iteration_s):
+        for each in sorted(every, key=lambda each: (not each.fits, each.iteration_s)):
             fastest.setdefault(each.where, each)
         return list(fastest.values())
+
+    def best(self, kind: Kind) -> Tried | None:
+        """The best of a kind, which may not fit."""
+        return next((each for each in self.tried if each.kind == kind), None)
 
     @property
     def winner(self) -> Tried | None:
         """The best that fits."""
-        return min(
-            (each for each in self.best.values() if each.fits), key=lambda each: each.rank, default=None
-        )
+        return next((each for each in self.tried if each.fits), None)
 
     @property
     def best_s(self) -> float:
@@ -162,29 +156,21 @@ class Judge:
             if not (however_late or self._affords(schedule)):
                 return None
             tried = self._simulated(origin, schedule, placement, cut)
-            if self._leads(tried) and self._measures(tried):
+            leads = tried.fits and (self.winner is None or tried.rank < self.winner.rank)
+            problem = self.problem_of(schedule.microbatches)
+            if leads and problem.with_measured_parts(placement.rewrites) is not problem:
                 tried = self._simulated(origin, schedule, placement, cut)
-            if tried.missing_bytes > 0 and self._is_worth_fitting(tried):
+            known = self.best(tried.kind)  # recomputation makes nothing faster
+            if tried.missing_bytes and (not known or not known.fits or tried.iteration_s < self.best_s):
                 tried = self._fitted(tried)
-            self._keep(key, tried)
+            if tried.fits and tried.iteration_s < self.best_s and self.improved is not None:
+                self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
+            self.seen[key] = tried
         return self.seen[key]
 
     def discard(self, tried: Tried) -> None:
         """A plan that was refused is as one that was never tried."""
         self.seen[tried.schedule, *identity(tried.placement)] = None
-        self.best = {}
-        for each in self.tried:
-            self.best.setdefault(each.kind, each)
-
-    def _keep(self, key: tuple[object, ...], tried: Tried) -> None:
-        better = tried.fits and tried.iteration_s < self.best_s
-        self.seen[key] = tried
-        if not tried.peak_bytes:
-            return
-        if tried.kind not in self.best or tried.rank < self.best[tried.kind].rank:
-            self.best[tried.kind] = tried
-        if better and self.improved is not None:
-            self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
 
     def _affords(self, schedule: Schedule) -> bool:
         """Whether a simulation may end in time, by the quickest that tried as many orders; always, as long as
@@ -192,23 +178,11 @@ class Judge:
         least_s = self.took_s.get(_orders(schedule), 0.0)
         return self.winner is None or time.perf_counter() + least_s < self.deadline
 
-    def _leads(self, tried: Tried) -> bool:
-        return tried.fits and (self.winner is None or tried.rank < self.winner.rank)
-
-    def _measures(self, tried: Tried) -> bool:
-        """Whether more is known now of what its parts take than before."""
-        problem = self.problem_of(tried.schedule.microbatches)
-        return problem.with_measured_parts(tried.placement.rewrites) is not problem
-
-    def _is_worth_fitting(self, tried: Tried) -> bool:
-        """It gets no faster by that: so what is faster than the best, or where nothing of its kind fits."""
-        known = self.best.get(tried.kind)
-        return known is None or not known.fits or tried.iteration_s < self.best_s
-
     def _fitted(self, tried: Tried) -> Tried:
         """With states of replicas in slices; with activations computed again; with both, where it must be."""
         schedule, options = tried.schedule, [tried]
-        problem = problem_under(self._problem(tried.placement, schedule), schedule)
+        problem = self.problem_of(schedule.microbatches).rewritten(tried.placement.rewrites)
+        problem = problem_under(problem, schedule)
         for changed in sharded_levels(problem.graph, tried.placement) if self.shard else ():
             if self._affords(schedule):
                 options.append(self._simulated(tried.origin, schedule, changed, tried.cut))
@@ -220,18 +194,15 @@ class Judge:
                 options.append(self._simulated(tried.origin, schedule, nearest, tried.cut))
         return min(options, key=lambda each: each.rank)
 
-    def _problem(self, placement: Placement, schedule: Schedule) -> Problem:
-        return self.problem_of(schedule.microbatches).rewritten(placement.rewrites)
-
     def _simulated(
         self, origin: str, schedule: Schedule, placement: Placement, cut: LineStages | None
     ) -> Tried:
         began = time.perf_counter()
-        problem = self._problem(placement, schedule)
+        problem = self.problem_of(schedule.microbatches).rewritten(placement.rewrites)
         simulator, kind = replace(problem.the_simulator, schedule=schedule), _kind_of(problem, placement)
         program = simulator.whole_microbatches(placement)
         timeline = simulate(program, simulator.cluster, simulator.costs, peaks=False)
-        best = self.best.get(kind)
+        best = self.best(kind)
         if best is None or not best.fits or timeline.iteration_s <= BEHIND * best.iteration_s:
             if simulator.hands_on and timeline.iteration_s <= BEHIND * self.best_s:
                 timeline = simulator.scored(placement, self.deadline).timeline
@@ -243,10 +214,13 @@ class Judge:
         over = {name: peak - capacity[name] for name, peak in timeline.peak_bytes.items()}
         on = max(over, key=lambda name: over[name], default="")
         busiest = max(capacity, key=timeline.busy_s)
+        again_s, sums_s = (
+            sum(each.seconds for each in timeline.events if (each.device, each.kind) == (busiest, what))
+            for what in ("recompute", "reduce")
+        )
         return Tried(
-            kind, origin, schedule, placement, timeline.iteration_s,
-            dict(timeline.peak_bytes), max(over.get(on, 0), 0), on, busiest, timeline.busy_s(busiest),
-            _seconds(timeline, busiest, "recompute"), _seconds(timeline, busiest, "reduce"), cut,
+            kind, origin, schedule, placement, timeline.iteration_s, dict(timeline.peak_bytes),
+            max(over.get(on, 0), 0), on, busiest, timeline.busy_s(busiest), again_s, sums_s, cut,
         )  # fmt: skip
 
 
@@ -264,13 +238,9 @@ def _orders(schedule: Schedule) -> str:
     return "a few" if quick else "many" if schedule.timed else "one"
 
 
-def _seconds(timeline: Timeline, device: str, kind: str) -> float:
-    return sum(each.seconds for each in timeline.events if (each.device, each.kind) == (device, kind))
-
-
 def _kind_of(problem: Problem, placement: Placement) -> Kind:
     """A pipeline comes to every device once: none waits, by way of others, for what it made itself."""
-    homes = {name for stage in placement.all_stages for name in stage.devices}
+    homes = sorted({name for stage in placement.all_stages for name in stage.devices})
     if len(homes) == 1:
         return "single"
     if placement.rewrites:
@@ -279,8 +249,7 @@ def _kind_of(problem: Problem, placement: Placement) -> Kind:
         return "data parallel" if len(set(placement.device_of.values())) == 1 else "hybrid"
     if placement.cuts:
         return "pipeline"
-    rank = {name: q for q, name in enumerate(sorted(homes))}
-    at = {name: rank[device] for name, device in placement.device_of.items()}
+    at = {name: homes.index(device) for name, device in placement.device_of.items()}
     edges = {(at[u], at[v]) for v, feeders in problem.graph.predecessors.items() for u in feeders}
-    after = successors(len(rank), edges)
-    return "pipeline" if len(topological_order(after, int)) == len(rank) else "operators"
+    after = successors(len(homes), edges)
+    return "pipeline" if len(topological_order(after, int)) == len(homes) else "operators"

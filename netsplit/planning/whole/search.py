@@ -1,10 +1,9 @@
-"""The search for a whole plan, in four phases; what came of it, the judge has.
+"""The search for a whole plan, in three phases; what came of it, the judge has.
 
 structures    a line cut into stages for groups of devices, and what quick methods answer,
               each under an order that is searched for quickly
-named         the best few under every named schedule
 annealing     single operators moved, from the best plans
-refinement    borders between stages, orders that are searched for, operators in parts:
+refinement    borders between stages, orders that are searched for, every schedule, operators in parts:
               with the rest of the time, as long as that gains
 """
 
@@ -12,13 +11,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, product, zip_longest
 
-from netsplit.errors import NetSplitError
-from netsplit.graph.checks.replicated import why_unreplicable
+from netsplit.errors import InfeasibleError, NetSplitError
+from netsplit.graph.checks.replicated import require_replicable, why_unreplicable
 from netsplit.partition import METHODS
 from netsplit.partition.base import Problem
 from netsplit.partition.methods.auto.in_parts import best_in_parts
@@ -27,11 +26,11 @@ from netsplit.placement.placement import Placement
 from netsplit.planning.fitting import fitted, nearest_fill
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import of_every_plan_s, without_replicas_s
-from netsplit.planning.whole.judge import KINDS, Judge, Tried, problem_under
-from netsplit.planning.whole.line import NodeLine
+from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.stages import (
     Group,
     LineStages,
+    NodeLine,
     StageCosts,
     device_counts,
     groupings,
@@ -45,7 +44,7 @@ __all__ = ["WholeSearch"]
 
 log = logging.getLogger(__name__)
 
-STRUCTURES, ANSWERS, NAMED, ANNEALED = 0.3, 0.55, 0.7, 0.88
+STRUCTURES, ANSWERS, ANNEALED = 0.3, 0.55, 0.8
 """Of the time, when each phase ends at the latest; the rest is refinement's."""
 UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
@@ -55,7 +54,6 @@ QUICK_METHODS = (
 )  # fmt: skip
 HEEDING = ("auto", "netsplit")  # that search within capacities
 PRESSED = 1 / 3  # of the time that is left where nothing fits, for each answer
-FEW = 10  # placements, beside the best of each kind, whose other schedules are looked at
 NEAR = 1.06  # times the best: whose borders are moved and orders searched for
 WORTH_S = 1.0  # at least, for annealing from one plan
 CLOSE = 0.001  # relative: so little is not worth trying for
@@ -81,13 +79,13 @@ class WholeSearch:
     metered_s: float = 0.0  # that measuring parts took, on top
     lines: dict[int, NodeLine] = field(default_factory=dict)
     promising: list[tuple[float, int, LineStages]] = field(default_factory=list)  # not simulated yet
+    refusal: NetSplitError | None = None  # the last one of a method
 
     def run(self) -> None:
         """The whole method."""
         if self.method is None:
             self._structures(self._until(STRUCTURES))
         self._ask(self._until(ANSWERS))
-        self._named(self._until(NAMED))
         if self.judge.winner is None:
             self._squeeze()
         if self.method is None:
@@ -107,9 +105,7 @@ class WholeSearch:
         for alone in (True, False):
             for m, cut in [each for each in plain if (len(each[1].groups[0]) == 1) is alone][:1]:
                 if self._judge_cut(m, cut) is None:
-                    placement = placed(self.problem_of(m), self._line(m), cut, m)
-                    usual = self.open.usual(m, cut.folded)
-                    self.judge.judge(placement.method, usual, placement, cut, however_late=True)
+                    self._judge_cut(m, cut, self.open.usual(m, cut.folded), however_late=True)
 
     def _judge_promising(self, until: float, far: float = PROMISING) -> None:
         """Stages that were not simulated yet, but what promises to take so many times the best."""
@@ -134,24 +130,27 @@ class WholeSearch:
     def _asked(self) -> Iterator[tuple[int, tuple[Group, ...]]]:
         """Micro-batches and groups: each with all numbers of micro-batches, fewer devices last."""
         problem = self.problem_of(self.counts[0])
+        replicas = self.open.replicas and why_unreplicable(problem.graph, problem.graph.nodes) is None
         alone = orders_of_devices(problem, 1)[0]
         yield from ((m, (alone,)) for m in (self.counts[0], self.counts[-1]))
         for count in device_counts(len(problem.cluster.devices)):
-            rounds = zip_longest(*(self._groups(m, count) for m in self.counts))
-            yield from (each for each in chain.from_iterable(rounds) if each is not None)
+            every = [
+                [
+                    (m, groups)
+                    for order in orders_of_devices(self.problem_of(m), count)
+                    for groups in groupings(order, replicas)
+                    if len(groups) < len(self._line(m).places) and max(map(len, groups)) <= m
+                ]
+                for m in self.counts
+            ]
+            yield from (each for each in chain.from_iterable(zip_longest(*every)) if each is not None)
 
-    def _groups(self, m: int, count: int) -> Iterator[tuple[int, tuple[Group, ...]]]:
-        problem = self.problem_of(m)
-        replicas = self.open.replicas and why_unreplicable(problem.graph, problem.graph.nodes) is None
-        for order in orders_of_devices(problem, count):
-            for groups in groupings(order, replicas):
-                if len(groups) < len(self._line(m).places) and max(map(len, groups)) <= m:
-                    yield m, groups
-
-    def _judge_cut(self, m: int, cut: LineStages, schedule: Schedule | None = None) -> Tried | None:
+    def _judge_cut(
+        self, m: int, cut: LineStages, schedule: Schedule | None = None, however_late: bool = False
+    ) -> Tried | None:
         placement = placed(self.problem_of(m), self._line(m), cut, m)
         if schedule is not None:
-            return self.judge.judge(placement.method, schedule, placement, cut)
+            return self.judge.judge(placement.method, schedule, placement, cut, however_late)
         return self._first(placement.method, self.open.usual(m, cut.folded), placement, cut)
 
     def _ask(self, until: float) -> None:
@@ -206,11 +205,16 @@ class WholeSearch:
         first = problem.the_simulator.schedule.recomputing(False)
         try:
             placement = answer(problem)
-            copied = [v for stage in placement.stages if len(stage.devices) > 1 for v in stage.nodes]
-            if not copied or (self.open.replicas and why_unreplicable(problem.graph, copied) is None):
-                with self._metered(first.microbatches):
-                    return self._first(method.name, first, placement)
+            if placement.replicas and not self.open.replicas:
+                raise InfeasibleError(
+                    f"{method.name} gives stages replicas, and {self.open.no_replicas}: leave that out, or "
+                    "take another partitioner."
+                )
+            require_replicable(problem.graph, placement.replicated)
+            with self._metered(first.microbatches):
+                return self._first(method.name, first, placement)
         except NetSplitError as error:
+            self.refusal = error
             log.debug("%s has no answer for the whole plan: %s", method.name, error)
         except Exception:  # a plan without one method is better than none
             if self.method is not None:
@@ -241,27 +245,6 @@ class WholeSearch:
         other = self.judge.judge(origin, usual, placement, cut)
         return tried if other is None else min(tried, other, key=lambda each: each.rank)
 
-    def _named(self, until: float) -> None:
-        """The best few placements under every named schedule."""
-        for tried in self._leaders():
-            self._under(tried, self.open.named(tried.schedule.microbatches), until)
-
-    def _under(self, tried: Tried, schedules: Iterable[Schedule], until: float) -> None:
-        for schedule in schedules:
-            if time.perf_counter() < until:
-                self.judge.judge(tried.origin, schedule, tried.placement, tried.cut)
-
-    def _leaders(self) -> list[Tried]:
-        """The best of every kind, and the best few placements, each once. Replicas of everything have one
-        order under all schedules."""
-        kinds = [self.judge.best[kind] for kind in KINDS if kind in self.judge.best]
-        leaders: dict[object, Tried] = {}
-        for tried in sorted(kinds, key=lambda each: each.rank) + self.judge.tried:
-            alone = len(tried.devices) == 1 and tried.schedule.microbatches > 1
-            if not alone and (tried.kind != "data parallel" or self.method is not None):
-                leaders.setdefault(tried.where, tried)
-        return list(leaders.values())[: FEW + len(kinds)]
-
     # Annealing.
 
     def _anneal(self, until: float) -> None:
@@ -271,8 +254,7 @@ class WholeSearch:
         for tried in self.judge.tried:
             starts.setdefault(tried.schedule.microbatches, tried)
         left = [self._quickly(tried) for tried in starts.values()]
-        several = len(self.problem_of(self.counts[0]).cluster.devices) > 1
-        for i, start in enumerate(left if several and self.judge.winner is not None else ()):
+        for i, start in enumerate(left if self._several and self.judge.winner is not None else ()):
             part_s = (until - time.perf_counter()) / min(len(left) - i, 3)
             if part_s < WORTH_S:
                 return
@@ -307,35 +289,26 @@ class WholeSearch:
 
     def _borders(self, until: float) -> None:
         """The borders between stages of the best lines, moved as long as that gains."""
-        for tried in self._leaders():
-            if tried.cut is not None and tried.iteration_s <= NEAR * self.judge.best_s:
-                best, cut, better = self._quickly(tried), tried.cut, True
-                while better:
-                    better = False
-                    for moved in _neighbours(cut):
-                        if time.perf_counter() > until:
-                            return
-                        other = self._judge_cut(best.schedule.microbatches, moved, best.schedule)
-                        if other is not None and other.rank < best.rank:
-                            best, cut, better = other, moved, True
-                            break
+        for tried in self.judge.placements():
+            if tried.cut is not None and tried.fits and tried.iteration_s <= NEAR * self.judge.best_s:
+                best, moves = self._quickly(tried), list(_neighbours(tried.cut))
+                while moves and time.perf_counter() <= until:
+                    moved = moves.pop(0)
+                    other = self._judge_cut(best.schedule.microbatches, moved, best.schedule)
+                    if other is not None and other.rank < best.rank:
+                        best, moves = other, list(_neighbours(moved))
 
     def _searched(self, near: float, until: float) -> None:
         """Orders that are searched for, of placements that are not far behind; with no limit to that, all
         schedules."""
-        for tried in [*self._leaders(), *self.judge.placements()]:
+        for tried in self.judge.placements():
             several = tried.kind not in ("single", "data parallel", "parts")
             if several and tried.iteration_s <= near * self.judge.best_s:
-                orders = self.open.orders(tried.schedule.microbatches)
-                timed = [each for each in orders if each.timed or near == float("inf")]
-                self._under(tried, timed, until)
+                for schedule in self.open.orders(tried.schedule.microbatches):
+                    if (schedule.timed or near == float("inf")) and time.perf_counter() < until:
+                        self.judge.judge(tried.origin, schedule, tried.placement, tried.cut)
 
     # Operators in parts.
-
-    @property
-    def _splits(self) -> bool:
-        several = len(self.problem_of(self.counts[0]).cluster.devices) > 1
-        return self.open.splits and self.method is None and several
 
     def _in_parts(self) -> None:
         """With the fewest micro-batches, and with as many as the best plan has."""
@@ -358,6 +331,14 @@ class WholeSearch:
                             self.judge.judge(origin, quick, parts.placement)
 
     # Time.
+
+    @property
+    def _several(self) -> bool:
+        return len(self.problem_of(self.counts[0]).cluster.devices) > 1
+
+    @property
+    def _splits(self) -> bool:
+        return self.open.splits and self.method is None and self._several
 
     def _until(self, part: float) -> float:
         """When that part of the time for whole operators is over."""

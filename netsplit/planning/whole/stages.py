@@ -1,34 +1,41 @@
-"""The cut of a line into stages for given groups of devices, whose slowest stage is the fastest.
+"""A graph as a line of operators, and its cut into stages for given groups of devices.
 
-The dynamic programme of PipeDream (Narayanan et al., SOSP 2019, section 3.1) and Piper (Tarnawski et al.,
-NeurIPS 2021) with the groups and their order given, unlike devices, and memory by what is in flight:
+The cut whose slowest stage is the fastest is found by the dynamic programme of PipeDream (Narayanan et al.,
+SOSP 2019, section 3.1) and Piper (Tarnawski et al., NeurIPS 2021), with the groups and their order given,
+unlike devices, and memory by what is in flight:
 
     f[g][c] = min over b < c of max(f[g - 1][b], period of the run b..c on group g)
 
 A run that does not fit may fit with activations computed again, for that part of another forward.
+Index letters: `a` atom, `c` cut (the first is before all atoms, the last after all), `g` group, `q` device.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import pairwise
 from math import ceil, lcm
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.instance import Floats
+from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.placement.placement import Placement, SolverReport, Stage
 from netsplit.placement.priority import topological_priority
-from netsplit.planning.whole.line import NodeLine, Runs
+from netsplit.profile.memory import lifetimes_model, node_state_bytes
 
 __all__ = [
     "Group",
     "LineStages",
+    "NodeLine",
     "StageCosts",
+    "device_counts",
     "groupings",
     "orders_of_devices",
     "placed",
@@ -36,35 +43,108 @@ __all__ = [
     "turns_for",
 ]
 
-
-def turns_for(seconds: Sequence[float], microbatches: int) -> tuple[int, ...]:
-    """`Stage.turns` by which the last of the devices is done as early as can be.
-
-    Every micro-batch goes to the device that is done with it first. That is exact for equal jobs on unlike
-    machines: where T is the least possible end, each machine has floor(T / seconds) places for jobs within
-    it, together enough for all, so that while jobs are left a place is, too (Q | p_j = 1 | C_max in the
-    notation of Graham et al., 1979). A device so slow that the others are done without it gets no turn: a
-    stage is then made of the others.
-
-    Args:
-        seconds: [D] of one micro-batch on each device; above zero.
-        microbatches: of a full batch.
-    """
-    ends = [(each, place) for place, each in enumerate(seconds)]
-    heapify(ends)
-    counts, turns = [0] * len(ends), []
-    for _ in range(microbatches):
-        _, place = ends[0]
-        turns.append(place)
-        counts[place] += 1
-        heapreplace(ends, ((counts[place] + 1) * seconds[place], place))
-    return tuple(turns)
-
-
+MOST_CUTS = 160
+EVERY = 8  # devices, up to which every number of them is looked at
 BACK = 0.5  # of what a micro-batch's run keeps: the part of it that is computed again at once
 UNLIKE = 1.05  # times the seconds of another replica, from which it takes fewer micro-batches
+Runs = Literal["forward_s", "seconds", "state_bytes", "trained_bytes", "saved_bytes"]
 Group = tuple[int, ...]
 """Ranks of the devices that are to be a stage's replicas."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeLine:
+    """Atoms in topological order, and what lies before each cut: what runs cost are differences. Of one
+    micro-batch; shapes C cuts, D devices."""
+
+    atoms: tuple[tuple[str, ...], ...]  # [A]
+    places: Ints  # [C] atoms before the cut
+    forward_s: Floats  # [C, D]
+    seconds: Floats  # [C, D] with backward
+    state_bytes: Ints  # [C] parameters with gradients and moments
+    trained_bytes: Ints  # [C] parameters that the optimiser changes
+    saved_bytes: Ints  # [C] kept from forward to backward
+    sent_bytes: Ints  # [C] that cross the cut, forward
+    returned_bytes: Ints  # [C] gradients that cross it back
+    tables: dict[tuple[Runs, int], Floats] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, problem: Problem) -> NodeLine:
+        """The graph's line, with `MOST_CUTS` at most: of cuts near one another, the one least crosses."""
+        graph, instance = problem.graph, Instance.of(problem)
+        atoms = atoms_of(graph)
+        count, first = len(atoms), {name: a for a, atom in enumerate(atoms) for name in atom}
+        atom_of = np.array([first[name] for name in instance.names], np.int64)
+
+        def until(values: NDArray[Any]) -> NDArray[Any]:
+            """[A + 1, ...] sums of all nodes before each place."""
+            sums = np.zeros((count + 1, *values.shape[1:]), values.dtype)
+            np.add.at(sums, atom_of + 1, values)
+            return np.cumsum(sums, axis=0)
+
+        states = node_state_bytes(graph, problem.costs.device_alpha)
+        saved = _saved(problem, instance.names)
+        sent, returned = _crossing(instance, atom_of, count)
+        forward_s, seconds = until(instance.forward_s), until(instance.forward_s + instance.backward_s)
+        places = _chosen(seconds.mean(axis=1), sent + returned)
+        return cls(
+            atoms=atoms,
+            places=places,
+            forward_s=forward_s[places],
+            seconds=seconds[places],
+            state_bytes=until(np.array([states[name] for name in instance.names], np.int64))[places],
+            trained_bytes=until(instance.trainable_bytes.astype(np.int64))[places],
+            saved_bytes=until(saved)[places],
+            sent_bytes=sent[places],
+            returned_bytes=returned[places],
+        )
+
+    def between(self, what: Runs, q: int = 0) -> Floats:
+        """[C, C] what lies between two cuts, on device q where devices differ; made once."""
+        if (what, q) not in self.tables:
+            until = getattr(self, what)
+            until = until if until.ndim == 1 else until[:, q]
+            self.tables[what, q] = np.asarray(until[None, :] - until[:, None], float)
+        return self.tables[what, q]
+
+
+def _saved(problem: Problem, names: Sequence[str]) -> Ints:
+    """[nodes] what autograd keeps of each; a storage counts where it is first held."""
+    place, saved = {name: v for v, name in enumerate(names)}, np.zeros(len(names), np.int64)
+    model, frozen = lifetimes_model(problem.graph, 0, 1), node_state_bytes(problem.graph, 0)
+    for name, nbytes in model.state_bytes.items():
+        saved[place[name]] += nbytes - frozen[name]
+    for k, nbytes in model.variable_bytes.items():
+        if nbytes and model.holders[k]:
+            saved[place[model.holders[k][0]]] += nbytes
+    return saved
+
+
+def _crossing(instance: Instance, atom_of: Ints, count: int) -> tuple[Ints, Ints]:
+    """[A + 1] bytes that are made on one side of a place and read on the other, and those whose gradients
+    come back. What is read before it is made goes back to an atom whose first node is earlier, as with tied
+    weights."""
+    sent, returned = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
+    for u, v in enumerate(instance.producer):
+        places = atom_of[[v, *instance.consumers[u]]]
+        first, last = int(places.min()), int(places.max())
+        if last > first:  # open at places first + 1 .. last
+            for total, counts in ((sent, True), (returned, bool(instance.requires_backward[u]))):
+                total[first + 1] += instance.nbytes[u] * counts
+                total[last + 1] -= instance.nbytes[u] * counts
+    return np.cumsum(sent)[: count + 1], np.cumsum(returned)[: count + 1]
+
+
+def _chosen(seconds: Floats, crossing: Ints) -> Ints:
+    """Places of cuts: both ends, and of every stretch of equal seconds the one that least crosses."""
+    inner = np.arange(1, len(seconds) - 1)
+    if len(inner) > MOST_CUTS - 2:
+        total = float(seconds[-1]) or 1.0
+        stretch = np.minimum((seconds[inner] / total * (MOST_CUTS - 2)).astype(np.int64), MOST_CUTS - 3)
+        order = np.lexsort((inner, crossing[inner], stretch))
+        keep = np.flatnonzero(np.diff(stretch[order], prepend=-1))
+        inner = np.sort(inner[order][keep])
+    return np.concatenate([[0], inner, [len(seconds) - 1]]).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,24 +158,6 @@ class LineStages:
     def folded(self) -> bool:
         """Whether a device has several stages."""
         return len(set(self.groups)) < len(self.groups)
-
-    def stages(self, line: NodeLine, names: Sequence[str], microbatches: int) -> tuple[Stage, ...]:
-        """As a placement has them; each device named by its rank.
-
-        Unlike replicas take unlike numbers of micro-batches; one without any is left out.
-        """
-        workers = [len(group) for group in self.groups]
-        stages = []
-        for g, ((begin, end), group) in enumerate(zip(self.runs, self.groups, strict=True)):
-            each_s = [float(line.seconds[end, q] - line.seconds[begin, q]) for q in group]
-            turns: tuple[int, ...] = ()
-            if max(each_s) > UNLIKE * min(each_s) > 0:
-                turns = turns_for(each_s, microbatches)
-                working = sorted(set(turns))
-                group, turns = tuple(group[k] for k in working), tuple(working.index(k) for k in turns)
-            warm_up = ceil(sum(workers[g:]) / workers[g]) - 1
-            stages.append(Stage(line.nodes(begin, end), tuple(names[q] for q in group), warm_up, turns))
-        return tuple(stages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +199,7 @@ class StageCosts:
     def _spread(self, what: Runs, group: Group) -> Floats:
         """Seconds of a micro-batch where the group takes them as fast as its devices are."""
         devices = self.problem.cluster.devices
-        first: dict[str, int] = {}  # of each kind
-        for q in group:
-            first.setdefault(devices[q].kind, q)
+        first = {devices[q].kind: q for q in reversed(group)}
         count = Counter(devices[q].kind for q in group)
         with np.errstate(divide="ignore"):
             rates = [count[kind] / np.maximum(self.line.between(what, q), 1e-15) for kind, q in first.items()]
@@ -150,26 +210,21 @@ class StageCosts:
 
     def _summed_s(self, group: Group) -> Floats:
         """A micro-batch's part of the sum of gradients over a ring."""
-        line, r = self.line, len(group)
-        if r < 2:
-            return np.zeros((len(line.places),) * 2)
+        trained, r = self.line.between("trained_bytes"), len(group)
         latency_s, per_byte = self._link(group, group)
-        rounds_s = latency_s + line.between("trained_bytes") / r * per_byte
-        return np.asarray(2 * (r - 1) * rounds_s / self.microbatches)
+        return np.asarray(2 * (r - 1) * (latency_s + trained / r * per_byte) / self.microbatches)
 
     def _moved_s(self, groups: Sequence[Group], g: int) -> Floats:
         """What comes in at a run's begin and goes back there, shared by the replicas."""
-        line = self.line
-        if g == 0:
-            return np.zeros((len(line.places),) * 2)
+        line, count = self.line, len(self.line.places)
+        if g == 0 or groups[g - 1] == groups[g]:
+            return np.zeros((count, count))
         latency_s, per_byte = self._link(groups[g - 1], groups[g])
         each = 2 * latency_s + (line.sent_bytes + line.returned_bytes) * per_byte
-        if groups[g - 1] == groups[g]:
-            return np.zeros((len(line.places),) * 2)
         ways = min(len(groups[g - 1]), len(groups[g]))
         there, home = self._nic_s_per_byte(groups[g - 1], groups[g])
         at_nics = np.maximum(line.sent_bytes * there, line.returned_bytes * home)
-        return np.asarray(np.broadcast_to(np.maximum(each / ways, at_nics)[:, None], (len(each),) * 2))
+        return np.asarray(np.broadcast_to(np.maximum(each / ways, at_nics)[:, None], (count, count)))
 
     def _nic_s_per_byte(self, sources: Group, targets: Group) -> tuple[float, float]:
         """Seconds that a byte of every micro-batch holds the busiest NIC, there and back; by turns."""
@@ -187,11 +242,9 @@ class StageCosts:
     def _link(self, sources: Group, targets: Group) -> tuple[float, float]:
         """The slowest between two groups, as latency and seconds per byte."""
         devices, links = self.problem.cluster.devices, self.problem.cluster.links
-        pairs = [(devices[p].name, devices[q].name) for p in sources for q in targets if p != q]
-        return (
-            max((links[pair].latency_s for pair in pairs), default=0.0),
-            max((links[pair].seconds_per_byte for pair in pairs), default=0.0),
-        )
+        ways = [links[devices[p].name, devices[q].name] for p in sources for q in targets if p != q]
+        latency_s = max((way.latency_s for way in ways), default=0.0)
+        return latency_s, max((way.seconds_per_byte for way in ways), default=0.0)
 
     def _again(self, groups: Sequence[Group], g: int) -> Floats:
         """[C, C] the part of its forward that a run computes again to fit on every device of the group, under
@@ -231,26 +284,54 @@ def stages_of_line(costs: StageCosts, groups: Sequence[Group]) -> LineStages | N
 
 
 def placed(problem: Problem, line: NodeLine, cut: LineStages, microbatches: int) -> Placement:
-    """Stages as a placement, whose nodes run stage by stage."""
-    stages = cut.stages(line, [device.name for device in problem.cluster.devices], microbatches)
+    """Stages as a placement, whose nodes run stage by stage. Unlike replicas take unlike numbers of
+    micro-batches; one without any is left out."""
+    names, workers = [device.name for device in problem.cluster.devices], [len(each) for each in cut.groups]
+    stages: list[Stage] = []
+    for g, ((begin, end), group) in enumerate(zip(cut.runs, cut.groups, strict=True)):
+        atoms = line.atoms[int(line.places[begin]) : int(line.places[end])]
+        each_s = [float(line.seconds[end, q] - line.seconds[begin, q]) for q in group]
+        turns: tuple[int, ...] = ()
+        if max(each_s) > UNLIKE * min(each_s) > 0:
+            turns = turns_for(each_s, microbatches)
+            working = sorted(set(turns))
+            group, turns = tuple(group[k] for k in working), tuple(working.index(k) for k in turns)
+        nodes = tuple(name for atom in atoms for name in atom)
+        warm_up = ceil(sum(workers[g:]) / workers[g]) - 1
+        stages.append(Stage(nodes, tuple(names[q] for q in group), warm_up, turns))
     where = {name: stage.devices[0] for stage in stages for name in stage.nodes}
-    number = {name: float(s) for s, stage in enumerate(stages) for name in stage.nodes}
     position = problem.graph.position
-    key = {name: number[name] * len(position) + place for name, place in position.items()}
+    key = {v: float(s * len(position) + position[v]) for s, stage in enumerate(stages) for v in stage.nodes}
     priority = topological_priority(problem.graph, key)
-    report = SolverReport("heuristic", 0.0)
-    cuts = _cuts_of(stages, priority)
-    replicated = stages if any(len(stage.devices) > 1 for stage in stages) else ()
-    return Placement(_words(cut, stages), where, priority, report, replicated, cuts)
-
-
-def _cuts_of(stages: tuple[Stage, ...], priority: Mapping[str, int]) -> tuple[str, ...]:
-    """Where a stage follows another on its device: the node it begins with."""
-    return tuple(
+    cuts = tuple(  # a stage that follows another on its device begins with a cut
         min(stage.nodes, key=priority.__getitem__)
         for before, stage in pairwise(stages)
         if before.devices == stage.devices
     )
+    replicated = tuple(stages) if any(len(stage.devices) > 1 for stage in stages) else ()
+    report = SolverReport("heuristic", 0.0)
+    return Placement(_words(cut, stages), where, priority, report, replicated, cuts)
+
+
+def turns_for(seconds: Sequence[float], microbatches: int) -> tuple[int, ...]:
+    """`Stage.turns` by which the last of the devices is done as early as can be.
+
+    Every micro-batch goes to the device that is done with it first, which is exact for equal jobs on unlike
+    machines (Q | p_j = 1 | C_max in the notation of Graham et al., 1979). A device so slow that the others
+    are done without it gets no turn.
+
+    Args:
+        seconds: [D] of one micro-batch on each device; above zero.
+    """
+    ends = [(each, place) for place, each in enumerate(seconds)]
+    heapify(ends)
+    counts, turns = [0] * len(ends), []
+    for _ in range(microbatches):
+        _, place = ends[0]
+        turns.append(place)
+        counts[place] += 1
+        heapreplace(ends, ((counts[place] + 1) * seconds[place], place))
+    return tuple(turns)
 
 
 def _words(cut: LineStages, stages: Sequence[Stage]) -> str:
@@ -259,18 +340,13 @@ def _words(cut: LineStages, stages: Sequence[Stage]) -> str:
     if cut.folded:
         back = cut.groups[: len(sizes) // 2] == cut.groups[: len(sizes) // 2 - 1 : -1]
         return f"{len(sizes)} stages {'in a V' if back else 'in two rounds'}"
-    if sizes == [1]:
-        return "one device"
     if len(sizes) == 1:
-        return f"{sizes[0]} replicas"
+        return "one device" if sizes == [1] else f"{sizes[0]} replicas"
     if max(sizes) == 1:
         return f"{len(sizes)} stages"
     if min(sizes) == max(sizes):
         return f"{len(sizes)} stages x {sizes[0]} replicas"
     return f"{len(sizes)} stages of {', '.join(map(str, sizes))} replicas"
-
-
-EVERY = 8  # devices, up to which every number of them is looked at
 
 
 def orders_of_devices(problem: Problem, count: int) -> list[tuple[int, ...]]:
@@ -284,8 +360,7 @@ def orders_of_devices(problem: Problem, count: int) -> list[tuple[int, ...]]:
     ranks = range(len(devices))
     fast = sorted(ranks, key=lambda q: (seconds[devices[q].kind], -devices[q].capacity_bytes, q))[:count]
     roomy = sorted(ranks, key=lambda q: (-devices[q].capacity_bytes, seconds[devices[q].kind], q))[:count]
-    orders = [sorted(fast), fast, fast[::-1], sorted(roomy), roomy]
-    return list(dict.fromkeys(map(tuple, orders)))
+    return list(dict.fromkeys(map(tuple, [sorted(fast), fast, fast[::-1], sorted(roomy), roomy])))
 
 
 def device_counts(devices: int) -> list[int]:
@@ -304,18 +379,13 @@ def groupings(order: Sequence[int], replicas: bool) -> Iterator[tuple[Group, ...
     """
     n = len(order)
     single = tuple((q,) for q in order)
-    for p in range(1, n + 1) if n <= EVERY else _divisors(n):
+    for p in (p for p in range(1, n + 1) if n <= EVERY or n % p == 0):
         if p < n and not replicas:
             continue
-        more = n % p
-        sizes = [n // p + (g < more) for g in range(p)]
+        sizes = [n // p + (g < n % p) for g in range(p)]
         for each in dict.fromkeys((tuple(sizes), tuple(reversed(sizes)))):
             ends = np.cumsum(each)
             yield tuple(tuple(order[end - size : end]) for end, size in zip(ends, each, strict=True))
     if n > 1:  # over the devices and back, and twice over them
         yield (*single, *reversed(single))
         yield (*single, *single)
-
-
-def _divisors(n: int) -> list[int]:
-    return [p for p in range(1, n + 1) if n % p == 0]

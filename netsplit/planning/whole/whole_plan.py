@@ -10,7 +10,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from netsplit.errors import NetSplitError
+from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.graph.checks.replicated import require_replicable
 from netsplit.partition.base import Problem
 from netsplit.partition.engines.search import load_kernels
@@ -20,11 +20,15 @@ from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.bounds import of_every_plan_s, why_none_fits
-from netsplit.planning.whole.frontier import FrontierRow, absent_kinds, frontier_of, frontier_table
+from netsplit.planning.whole.bounds import nothing_fits, of_every_plan_s, why_none_fits
+from netsplit.planning.whole.frontier import (
+    FrontierRow,
+    absent_kinds,
+    frontier_of,
+    frontier_table,
+    notes_of,
+)
 from netsplit.planning.whole.judge import Judge, Tried, problem_under
-from netsplit.planning.whole.nearest import nothing_fits
-from netsplit.planning.whole.notes import notes_of
 from netsplit.planning.whole.search import WORTH_S, WholeSearch
 from netsplit.program.schedules import Schedule
 
@@ -81,60 +85,45 @@ class WholePlan:
     @cached_property
     def lines(self) -> tuple[str, ...]:
         """What was chosen, in a few lines."""
-        schedule, chosen = self.schedule, self.frontier[0]
-        given = len(self.plan.problem.cluster.devices)
+        schedule, chosen, given = self.schedule, self.frontier[0], len(self.plan.problem.cluster.devices)
         used = f"{chosen.devices} of {given} devices" if chosen.devices < given else f"all {given} devices"
+        used = used if given > 1 else "the device"
+        placed = ", ".join(filter(None, (chosen.placement, chosen.in_parts)))
+        cut = counted(schedule.microbatches, "micro-batch", "es")
         again = ", some activations recomputed" * bool(self.placement.recomputed)
-        proven = ""
+        ms, samples = f"{1e3 * self.iteration_s:,.1f} ms", f"{self.batch_size} samples"
+        lines = [
+            f"{chosen.kind} on {used}: {placed}, {schedule.name} with {cut}{again}",
+            f"predicted: {ms} per iteration of {samples}, {self.samples_per_s:,.1f} samples/s",
+        ]
         if self.bound_s > 0:
             faster = max(self.iteration_s / self.bound_s - 1.0, 0.0)
-            plan = "plan of whole operators" if self.splits else "plan"
             much = f"{100 * faster:.1f} % faster" if faster < 1.0 else f"{1.0 + faster:.1f} times as fast"
-            cut = f" with {microbatches_listed(self.counts, 'or')}" if self.counts else ""
-            proven = f"proven: no {plan}{cut} is more than {much}"
-        placed = ", ".join(filter(None, (chosen.placement, chosen.in_parts)))
-        what = (
-            f"{chosen.kind} on {used if given > 1 else 'the device'}: {placed}, {schedule.name} with"
-            f" {counted(schedule.microbatches, 'micro-batch', 'es')}{again}"
-        )
-        measuring = (
-            f", {self.measuring_s:.1f} s of it measuring operators in parts" if self.measuring_s else ""
-        )
-        predicted = (
-            f"predicted: {1e3 * self.iteration_s:,.1f} ms per iteration of {self.batch_size} samples, "
-            f"{self.samples_per_s:,.1f} samples/s"
-        )
-        return (
-            what,
-            predicted,
-            *filter(None, (proven,)),
-            *self.plan.lines_on_parts,
-            f"{counted(self.tried, 'plan')} simulated in {self.seconds:.1f} s{measuring}",
-            *self.notes,
-        )
+            plan = "plan of whole operators" if self.splits else "plan"
+            among = f" with {microbatches_listed(self.counts, 'or')}" if self.counts else ""
+            lines.append(f"proven: no {plan}{among} is more than {much}")
+        took = f"{counted(self.tried, 'plan')} simulated in {self.seconds:.1f} s"
+        if self.measuring_s:
+            took += f", {self.measuring_s:.1f} s of it measuring operators in parts"
+        return (*lines, *self.plan.lines_on_parts, took, *self.notes)
 
     def __str__(self) -> str:
-        devices = self.plan.summary().devices.lines()
-        table = frontier_table(self.frontier)
-        parts = [*self.lines, "", *devices, "", table.title, *table.lines(), *self.absent]
-        return "\n".join(parts)
+        devices, table = self.plan.summary().devices.lines(), frontier_table(self.frontier)
+        return "\n".join([*self.lines, "", *devices, "", table.title, *table.lines(), *self.absent])
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        told = "<br>".join(map(escape, self.lines))
-        absent = "<br>".join(map(escape, self.absent))
-        devices = self.plan.summary().devices.html()
-        return f"<p>{told}</p>{devices}{frontier_table(self.frontier).html()}<p>{absent}</p>"
+        lines, absent = ("<br>".join(map(escape, each)) for each in (self.lines, self.absent))
+        tables = self.plan.summary().devices.html() + frontier_table(self.frontier).html()
+        return f"<p>{lines}</p>{tables}<p>{absent}</p>"
 
     def to_dict(self) -> dict[str, Any]:
         """For a file of JSON; seconds and bytes."""
-        schedule = self.schedule
         return {
             "kind": self.frontier[0].kind,
-            "schedule": schedule.name,
-            "microbatches": schedule.microbatches,
+            "schedule": self.schedule.name,
+            "microbatches": self.schedule.microbatches,
             "recomputed": len(self.placement.recomputed),
             "batch_size": self.batch_size,
             "iteration_s": self.iteration_s,
@@ -196,8 +185,15 @@ def decide_whole(
         search.run()
     if judge.winner is None and (method is None or proven is not None):
         search.fill_in_order()
+    if judge.winner is None and not judge.tried:
+        assert method is not None, "without one, fills are tried"
+        raise search.refusal or InfeasibleError(
+            f"{method.name} gave no answer for cluster '{problem_of(counts[0]).cluster.name}' in "
+            f"{limit_s:g} s: give schedule.time_limit_s more."
+        )
     if judge.winner is None:
-        raise nothing_fits(judge, counts, open_, method, proven, told(max(counts)), started)
+        seconds = time.perf_counter() - started
+        raise nothing_fits(judge, counts, method, proven, told(max(counts)), seconds)
     until = started + limit_s + search.metered_s
     winner, plan = _best_verified(judge, started, PROVING * limit_s, until)
     every = sorted({*counts, winner.schedule.microbatches})
@@ -242,25 +238,19 @@ def plan_under(
 
 def _best_verified(judge: Judge, started: float, proving_s: float, until: float) -> tuple[Tried, Plan]:
     """The best plan that holds; raises as `decide_whole` where none does."""
-    refused = None
     while (winner := judge.winner) is not None:
+        order = winner.schedule.recomputing("auto") if winner.placement.recomputed else winner.schedule
+        problem = problem_under(judge.problem_of(order.microbatches), order)
+        substitutions = winner.placement.report.notes.get("substitutions", [])
+        notes = {"origin": winner.origin, "substitutions": substitutions}
+        seconds = time.perf_counter() - started
+        report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes=notes)
+        placement = replace(winner.placement, method=winner.origin, report=report)
         try:
-            seconds = time.perf_counter() - started
-            return winner, _verified(judge, winner, seconds, proving_s, until)
+            return winner, verified(problem, placement, seconds, bound_limit_s=proving_s, until=until)
         except NetSplitError as refusal:
             what = f"{winner.origin} under {winner.schedule.name}"
             log.warning("Plan refused by verification, the next is taken: %s: %s", what, refusal)
             refused = refusal
             judge.discard(winner)
-    assert refused is not None, "something fits"
     raise refused
-
-
-def _verified(judge: Judge, winner: Tried, seconds: float, proving_s: float, until: float) -> Plan:
-    """A plan that was tried, as one that can be carried out."""
-    order = winner.schedule.recomputing("auto") if winner.recomputes else winner.schedule
-    problem = problem_under(judge.problem_of(order.microbatches), order)
-    notes = {"origin": winner.origin, "substitutions": winner.placement.report.notes.get("substitutions", [])}
-    report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes=notes)
-    placement = replace(winner.placement, method=winner.origin, report=report)
-    return verified(problem, placement, seconds, bound_limit_s=proving_s, until=until)

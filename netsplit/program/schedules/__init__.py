@@ -6,12 +6,17 @@ several, one may feed many, and a device may be come to again.
 """
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule, TaskTimes
-from netsplit.program.schedules.one_f_one_b import EagerOneFOneB, Interleaved, OneFOneB
-from netsplit.program.schedules.pipedream import AsyncOneFOneB
-from netsplit.program.schedules.searched import Searched
-from netsplit.program.schedules.synchronous import GPipe, SingleBatch
+from netsplit.program.schedules.named import (
+    ZBH1,
+    AsyncOneFOneB,
+    EagerOneFOneB,
+    GPipe,
+    Interleaved,
+    OneFOneB,
+    SingleBatch,
+)
+from netsplit.program.schedules.search import Searched
 from netsplit.program.schedules.v_shape import ZBV, DualPipeV, VHalf, VMin
-from netsplit.program.schedules.zero_bubble import ZBH1
 
 __all__ = [
     "SCHEDULES",

@@ -149,6 +149,8 @@ class Schedule(_Exchanging, ABC):
     forwards_first: ClassVar[bool] = False
     """A device computes the forwards of all micro-batches before any backward."""
     delays_minimally: ClassVar[bool] = False
+    made_of_parts: ClassVar[bool] = False
+    """Backwards are in two parts, whatever is asked."""
     microbatches: int
     recompute: Recompute
     delay_weights: Delay
@@ -211,6 +213,8 @@ class Schedule(_Exchanging, ABC):
                 f"schedule.delay_weights is minimal, which {self.name} does not know: choose 1f1b, "
                 "eager_1f1b or interleaved_1f1b, or give true or false."
             )
+        if self.made_of_parts and not self.delay_weights:
+            raise ConfigError(f"schedule.delay_weights is false, but {self.name} is made of it: choose 1f1b.")
         check_exchange(self.exchange)
         check_shard(self.shard)
         if self.shard != "none" and self.update_every is not None:

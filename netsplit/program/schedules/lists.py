@@ -1,14 +1,15 @@
-"""Orders as one list of tasks a device: when each task begins, and the global order that they make."""
+"""When the tasks of an order begin: of a list for each device, or as numbers, for a search."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
-from netsplit.program.schedules.base import Compute, Pipeline, TaskTimes
+from netsplit.program.schedules.base import Compute, Phase, Pipeline, TaskTimes
 
-__all__ = ["Begun", "begin_all", "by_device", "merged_lists", "minimal_delay"]
+__all__ = ["Begun", "TaskRows", "begin_all", "by_device", "merged_lists", "minimal_delay"]
 
 _EQUAL = 1e-9  # of a makespan: sums of floats in another order differ by less
 
@@ -37,8 +38,7 @@ def begin_all(
     pipeline: Pipeline, lists: Mapping[str, Sequence[Compute]], durations: TaskTimes
 ) -> Begun | None:
     """Every task as early as its device's list and what it waits for allow; None: lists wait in a circle."""
-    readers = [[v for v in each if v in pipeline.trained] for each in pipeline.readers()]
-    split = {(s, i) for tasks in lists.values() for phase, s, i in tasks if phase == "input"}
+    waits = _waits(pipeline, durations, chain.from_iterable(lists.values()))
     end: dict[Compute, float] = {}
     at: dict[Compute, float] = {}
     clock = dict.fromkeys(lists, 0.0)
@@ -49,10 +49,10 @@ def begin_all(
         for name, tasks in lists.items():
             while place[name] < len(tasks):
                 task = tasks[place[name]]
-                start = _earliest(pipeline, readers, split, durations, end, task)
-                if start is None:
+                before = waits(task)
+                if any(each not in end for each, _ in before):
                     break
-                at[task] = start = max(start, clock[name])
+                at[task] = start = max([clock[name], *(end[each] + delay for each, delay in before)])
                 end[task] = clock[name] = start + durations.computing[task[0], task[1], name]
                 place[name] += 1
                 moved = True
@@ -129,29 +129,96 @@ def _put_off(
     return {name: list(of(tasks)) for name, tasks in lists.items()}
 
 
-def _earliest(
-    pipeline: Pipeline,
-    readers: Sequence[Sequence[int]],
-    split: set[tuple[int, int]],
-    durations: TaskTimes,
-    end: Mapping[Compute, float],
-    task: Compute,
-) -> float | None:
-    """When all is there that a task waits for; None: something has not been computed."""
-    phase, s, i = task
-    here = pipeline.on(s, i)
-    before: list[tuple[Compute, float]] = []
-    if phase == "forward":
-        for u in pipeline.feeders[s]:
-            key = (u, s, pipeline.on(u, i), here)
-            before.append((("forward", u, i), durations.moving.get(key, 0.0)))
-    elif phase == "weight":
-        before.append((("input", s, i), 0.0))
-    else:
-        before.append((("forward", s, i), 0.0))
+def _waits(
+    pipeline: Pipeline, times: TaskTimes, tasks: Iterable[Compute]
+) -> Callable[[Compute], list[tuple[Compute, float]]]:
+    """Of any of the tasks: those that it waits for, and how long after each its result is there."""
+    readers = [[v for v in each if v in pipeline.trained] for each in pipeline.readers()]
+    split = {(s, i) for phase, s, i in tasks if phase == "input"}
+
+    def before(task: Compute) -> list[tuple[Compute, float]]:
+        phase, s, i = task
+        if phase == "weight":
+            return [(("input", s, i), 0.0)]
+        here = pipeline.on(s, i)
+        if phase == "forward":
+            return [
+                (("forward", u, i), times.moving.get((u, s, pipeline.on(u, i), here), 0.0))
+                for u in pipeline.feeders[s]
+            ]
+        waits: list[tuple[Compute, float]] = [(("forward", s, i), 0.0)]
         for v in readers[s]:
-            back: Compute = ("input" if (v, i) in split else "backward", v, i)
-            before.append((back, durations.returning.get((s, v, here, pipeline.on(v, i)), 0.0)))
-    if any(each not in end for each, _ in before):
-        return None
-    return max((end[each] + delay for each, delay in before), default=0.0)
+            delay = times.returning.get((s, v, here, pipeline.on(v, i)), 0.0)
+            waits.append((("input" if (v, i) in split else "backward", v, i), delay))
+        return waits
+
+    return before
+
+
+@dataclass(frozen=True, eq=False)
+class TaskRows:
+    """Tasks with their devices, seconds, and what they wait for. Shapes: [n] by task."""
+
+    tasks: list[Compute]
+    devices: int
+    device: list[int]
+    seconds: list[float]
+    before: list[list[tuple[int, float]]]  # what each waits for, and seconds until its result is there
+    change: list[int]  # of the (segment, micro-batch) pairs that its device keeps
+    limit: list[int]  # [devices] of those
+
+    @classmethod
+    def of(
+        cls, pipeline: Pipeline, order: Sequence[Compute], times: TaskTimes, limits: Mapping[str, int]
+    ) -> TaskRows:
+        """Of the tasks of an order, numbered as it has them."""
+        tasks = list(order)
+        number = {task: n for n, task in enumerate(tasks)}
+        names = pipeline.names
+        rank = {name: d for d, name in enumerate(names)}
+        homes = [pipeline.on(s, i) for _, s, i in tasks]
+        waits = _waits(pipeline, times, tasks)
+        before = [[(number[each], delay) for each, delay in waits(task)] for task in tasks]
+        rows: dict[tuple[Phase, int, str], list[int]] = {}
+        for task, home in sorted(zip(tasks, homes, strict=True), key=lambda each: each[0][2]):
+            phase: Phase = "backward" if task[0] == "input" else task[0]
+            rows.setdefault((phase, task[1], home), []).append(number[task])
+        for row in rows.values():  # micro-batches of a segment follow one another
+            for a, b in pairwise(row):
+                before[b].append((a, 0.0))
+        ends = {"forward": 1, "backward": -1, "weight": -1, "input": 0}
+        return cls(
+            tasks,
+            len(names),
+            [rank[home] for home in homes],
+            [times.computing[phase, s, home] for (phase, s, _), home in zip(tasks, homes, strict=True)],
+            before,
+            [ends[phase] * (s in pipeline.trained) for phase, s, _ in tasks],
+            [limits[name] for name in names],
+        )
+
+    def within(self, order: Sequence[int]) -> bool:
+        """Whether no device ever keeps more than its limit."""
+        kept = [0] * self.devices
+        for t in order:
+            d = self.device[t]
+            kept[d] += self.change[t]
+            if kept[d] > self.limit[d]:
+                return False
+        return True
+
+    def starts(self, order: Sequence[int]) -> tuple[float, list[float]]:
+        """The makespan, and [n] when each task begins; the order must put tasks behind what they wait for."""
+        free = [0.0] * self.devices
+        start = [0.0] * len(order)
+        end = [0.0] * len(order)
+        for t in order:
+            d = self.device[t]
+            at = free[d]
+            for u, delay in self.before[t]:
+                ready = end[u] + delay
+                if ready > at:
+                    at = ready
+            start[t] = at
+            free[d] = end[t] = at + self.seconds[t]
+        return max(free, default=0.0), start

@@ -10,12 +10,22 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import TypeAlias, get_args
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline, TaskTimes
-from netsplit.program.schedules.task_links import TaskLinks, task_links
 
-__all__ = ["EQUAL", "TASKS_OF_A_CELL", "UNITS", "Policy", "list_schedule", "makespan", "tries_of"]
+__all__ = [
+    "EQUAL",
+    "TASKS_OF_A_CELL",
+    "UNITS",
+    "Policy",
+    "Urgency",
+    "list_schedule",
+    "timed_schedule",
+    "tries_of",
+]
 
 MOST_TASKS = 500_000
 """Tasks that are list-scheduled to find one schedule, all that is tried together: counted, and not timed."""
@@ -32,6 +42,9 @@ def tries_of(tasks: int) -> int:
     return max(MOST_TASKS // max(tasks, 1), FEWEST)
 
 
+Urgency: TypeAlias = Callable[[Compute], tuple[float, ...]]
+
+
 @dataclass(frozen=True)
 class Policy:
     """Which of the tasks that are ready a device begins: the one with the least `urgency` it may begin.
@@ -42,7 +55,7 @@ class Policy:
     `kept_on_device` between those of any of its segments.
     """
 
-    urgency: Callable[[Compute], tuple[float, ...]]
+    urgency: Urgency
     in_flight: Sequence[int] | None = None
     on_device: Mapping[str, int] | None = None
     kept: int | None = None
@@ -51,7 +64,7 @@ class Policy:
     """Micro-batches whose backward is in two parts."""
     waits_for: Callable[[int], int] = field(default=lambda i: -1)
     """Forward of micro-batch i waits for all backwards on its device up to this micro-batch."""
-    turns: Mapping[Phase, Callable[[Compute], tuple[float, ...]]] = field(default_factory=dict)
+    turns: Mapping[Phase, Urgency] = field(default_factory=dict)
     """Phases whose tasks every device begins in this order, whichever of them are ready. It must put a task
     behind those it depends on."""
 
@@ -64,16 +77,16 @@ def list_schedule(
     Where nothing may begin though something is ready (limits too narrow for this graph), the forward of
     the earliest micro-batch begins nevertheless: every schedule completes.
     """
-    return _ListSchedule(pipeline, microbatches, policy, durations).run()
+    return timed_schedule(pipeline, microbatches, policy, durations)[1]
 
 
-def makespan(
+def timed_schedule(
     pipeline: Pipeline, microbatches: int, policy: Policy, durations: TaskTimes | None = None
-) -> float:
-    """Time until the last task is done."""
+) -> tuple[float, list[Compute]]:
+    """Time until the last task is done, and as `list_schedule`."""
     schedule = _ListSchedule(pipeline, microbatches, policy, durations)
-    schedule.run()
-    return schedule.now
+    order = schedule.run()
+    return schedule.now, order
 
 
 class _ListSchedule:
@@ -87,7 +100,7 @@ class _ListSchedule:
         self, pipeline: Pipeline, microbatches: int, policy: Policy, durations: TaskTimes | None
     ) -> None:
         self.m = microbatches
-        self.links = links = task_links(pipeline, microbatches)
+        self.links = links = _links(replace(pipeline, times=None), microbatches)
         self.split = [i in policy.split for i in range(microbatches)]
         self.tasks = links.tasks(self.split)
         self.missing = links.missing(self.split)
@@ -98,7 +111,7 @@ class _ListSchedule:
         for rank, t in enumerate(self.urgent):
             self.rank[t] = rank
         self.seconds = links.seconds(self.tasks, durations or TaskTimes.in_units(pipeline, UNITS))
-        self.delays = links.delays(durations)
+        self.delays = _delays(links, durations)
         self.forwards: list[list[int]] = [[] for _ in links.names]  # of trained segments: ranks
         self.others: list[list[int]] = [[] for _ in links.names]
         self.idle = [True] * len(links.names)
@@ -266,3 +279,115 @@ class _InFlight:
         if of_kept:
             self.kept[s][device] += change
             self.kept_on[device] += change
+
+
+@dataclass(frozen=True, eq=False)
+class TaskLinks:
+    """Which task follows which, in one shape of pipelines, however backwards are split.
+
+    A cell is a micro-batch of a segment, `s * m + i`. Its forward has the cell's number, its (input) backward
+    as many more as there are cells, its weight backward twice as many more.
+    """
+
+    names: tuple[str, ...]  # of devices
+    microbatches: int
+    segments: int
+    cells: int
+    device: list[int]  # of each cell
+    trained: list[bool]  # cells with a backward
+    following: list[int]  # the segment's next cell on the same device; -1: none
+    followers: list[list[int]]  # of each forward and (input) backward, but for weight backwards
+
+    @cached_property
+    def named(self) -> dict[Phase, list[Compute]]:
+        """Of every phase the tasks of all cells: one object for all orders that have it."""
+        cells = [divmod(cell, self.microbatches) for cell in range(self.cells)]
+        return {phase: [(phase, s, i) for s, i in cells] for phase in get_args(Phase)}
+
+    @cached_property
+    def _waiting(self) -> list[int]:
+        """How many tasks each forward and (input) backward waits for."""
+        missing = [0] * (2 * self.cells)
+        for following in self.followers:
+            for follower in following:
+                missing[follower] += 1
+        return missing
+
+    def tasks(self, split: Sequence[bool]) -> list[Compute | None]:
+        """By number; None: there is no such task where the micro-batches of `split` have two parts."""
+        m, named, trained = self.microbatches, self.named, self.trained
+        cells = range(self.cells)
+        parts, wholes, weights = named["input"], named["backward"], named["weight"]
+        backs = [(parts[c] if split[c % m] else wholes[c]) if trained[c] else None for c in cells]
+        put_off = [weights[c] if trained[c] and split[c % m] else None for c in cells]
+        return [*named["forward"], *backs, *put_off]
+
+    def missing(self, split: Sequence[bool]) -> list[int]:
+        """How many tasks each waits for."""
+        missing = [*self._waiting, *[0] * self.cells]
+        for t in range(self.cells, 3 * self.cells) if any(split) else ():
+            for follower in self.weights_after(t, split):
+                missing[follower] += 1
+        return missing
+
+    def weights_after(self, t: int, split: Sequence[bool]) -> tuple[int, ...]:
+        """Weight backwards that wait for a backward, in whichever part; one that does not exist has none."""
+        cell, cells = t % self.cells, self.cells
+        if t < cells or not self.trained[cell] or not split[cell % self.microbatches]:
+            return ()
+        if t < 2 * cells:
+            return (cell + 2 * cells,)
+        cell = self.following[cell]
+        while cell >= 0 and not split[cell % self.microbatches]:
+            cell = self.following[cell]
+        return () if cell < 0 else (cell + 2 * cells,)
+
+    def seconds(self, tasks: Sequence[Compute | None], times: TaskTimes) -> list[float]:
+        """Of each task; 0 of those that do not exist."""
+        names, computing = self.names, times.computing
+        homes = [names[d] for d in self.device] * 3
+        pairs = zip(tasks, homes, strict=True)
+        return [0.0 if task is None else computing[task[0], task[1], home] for task, home in pairs]
+
+
+@lru_cache(maxsize=4)
+def _delays(links: TaskLinks, times: TaskTimes | None) -> list[list[float]]:
+    """Until the result of a task is there for each of its `followers`; empty: at once for all."""
+    if times is None or not (times.moving or times.returning):
+        return [[]] * len(links.followers)
+
+    def delay(t: int, follower: int) -> float:
+        here, there = t % links.cells, follower % links.cells
+        s, v = here // links.microbatches, there // links.microbatches
+        p, q = links.names[links.device[here]], links.names[links.device[there]]
+        forward = t < links.cells
+        return times.moving.get((s, v, p, q), 0.0) if forward else times.returning.get((v, s, q, p), 0.0)
+
+    return [[delay(t, f) for f in each] for t, each in enumerate(links.followers)]
+
+
+@lru_cache(maxsize=16)
+def _links(pipeline: Pipeline, m: int) -> TaskLinks:
+    """Kept, as one pipeline is scheduled in many ways."""
+    names = tuple(pipeline.names)
+    rank = {name: d for d, name in enumerate(names)}
+    readers, cells, trained = pipeline.readers(), len(pipeline) * m, pipeline.trained
+    device = [rank[pipeline.on(s, i)] for s in range(len(pipeline)) for i in range(m)]
+    following = [-1] * cells
+    for s in range(len(pipeline)):
+        last: dict[int, int] = {}
+        for cell in range(s * m, s * m + m):
+            if device[cell] in last:
+                following[last[device[cell]]] = cell
+            last[device[cell]] = cell
+    followers: list[list[int]] = [[] for _ in range(2 * cells)]
+    for cell in range(cells):
+        s, i = divmod(cell, m)
+        after = [following[cell]] if following[cell] >= 0 else []
+        followers[cell] = after + [v * m + i for v in readers[s]]
+        if s in trained:
+            followers[cell].append(cells + cell)
+            back = [u * m + i for u in pipeline.feeders[s] if u in trained]
+            followers[cells + cell] = [cells + each for each in after + back]
+    own = [s in trained for s in range(len(pipeline)) for _ in range(m)]
+    return TaskLinks(names, m, len(pipeline), cells, device, own, following, followers)

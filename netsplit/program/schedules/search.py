@@ -1,4 +1,4 @@
-"""Orders for the very durations at hand: list schedules of many policies, improved by moving single tasks.
+"""`searched`: an order for the very durations at hand, of list schedules improved by moving single tasks.
 
 The three choices that policies differ in are those of the automatic scheduler of Qi et al., Zero Bubble
 Pipeline Parallelism, ICLR 2024, section 3.1: more forwards before the first backward than 1F1B has, or not;
@@ -8,25 +8,170 @@ what is the most urgent; weight gradients where nothing else can begin, or as so
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
+from math import ceil
+from typing import ClassVar
 
-from netsplit.program.schedules.base import Compute, Phase, Pipeline, TaskTimes
-from netsplit.program.schedules.one_f_one_b import warm_up
-from netsplit.program.schedules.order import TASKS_OF_A_CELL, Policy, list_schedule, tries_of
-from netsplit.program.schedules.rows import TaskRows
+from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule, TaskTimes
+from netsplit.program.schedules.lists import TaskRows
+from netsplit.program.schedules.named import (
+    ZBH1,
+    EagerOneFOneB,
+    GPipe,
+    Interleaved,
+    OneFOneB,
+    backward_first,
+    warm_up,
+)
+from netsplit.program.schedules.order import TASKS_OF_A_CELL, UNITS, Policy, Urgency, list_schedule, tries_of
+from netsplit.program.schedules.v_shape import ZBV, DualPipeV, VHalf, VMin, kept_by_1f1b
+from netsplit.settings import check_numbers, check_switches
 
-__all__ = ["POLICIES", "improved", "least_makespan", "list_schedules"]
+__all__ = ["Searched", "least_makespan", "most_pairs"]
 
 _LOOKS = 60_000
 """Tasks that a search by moves looks at, all moves together."""
 _MOST_MOVES = 400
-POLICIES = 28  # of `list_schedules`, at most
+_POLICIES = 28  # of `_list_schedules`, at most
+_WHOLE = (OneFOneB, EagerOneFOneB, Interleaved, GPipe)
+_IN_PARTS = (ZBH1, ZBV, VHalf, VMin, DualPipeV)
+_STARTS = 3  # list schedules from which moves begin
+_FEW = 6  # policies of an order without moves
 
-Urgency = Callable[[Compute], tuple[float, ...]]
+
+@dataclass(frozen=True)
+class Searched(Schedule):
+    """The order with the least makespan of all that are tried, within a memory of activations.
+
+    Tried are the named synchronous schedules, list schedules by the durations at hand, and moves of single
+    tasks from the best of them. The durations are `Pipeline.times`; where they are not known, a forward takes
+    ten units, a backward twenty.
+
+    Args:
+        kept: micro-batches between forward and weight gradient on any device, as a multiple of what 1F1B's
+            fullest keeps; None: as many as there are. Where no order that is tried keeps as few, what the
+            least of them keeps.
+        delay_weights: backwards may be in two parts; False: all are whole.
+        moves: False: the best of a few list schedules alone, in a fifth of the time; on the pipelines of the
+            benchmarks up to 3 % longer.
+    """
+
+    microbatches: int = 4
+    kept: float | None = 1.0
+    recompute: bool = False
+    delay_weights: bool = True
+    moves: bool = True
+    name: ClassVar[str] = "searched"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_switches(**{"schedule.moves": self.moves})
+        if self.kept is not None:
+            check_numbers(**{"schedule.kept": self.kept})
+
+    @property
+    def timed(self) -> bool:
+        return True
+
+    def in_flight(self, devices: int) -> int:
+        most = self.microbatches if self.kept is None else ceil(self.kept * devices)
+        return min(self.microbatches, max(most, 1))
+
+    def order(self, pipeline: Pipeline) -> list[Compute]:
+        return self.orders(pipeline)[0]
+
+    def orders(self, pipeline: Pipeline) -> list[list[Compute]]:
+        """The best by its own model first, then the named ones that keep no more."""
+        return [list(order) for order in _orders(self, pipeline)]
+
+    def limits(self, pipeline: Pipeline) -> dict[str, int]:
+        """Device -> (segment, micro-batch) pairs it may keep; 1F1B's own are never too many."""
+        if self.kept is None:
+            return dict.fromkeys(pipeline.names, self.microbatches * len(pipeline))
+        plain = most_pairs(pipeline, OneFOneB(self.microbatches).order(pipeline))
+        limit = ceil(self.kept * kept_by_1f1b(pipeline))
+        return {name: max(limit, plain[name] if self.kept >= 1 else 1) for name in pipeline.names}
 
 
-def list_schedules(
+def most_pairs(pipeline: Pipeline, order: Sequence[Compute]) -> Counter[str]:
+    """Of every device: most (segment, micro-batch) pairs between forward and weight gradient at once."""
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    for phase, s, i in order:
+        if s in pipeline.trained:
+            name = pipeline.on(s, i)
+            now[name] += (phase == "forward") - (phase in ("weight", "backward"))
+            most[name] = max(most[name], now[name])
+    return most
+
+
+@lru_cache(maxsize=32)
+def _orders(schedule: Searched, pipeline: Pipeline) -> tuple[tuple[Compute, ...], ...]:
+    """Kept, as programs of one placement are compiled for several kinds of batches, and more than once."""
+    times = pipeline.times or TaskTimes.in_units(pipeline, UNITS)
+    limits = schedule.limits(pipeline)
+    m = schedule.microbatches
+    if not schedule.moves:
+        return (_best_listed(schedule, pipeline, times, limits),)
+    named = [tuple(order) for order in _named(schedule, pipeline)]
+    tried = list(dict.fromkeys([*named, *map(tuple, _listed(schedule, pipeline, times, limits))]))
+    pairs = {order: most_pairs(pipeline, order) for order in tried}
+    if not any(_within(pairs[order], limits) for order in tried):
+        limits = dict.fromkeys(pipeline.names, min(max(each.values()) for each in pairs.values()))
+    rows = {
+        order: TaskRows.of(pipeline, order, times, limits) for order in tried if _within(pairs[order], limits)
+    }
+    spans = {order: each.starts(range(len(order)))[0] for order, each in rows.items()}
+    starts = sorted(rows, key=spans.__getitem__)[:_STARTS]
+    least = least_makespan(pipeline, m, times)
+    made: list[tuple[float, tuple[Compute, ...]]] = []
+    for order in starts:
+        better = _improved(rows[order], range(len(order)), least)
+        made.append((rows[order].starts(better)[0], tuple(order[t] for t in better)))
+    made.sort(key=lambda each: each[0])
+    finalists = [order for _, order in made] + starts
+    return tuple(dict.fromkeys([*finalists, *(order for order in named if order in rows)]))
+
+
+def _best_listed(
+    schedule: Searched, pipeline: Pipeline, times: TaskTimes, limits: Mapping[str, int]
+) -> tuple[Compute, ...]:
+    """Of few policies: of those within the limits, or else that keep the least, the shortest."""
+    m, split = schedule.microbatches, schedule.delay_weights
+    ranked = []
+    for order in _list_schedules(pipeline, m, times, limits, split, _FEW):
+        rows = TaskRows.of(pipeline, order, times, limits)
+        pairs = most_pairs(pipeline, order)
+        over = 0 if _within(pairs, limits) else max(pairs.values())
+        ranked.append((over, rows.starts(range(len(order)))[0], tuple(order)))
+    return min(ranked, key=lambda each: each[:2])[2]
+
+
+def _within(pairs: Mapping[str, int], limits: Mapping[str, int]) -> bool:
+    return all(most <= limits[name] for name, most in pairs.items())
+
+
+def _named(schedule: Searched, pipeline: Pipeline) -> Iterator[list[Compute]]:
+    for kind in _WHOLE + _IN_PARTS * schedule.delay_weights:
+        yield kind(schedule.microbatches).order(pipeline)
+
+
+def _listed(
+    schedule: Searched, pipeline: Pipeline, times: TaskTimes, limits: Mapping[str, int]
+) -> Iterator[list[Compute]]:
+    m, split = schedule.microbatches, schedule.delay_weights
+    yield from _list_schedules(pipeline, m, times, limits, split)
+    if split:
+        left = tries_of(TASKS_OF_A_CELL * len(pipeline) * m) - _POLICIES
+        for kind in (ZBV, VHalf, VMin)[: max(left, 0)]:
+            yield list_schedule(pipeline, m, kind(m).policy(pipeline), times)
+
+
+def _list_schedules(
     pipeline: Pipeline,
     microbatches: int,
     times: TaskTimes,
@@ -54,7 +199,7 @@ def list_schedules(
     kept = set(first[: tries if most is None else min(most, tries)])
     for last, eager, looking, early in (each for each in every if each in kept):
         policy = Policy(
-            _urgency(ahead if looking else _by_microbatch, early),
+            _urgency(ahead if looking else backward_first, early),
             None if eager else warm,
             kept_on_device=limits,
             split=frozenset(range(m - last, m)),
@@ -66,12 +211,6 @@ def _promise(choice: tuple[int, bool, bool, bool], most: int) -> tuple[int, ...]
     """Least first: which policies are tried where not all are."""
     last, eager, looking, early = choice
     return (early, (not looking) + eager, last not in (0, most), -last)
-
-
-def _by_microbatch(task: Compute) -> tuple[float, ...]:
-    """Backwards first, of them the earliest."""
-    phase, s, i = task
-    return (1, i, -s) if phase == "forward" else (0, i, s)
 
 
 def _urgency(order: Urgency, weights_early: bool) -> Urgency:
@@ -145,7 +284,7 @@ def least_makespan(pipeline: Pipeline, microbatches: int, times: TaskTimes) -> f
     return least
 
 
-def improved(rows: TaskRows, order: Sequence[int], least: float, seed: int = 0) -> list[int]:
+def _improved(rows: TaskRows, order: Sequence[int], least: float, seed: int = 0) -> list[int]:
     """The order after counted moves of single tasks, none of which made it longer.
 
     A task that the makespan depends on, or any, goes before one of the three tasks before it on its device
@@ -154,7 +293,7 @@ def improved(rows: TaskRows, order: Sequence[int], least: float, seed: int = 0) 
     rng = random.Random(seed)
     best = list(order)
     value, start = rows.starts(best)
-    best = rows.by_start(best, start)
+    best = sorted(best, key=start.__getitem__)
     for _ in range(min(_MOST_MOVES, _LOOKS // max(len(best), 1))):
         if value <= least * (1 + 1e-9):
             break
@@ -165,7 +304,7 @@ def improved(rows: TaskRows, order: Sequence[int], least: float, seed: int = 0) 
             continue
         made, begins = rows.starts(trial)
         if made <= value:
-            value, start, best = made, begins, rows.by_start(trial, begins)
+            value, start, best = made, begins, sorted(trial, key=begins.__getitem__)
     return best
 
 

@@ -6,19 +6,18 @@ published orders, bubbles and memory; on any other shape they are list schedules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import ClassVar
 
-from netsplit.errors import ConfigError
-from netsplit.program.schedules.base import Compute, Pipeline, Schedule, TaskTimes
+from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule, TaskTimes
 from netsplit.program.schedules.lists import merged_lists
-from netsplit.program.schedules.one_f_one_b import warm_up
-from netsplit.program.schedules.order import EQUAL, Policy, list_schedule
-from netsplit.program.schedules.v_lists import dualpipe_v_lists, zb_v_lists
+from netsplit.program.schedules.named import warm_up
+from netsplit.program.schedules.order import EQUAL, Policy, Urgency, list_schedule
 
-__all__ = ["ZBV", "DualPipeV", "VHalf", "VMin", "kept_by_1f1b", "v_devices"]
+__all__ = ["ZBV", "DualPipeV", "VHalf", "VMin", "kept_by_1f1b"]
 
 
 def kept_by_1f1b(pipeline: Pipeline) -> int:
@@ -30,7 +29,7 @@ def kept_by_1f1b(pipeline: Pipeline) -> int:
     return most * ceil(max(warm_up(pipeline), default=1) / most)
 
 
-def v_devices(pipeline: Pipeline) -> tuple[str, ...] | None:
+def _v_devices(pipeline: Pipeline) -> tuple[str, ...] | None:
     """Its p devices, where 2p segments, each on a device alone, go over them and back; else None.
 
     A segment may read from any before it: an order of a chain is one of these too.
@@ -55,12 +54,8 @@ class _InV(Schedule):
     microbatches: int = 4
     recompute: bool = False
     delay_weights: bool = True
+    made_of_parts: ClassVar[bool] = True
     step: ClassVar[float]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.delay_weights:
-            raise ConfigError(f"schedule.delay_weights is false, but {self.name} is made of it: choose 1f1b.")
 
     def in_flight(self, devices: int) -> int:
         return min(self.microbatches, ceil(self.pairs(2 * devices) / 2))
@@ -91,7 +86,7 @@ class _InV(Schedule):
                 load[name] += (3 if s in pipeline.trained else 1) / len(devices)
         return max(load.values(), default=0.0)
 
-    def _forward_turn(self, pipeline: Pipeline) -> Callable[[Compute], tuple[float, ...]]:
+    def _forward_turn(self, pipeline: Pipeline) -> Urgency:
         depth, interval = pipeline.depths(), self._interval(pipeline)
         return lambda task: (self.step * depth[task[1]] + interval * task[2], -task[1])
 
@@ -113,10 +108,10 @@ class ZBV(_InV):
     step: ClassVar[float] = 3
 
     def order(self, pipeline: Pipeline) -> list[Compute]:
-        devices = v_devices(pipeline)
+        devices = _v_devices(pipeline)
         if devices is None or self.microbatches < 2 * len(devices) - 1:
             return super().order(pipeline)
-        return _published(pipeline, devices, zb_v_lists(len(devices), self.microbatches))
+        return _published(pipeline, devices, _zb_v_lists(len(devices), self.microbatches))
 
 
 @dataclass(frozen=True)
@@ -165,12 +160,8 @@ class VMin(_InV):
                 return (float("inf"), i, s)
             return forward(task) if phase == "forward" else backward(task)
 
-        return Policy(
-            urgency,
-            kept_on_device=dict.fromkeys(pipeline.names, self.pairs(kept_by_1f1b(pipeline))),
-            split=frozenset(range(self.microbatches)),
-            turns={"forward": forward, "input": backward},
-        )
+        turns: dict[Phase, Urgency] = {"forward": forward, "input": backward}
+        return replace(super().policy(pipeline), urgency=urgency, turns=turns)
 
 
 @dataclass(frozen=True)
@@ -189,7 +180,122 @@ class DualPipeV(_InV):
         return kept + 1
 
     def order(self, pipeline: Pipeline) -> list[Compute]:
-        devices = v_devices(pipeline)
+        devices = _v_devices(pipeline)
         if devices is None or self.microbatches < 2 * len(devices):
             return super().order(pipeline)
-        return _published(pipeline, devices, dualpipe_v_lists(len(devices), self.microbatches))
+        return _published(pipeline, devices, _dualpipe_v_lists(len(devices), self.microbatches))
+
+
+@dataclass
+class _Lane:
+    """One device's list; every phase of a segment goes through the micro-batches in turn."""
+
+    there: int  # its segment on the way there
+    back: int  # and on the way back
+    tasks: list[Compute] = field(default_factory=list)
+    count: Counter[tuple[Phase, int]] = field(default_factory=Counter)
+    put_off: deque[tuple[int, int]] = field(default_factory=deque)  # weights: segment, micro-batch
+
+    def forward(self, s: int) -> None:
+        self._next("forward", s)
+
+    def whole(self, s: int) -> None:
+        self._next("backward", s)
+
+    def input(self, s: int) -> None:
+        self.put_off.append((s, self._next("input", s)))
+
+    def weight(self, s: int | None = None) -> None:
+        """What was put off first, of one segment or of both."""
+        each = next(each for each in self.put_off if s is None or each[0] == s)
+        self.put_off.remove(each)
+        self.tasks.append(("weight", *each))
+
+    def both_parts(self, s: int) -> None:
+        self.input(s)
+        self.weight(s)
+
+    def begun(self, s: int) -> int:
+        """Forwards of a segment so far."""
+        return self.count["forward", s]
+
+    def _next(self, phase: Phase, s: int) -> int:
+        way: Phase = "forward" if phase == "forward" else "backward"
+        i = self.count[way, s]
+        self.count[way, s] += 1
+        self.tasks.append((phase, s, i))
+        return i
+
+
+def _lanes(devices: int) -> list[_Lane]:
+    return [_Lane(r, 2 * devices - 1 - r) for r in range(devices)]
+
+
+def _zb_v_lists(devices: int, microbatches: int) -> list[list[Compute]]:
+    """ZB-V on a V; needs 2p - 1 micro-batches.
+
+    Warm-up, until the first weight gradient on every device of the same number kept; then forward, input and
+    weight of either segment in turn; at the end inputs first, which puts off weights for the time of waiting.
+    """
+    lanes = _lanes(devices)
+    for rank, lane in enumerate(lanes):
+        for _ in range(2 * (devices - rank) - 1):
+            lane.forward(lane.there)
+        for _ in range(rank):
+            lane.forward(lane.back)
+            lane.forward(lane.there)
+        for _ in range(devices - rank):
+            lane.forward(lane.back)
+            lane.both_parts(lane.back)
+        while lane.begun(lane.back) < microbatches:
+            if lane.begun(lane.there) < microbatches:
+                lane.forward(lane.there)
+            lane.both_parts(lane.there)
+            lane.forward(lane.back)
+            lane.both_parts(lane.back)
+        for _ in range(rank):
+            lane.input(lane.there)
+            lane.input(lane.back)
+        for _ in range(devices - rank):
+            lane.input(lane.there)
+            lane.weight(lane.there)
+        for s in sorted((s for s, _ in lane.put_off), reverse=True):
+            lane.weight(s)
+    return [lane.tasks for lane in lanes]
+
+
+def _dualpipe_v_lists(devices: int, microbatches: int) -> list[list[Compute]]:
+    """DualPipe-V on a V; needs 2p micro-batches.
+
+    Of the 2 (r + 1) backwards after the last forward, in which device r alternates between its segments, the
+    second half puts the weights off.
+    """
+    lanes = _lanes(devices)
+    for rank, lane in enumerate(lanes):
+        behind = devices - rank - 1
+        for _ in range(2 * behind):
+            lane.forward(lane.there)
+        for _ in range(rank + 1):
+            lane.forward(lane.there)
+            lane.forward(lane.back)
+        for _ in range(behind):
+            lane.both_parts(lane.back)
+            lane.forward(lane.back)
+        while lane.begun(lane.back) < microbatches:
+            if lane.begun(lane.there) < microbatches:
+                lane.forward(lane.there)
+            lane.whole(lane.back)
+            lane.forward(lane.back)
+            lane.whole(lane.there)
+        for number in range(2 * (rank + 1)):
+            s = lane.there if number % 2 else lane.back
+            if number <= rank:
+                lane.whole(s)
+            else:
+                lane.input(s)
+        for _ in range(behind):
+            lane.weight()
+            lane.input(lane.there)
+        while lane.put_off:
+            lane.weight()
+    return [lane.tasks for lane in lanes]

@@ -10,7 +10,6 @@ from netsplit.graph.storage import storage_of
 from netsplit.optim.buckets import largest_bucket
 from netsplit.profile.costs import Offload, StepScratch
 from netsplit.program.acknowledge import HELD_BYTES, Arrivals, acknowledged
-from netsplit.program.bundles_used import bundles_used
 from netsplit.program.instructions import (
     Backward,
     Forward,
@@ -22,6 +21,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.program.sharding import bundles_used
 from netsplit.simulate.lifetimes.backward_walk import PutOff, Walk, backward_walk, weights_walk
 from netsplit.simulate.lifetimes.segment import OfSize, OfSizes, SegmentMemory
 from netsplit.simulate.lifetimes.storages import AliveBytes, Key, MemoryProfile, Storages, Versions

@@ -25,9 +25,9 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import verified
-from netsplit.planning.explanation.change import placement_change
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
+from netsplit.planning.plan_diff import placement_change
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.adapt.decisions import Decision

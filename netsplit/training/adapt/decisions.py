@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from netsplit.planning.explanation.change import PlacementChange
+from netsplit.planning.plan_diff import PlacementChange
 
 __all__ = ["CHANGED", "Decision", "Outcome"]
 

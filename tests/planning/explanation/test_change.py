@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from netsplit.partition import Placement, Problem, Random
 from netsplit.placement.placement import Stage
-from netsplit.planning.explanation.change import placement_change
+from netsplit.planning.plan_diff import placement_change
 from netsplit.rewrite import CopyWeights, applied
 from tests.builders import cluster_of
 from tests.partition.builders import problems

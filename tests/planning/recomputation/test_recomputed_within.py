@@ -14,7 +14,7 @@ from netsplit.graph import Graph
 from netsplit.partition import METHODS, Placement, Problem, Single, SolverReport
 from netsplit.partition.objectives import SimulatedIteration
 from netsplit.planning.decide import decide
-from netsplit.planning.recomputation.recomputed_within import nearest_recomputed
+from netsplit.planning.recomputation import nearest_recomputed
 from netsplit.planning.verify import verify
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -84,7 +84,7 @@ def test_what_is_answered_fits_and_is_not_slower_than_everything(
     predicted = problem.the_simulator(answer)
     assert max(predicted.peak_bytes.values()) <= tight.cluster.devices[0].capacity_bytes
     assert predicted.iteration_s <= everything_s * (1 + 1e-9)
-    assert "recomputed" not in verify(tight, answer, capacity=False).summary()
+    assert "recomputed" not in " ".join(verify(tight, answer, capacity=False).violations)
     assert nearest_recomputed(tight, placement)[0] == answer
     assert nearest_recomputed(tight, answer)[0] == answer
 
@@ -153,7 +153,7 @@ def test_the_verifier_knows_nodes_and_units() -> None:
     problem = problem_of(graph, GPipe(4), 0)
     placement = placed(dict.fromkeys(graph.nodes, "cpu:0"), graph.position)
     strange = verify(problem, replace(placement, recomputed=frozenset({"nowhere"})), capacity=False)
-    assert "no node 'nowhere', which is to be recomputed" in strange.summary()
+    assert "no node 'nowhere', which is to be recomputed" in " ".join(strange.violations)
     unit = graph.units[0]
     half = verify(problem, replace(placement, recomputed=frozenset(unit[:1])), capacity=False)
-    assert "are one unit, and only the first is to be recomputed" in half.summary()
+    assert "are one unit, and only the first is to be recomputed" in " ".join(half.violations)

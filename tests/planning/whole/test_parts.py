@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule, microbatch_counts
-from netsplit.planning.whole.line import NodeLine
-from netsplit.planning.whole.stages import StageCosts, stages_of_line
+from netsplit.planning.whole.stages import NodeLine, StageCosts, stages_of_line
 from netsplit.program.schedules import SCHEDULES
 from tests.planning.whole.test_search import problem_of
 

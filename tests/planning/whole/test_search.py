@@ -14,8 +14,7 @@ from netsplit.planning.decide import verified
 from netsplit.planning.whole import search, whole_plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, identity, problem_under
-from netsplit.planning.whole.line import NodeLine
-from netsplit.planning.whole.stages import StageCosts, placed, stages_of_line
+from netsplit.planning.whole.stages import NodeLine, StageCosts, placed, stages_of_line
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.planning.workload import Workload
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule

@@ -23,8 +23,7 @@ from netsplit.program.schedules import (
 )
 from netsplit.program.schedules.base import Phase, TaskTimes
 from netsplit.program.schedules.lists import begin_all, by_device
-from netsplit.program.schedules.search import least_makespan
-from netsplit.program.schedules.searched import most_pairs
+from netsplit.program.schedules.search import least_makespan, most_pairs
 from netsplit.simulate.simulator import Simulator
 from tests.program.schedules.test_schedules import chain, pipelines
 from tests.simulate.drawn import Drawn, programs

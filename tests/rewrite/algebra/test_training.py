@@ -17,7 +17,7 @@ from netsplit.graph import Graph, capture
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.program import GPipe, Schedule
-from netsplit.program.resize import with_tail
+from netsplit.program.other_batches import with_tail
 from netsplit.program.schedules import ZBH1, OneFOneB
 from netsplit.rewrite import Rewrite, Split, applied, matches, rules_builtin
 from tests.nets import SGD, Case

@@ -13,7 +13,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph import initial_values
 from netsplit.graph.batches.batch import Batch
 from netsplit.program import GPipe, Program, Schedule
-from netsplit.program.resize import with_tail
+from netsplit.program.other_batches import with_tail
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB, SingleBatch
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime

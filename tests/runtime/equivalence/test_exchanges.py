@@ -21,7 +21,7 @@ from netsplit.placement.placement import Placement, SolverReport, Stage
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import Program, Schedule
-from netsplit.program.resize import with_tail
+from netsplit.program.other_batches import with_tail
 from netsplit.program.schedules import AsyncOneFOneB, OneFOneB
 from netsplit.program.transfers import readers_elsewhere
 from netsplit.runtime.local import LocalRuntime

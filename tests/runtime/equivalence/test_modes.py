@@ -8,7 +8,7 @@ from torch import Tensor
 
 from netsplit.graph import Graph, capture_inference, initial_values
 from netsplit.program import GPipe, Program, Schedule
-from netsplit.program.inference import inference_placement
+from netsplit.program.other_batches import inference_placement
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from tests.builders import cpus

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from netsplit.graph import capture, capture_inference, draws, initial_values
 from netsplit.program import GPipe, Program
-from netsplit.program.resize import with_tail
+from netsplit.program.other_batches import with_tail
 from netsplit.program.schedules import ZBH1, Interleaved, OneFOneB
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime

@@ -20,7 +20,7 @@ from netsplit.placement.sharding import in_slices
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, Program, SingleBatch
 from netsplit.program.instructions import Gather, Scatter
-from netsplit.program.resize import with_tail
+from netsplit.program.other_batches import with_tail
 from netsplit.rewrite import applied, replicate
 from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.distributed import DistributedRuntime

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ConfigError
 from netsplit.graph import initial_values
-from netsplit.program import Forward, GPipe, Program, Schedule
-from netsplit.program.resize import with_tail
+from netsplit.program import GPipe, Program, Schedule
+from netsplit.program.instructions import Forward
+from netsplit.program.other_batches import with_tail
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, Interleaved, OneFOneB
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule

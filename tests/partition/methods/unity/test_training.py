@@ -21,7 +21,7 @@ from netsplit.partition.methods.unity import unity
 from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension
 from netsplit.planning.workload import Workload
 from netsplit.program import GPipe, SingleBatch
-from netsplit.program.resize import with_tail
+from netsplit.program.other_batches import with_tail
 from netsplit.rewrite import Algebra, OperatorTasks, applied
 from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.share import UpdateRule

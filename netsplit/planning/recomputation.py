@@ -7,22 +7,28 @@
                      ▲                                              │
                      └──── more bytes, or fewer ◄───────────────────┘   until the cheapest that fits is known
 
-The knapsack (`knapsack`) reckons with estimates; which of its answers is taken is decided by the peaks.
+    places    0 ── 1 ── 2 ── 3 ── 4 ── 5        of a device's segments, one after another
+    parts     └─kept─┘└──again──┘└again┘        frees bytes, costs seconds of its forward
+
+The knapsack is a shortest path over the places, with the bytes that it frees for a budget: its items, parts
+from one place to another, must not overlap. It is the choice of Piper (Tarnawski et al., NeurIPS 2021), which
+recomputes a stage or keeps it, for parts of a stage; Checkmate (Jain et al., MLSys 2020) has the general
+problem. It reckons with estimates; which of its answers is taken is decided by the peaks.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from netsplit.graph.storage import storage_bytes
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Placement
-from netsplit.planning.recomputation.knapsack import Frontier, SegmentOptions
 from netsplit.program.instructions import Backward, Forward, Program, Segment
 from netsplit.program.recomputation import SegmentBytes, pieces_in_order
 from netsplit.simulate.simulator import Simulator
@@ -33,6 +39,11 @@ _ROUNDS = 8
 _SPARED = 6  # parts of a device, at most, that are tried without
 _BY_ESTIMATE = 3  # of them go by the knapsack's bytes
 _PLACES = 48  # of a device's segments together, but three of each
+_BUDGETS = 256  # of bytes freed, that are told apart
+_LIMITS = 6  # of the bytes that a part has inside beyond what is gone by then, that are tried
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def recomputes(problem: Problem) -> bool:
@@ -73,7 +84,7 @@ class _Short:
     Answers are numbered by the seconds that they take. The number after the last is everything."""
 
     names: tuple[str, ...]
-    frontier: Frontier
+    knapsack: _Knapsack
     pieces: dict[int, tuple[tuple[str, ...], ...]]  # nodes of its segments, from place to place
     everything: frozenset[str]
     trial: int = 0
@@ -84,7 +95,7 @@ class _Short:
 
     @property
     def done(self) -> bool:
-        return self.low == len(self.frontier) or (self.high is not None and self.high <= self.low + 1)
+        return self.low == len(self.knapsack) or (self.high is not None and self.high <= self.low + 1)
 
     @property
     def chosen(self) -> int:
@@ -94,19 +105,19 @@ class _Short:
         """Nodes of the parts of an answer, the one of the most seconds first."""
         if number < 0:
             return []
-        if number == len(self.frontier):
+        if number == len(self.knapsack):
             return [self.everything]
-        parts = sorted(self.frontier.parts(number), key=self.frontier.seconds_of, reverse=True)
+        parts = sorted(self.knapsack.parts(number), key=self.knapsack.seconds_of, reverse=True)
         return [frozenset(name for cell in self.pieces[s][a:b] for name in cell) for s, a, b in parts]
 
     def begin(self, missing: int) -> None:
         self.nearest = missing, -1
-        self.trial = int(np.searchsorted(self.frontier.nbytes, missing))
+        self.trial = int(np.searchsorted(self.knapsack.nbytes, missing))
 
     def learn(self, over: int) -> None:
         """From the bytes by which the trial exceeds the capacity: another between what fits and what does
         not, by the estimates at first, and in the middle then."""
-        count, trial = len(self.frontier), self.trial
+        count, trial = len(self.knapsack), self.trial
         if over < self.nearest[0]:  # everything may need more than a part, whose cuts hand on less
             self.nearest = over, trial
         if over > 0:
@@ -120,7 +131,7 @@ class _Short:
         if trial == count or self.tried > _BY_ESTIMATE:
             guess = (first + last) // 2 if self.high is not None else max(count - 1, first)
         else:
-            guess = int(np.searchsorted(self.frontier.nbytes, self.frontier.nbytes[trial] + over))
+            guess = int(np.searchsorted(self.knapsack.nbytes, self.knapsack.nbytes[trial] + over))
         self.trial = min(max(guess, first), last)
 
 
@@ -221,7 +232,7 @@ class _LeastRecomputation:
                 )
             )  # fmt: skip
         everything = frozenset(name for segment in segments for name in segment.nodes)
-        return _Short(names, Frontier(options), cells, everything)
+        return _Short(names, _Knapsack(options), cells, everything)
 
 
 def _options(
@@ -232,7 +243,7 @@ def _options(
     microbatches: int,
     overhead_s: float,
     at_once: bool,
-) -> SegmentOptions:
+) -> _SegmentOptions:
     """What each part of a segment frees and costs.
 
     Args:
@@ -246,7 +257,7 @@ def _options(
     if at_once:
         earlier[:, -1] = True
     seconds = np.where(earlier, np.inf, seconds)
-    return SegmentOptions(
+    return _SegmentOptions(
         segment.index, np.where(earlier, 0.0, freed), seconds, nbytes.inside, in_flight * nbytes.loose,
         nbytes.saved, in_flight,
     )  # fmt: skip
@@ -275,3 +286,152 @@ def _turns(program: Program, device: str) -> tuple[Counter[int], dict[int, int],
             now[s] -= 1
         previous = ins if isinstance(ins, Forward | Backward) else previous
     return counts, flights, {s for s in at_once if flights[s] == 1}
+
+
+@dataclass(frozen=True, eq=False)
+class _SegmentOptions:
+    """What the parts of one segment free and cost; [K, K] from one place to a later one."""
+
+    segment: int
+    freed: Floats  # bytes at the peak
+    seconds: Floats  # of an iteration
+    inside: Floats  # bytes that come back while one micro-batch's part is computed again
+    begins: Floats  # [K] bytes at the peak that stay because a part begins here after one that is kept
+    saved: Floats  # [K] bytes that one micro-batch keeps of what is before a place, if nothing is recomputed
+    in_flight: int  # micro-batches, at the peak
+
+
+class _Knapsack:
+    """The answers that no other beats in both: the fewest seconds, and the most bytes fewer at the peak.
+
+    Bytes are estimates: those freed of all micro-batches in flight, less what a part that is computed again
+    has inside beyond what was let go of before.
+    """
+
+    def __init__(self, options: Sequence[_SegmentOptions]) -> None:
+        self.options = options
+        step = max(sum(map(_most_freed, options)) / _BUDGETS, 1.0)
+        inside = (each.inside[np.isfinite(each.seconds)].max(initial=0.0) for each in options)
+        largest = max(inside, default=0.0)
+        limits = [0.0, *(largest / 2**halvings for halvings in reversed(range(_LIMITS - 1)))]
+        self._paths = [(limit, _Paths(options, limit, step)) for limit in limits]
+        every = [
+            (float(paths.end[budget]), limit - budget * step, way, budget)
+            for way, (limit, paths) in enumerate(self._paths)
+            for budget in np.flatnonzero(np.isfinite(paths.end))
+            if budget * step > limit
+        ]
+        self._answers: list[tuple[int, int]] = []
+        best: list[float] = []
+        for _, more, way, budget in sorted(every):
+            if not best or -more > best[-1]:
+                best.append(-more)
+                self._answers.append((way, int(budget)))
+        self.nbytes: Floats = np.array(best)  # [A] of the answers, rising, as their seconds do
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def parts(self, number: int) -> tuple[tuple[int, int, int], ...]:
+        """The parts that an answer computes again: (segment, place, later place)."""
+        way, budget = self._answers[number]
+        return self._paths[way][1].parts_of(budget)
+
+    def seconds_of(self, part: tuple[int, int, int]) -> float:
+        """Seconds of an iteration that a part costs."""
+        segment, a, b = part
+        return float(next(each.seconds[a, b] for each in self.options if each.segment == segment))
+
+
+def _most_freed(options: _SegmentOptions) -> float:
+    most = np.zeros(len(options.saved))
+    for b in range(1, len(most)):
+        ways = np.where(np.isfinite(options.seconds[:b, b]), most[:b] + options.freed[:b, b], 0.0)
+        most[b] = max(most[b - 1], float(ways.max()))
+    return float(most[-1])
+
+
+class _Paths:
+    """Shortest paths for every budget, of parts that make no peak by more than `limit` bytes. They are found
+    from the end on: when the backward computes a part again, what comes after it is gone."""
+
+    def __init__(self, options: Sequence[_SegmentOptions], limit: float, step: float) -> None:
+        self.segments = [each.segment for each in reversed(options)]
+        start = np.full(_BUDGETS + 1, np.inf)
+        start[0] = after = 0.0
+        self.walks: list[_SegmentPaths] = []
+        for each in reversed(options):
+            walk = _SegmentPaths(each, limit, step, start, after)
+            self.walks.append(walk)
+            start, after = walk.end, after + float(each.saved[-1])
+        self.end = start
+
+    def parts_of(self, budget: int) -> tuple[tuple[int, int, int], ...]:
+        parts: list[tuple[int, int, int]] = []
+        for segment, walk in zip(reversed(self.segments), reversed(self.walks), strict=True):
+            own, budget = walk.back(budget)
+            parts += [(segment, a, b) for a, b in own]
+        return tuple(parts)
+
+
+class _SegmentPaths:
+    """Least seconds through one segment, from its end to its beginning.
+
+    `kept[t]` and `again[t]`: [Q + 1] least seconds in which at least so many steps of bytes are freed after
+    the t-th place from the end, where the first part after it is kept, or recomputed.
+    """
+
+    def __init__(
+        self, options: _SegmentOptions, limit: float, step: float, start: Floats, after: float
+    ) -> None:
+        count, size = len(options.saved), len(start)
+        self.kept, self.again = np.full((2, count, size), np.inf)
+        self.kept[0] = start
+        self.begins = np.rint(options.begins / step).astype(np.int64)
+        self.from_again: NDArray[np.bool_] = np.zeros((count, size), bool)
+        self.way: Ints = np.full((count, size), -1)  # by which the seconds of `again` are least
+        self.moves: list[Ints] = [np.zeros(0, np.int64)]
+        self.ends: list[Ints] = [np.zeros(0, np.int64)]
+        left = after + options.saved[-1] - options.saved  # [K] of one micro-batch, after each place
+        budgets = np.arange(size)
+        for t in range(1, count):
+            place = count - 1 - t
+            left_over = budgets + self.begins[place + 1]
+            begun = np.where(left_over < size, self.again[t - 1][np.minimum(left_over, size - 1)], np.inf)
+            self.from_again[t] = begun < self.kept[t - 1]
+            self.kept[t] = np.where(self.from_again[t], begun, self.kept[t - 1])
+            to = np.flatnonzero(np.isfinite(options.seconds[place]))
+            moves = np.tile(np.rint(options.freed[place, to] / step).astype(np.int64), 2)
+            self.ends.append(count - 1 - to)
+            self.moves.append(moves)
+            if not len(to):
+                continue
+            tables = np.concatenate([self.kept[count - 1 - to], self.again[count - 1 - to]])
+            wanted = np.maximum(budgets[None, :] - moves[:, None], 0)
+            ways = np.take_along_axis(tables, np.minimum(wanted, size - 1), 1)
+            gone = np.tile(left[to], 2)[:, None] - wanted * (step / options.in_flight)
+            over = np.tile(options.inside[place, to], 2)[:, None] - np.maximum(gone, 0.0) > limit
+            ways[(wanted >= size) | over] = np.inf
+            ways += np.tile(options.seconds[place, to], 2)[:, None]
+            self.way[t] = np.argmin(ways, 0)
+            self.again[t] = ways[self.way[t], budgets]
+        self.last_again: NDArray[np.bool_] = self.again[-1] < self.kept[-1]
+        self.end: Floats = np.where(self.last_again, self.again[-1], self.kept[-1])
+
+    def back(self, budget: int) -> tuple[list[tuple[int, int]], int]:
+        """The recomputed parts of the best path with this budget, in order; and the budget after them."""
+        count = len(self.kept)
+        t, again = count - 1, bool(self.last_again[budget])
+        parts = []
+        while t:
+            place = count - 1 - t
+            if not again:
+                again = bool(self.from_again[t][budget])
+                budget += int(self.begins[place + 1]) if again else 0
+                t -= 1
+                continue
+            way, ends = int(self.way[t][budget]), self.ends[t]
+            budget = max(budget - int(self.moves[t][way]), 0)
+            t, again = int(ends[way % len(ends)]), way >= len(ends)
+            parts.append((place, count - 1 - t))
+        return parts, budget

@@ -1,0 +1,320 @@
+"""Programs of the other batches that a training meets, by the placement and the program of the usual one:
+fewer samples at an epoch's end, other shapes, whose graphs may leave parameters out, and prediction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Set
+from dataclasses import replace
+from math import ceil
+
+from netsplit.errors import NetSplitError, RewriteError
+from netsplit.graph.ir import Graph, Node
+from netsplit.placement.priority import topological_priority
+from netsplit.program.check import check_progress
+from netsplit.program.instructions import (
+    Collective,
+    Gather,
+    Instruction,
+    Program,
+    Reduce,
+    Reduction,
+    Send,
+    Step,
+    origin,
+)
+from netsplit.program.transfers import insert_transfers
+from netsplit.rewrite.algebra.matching import match_of
+from netsplit.rewrite.algebra.rule import Algebra
+from netsplit.rewrite.records import Rewrite, algebra_of, folded
+from netsplit.rewrite.rewriting import applied
+
+__all__ = [
+    "inference_placement",
+    "like_priority",
+    "like_recomputed",
+    "like_rewritten",
+    "require_same_operators",
+    "stepping_all",
+    "with_tail",
+]
+
+_Key = tuple[str, str, int]  # module, operator, how many times before
+Holders = dict[str, tuple[str, ...]]
+
+
+def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
+    """The program whose last micro-batch is computed by `tail`, a capture of the same model at fewer samples.
+
+    Raises:
+        NetSplitError: the model computes something else with so many samples: other operators, or other
+            constants.
+    """
+    require_same_operators(graph, tail)
+    for k, init in graph.initializers.items():
+        differs = k not in tail.initializers or tail.initializers[k].shape != init.shape
+        if differs or (k in graph.constants and not graph.constants[k].equal(tail.constants[k])):
+            raise NetSplitError(
+                f"the model's tensor '{k}' is another for {tail.batch_size} samples than for "
+                f"{graph.batch_size}: use a number of samples that batch_size divides."
+            )
+    for k in program.lasting:
+        own = origin(program.graph, k)
+        if tail.variables[own].shape != graph.variables[own].shape:
+            raise NetSplitError(
+                f"'{own}', made of the model's weights, has another size for {tail.batch_size} samples than "
+                f"for {graph.batch_size}: use a number of samples that batch_size divides."
+            )
+    device_of = {name: program.device_of[name] for name in graph.nodes}
+    return replace(program, tail=insert_transfers(tail, device_of, program.exchanges)[0])
+
+
+def require_same_operators(graph: Graph, tail: Graph) -> None:
+    """Raises as `with_tail`, where the operators are others."""
+    same_names = (
+        list(tail.nodes) == list(graph.nodes)
+        and list(tail.variables) == list(graph.variables)
+        and tail.output_variables == graph.output_variables
+    )
+    if not same_names or any(
+        tail.nodes[n].op != graph.nodes[n].op and not _reads_nothing(tail, n) for n in graph.nodes
+    ):
+        raise NetSplitError(
+            f"the model has other operators for {tail.batch_size} samples than for {graph.batch_size}: use a "
+            "number of samples that batch_size divides."
+        )
+
+
+def _reads_nothing(tail: Graph, name: str) -> bool:
+    """Whether a node is an empty part of an operator, of more parts than there are samples."""
+    return any(0 in tail.variables[k].shape for k in tail.nodes[name].inputs)
+
+
+def stepping_all(program: Program, usual: Program) -> Program:
+    """The program with a Step on every device that has trained parameters; itself where none lacks one.
+
+    A plain optimiser steps on what a batch's graph does not read, too: it counts the step, and takes the
+    gradients that earlier batches left.
+
+    Where devices step last, gradients that wait there are summed, and are in the norm, with the others.
+
+    Args:
+        usual: the program by which the devices hold what they hold.
+    """
+    if not program.training:
+        return program
+    program = _with_unread_bundles(program, usual)
+    read, own = _trained(program), _trained(usual)
+    unread = {k: devices for k, devices in own.items() if k not in read}
+    having = {device for devices in (read | unread).values() for device in devices}
+    late = [name for name in program.devices if name in having and not _steps(program, name)]
+    if program.asynchronous or not program.steps_last:  # no gradients wait for another batch
+        steps = [(name, Step(number)) for name in late for number in range(_count(program, usual, name))]
+        more = program if not steps else _followed(program, steps)
+    else:
+        more = _summing(program, read | unread, late)
+        more = replace(more, unread=unread) if unread else more
+    if more is not program:
+        check_progress(more)
+    return more
+
+
+def _trained(program: Program) -> Holders:
+    """Trained parameters, and the devices that hold them."""
+    initializers = program.graph.initializers
+    return {k: devices for k, devices in program.holders.items() if initializers[k].requires_grad}
+
+
+def _steps(program: Program, device: str) -> int:
+    return sum(isinstance(ins, Step) for ins in program.instructions[device])
+
+
+def _count(program: Program, usual: Program, device: str) -> int:
+    """Steps on a device in a batch that gives its parameters no gradients."""
+    usually = _steps(usual, device) or max(_steps(usual, name) for name in usual.devices)
+    return ceil(program.microbatches / ceil(usual.microbatches / usually))
+
+
+def _summing(program: Program, holders: Holders, late: Collection[str]) -> Program:
+    """With sums of what several devices hold, and steps on those that are late."""
+    sums = dict.fromkeys(devices for kind, devices in _sums(program) if kind == "gradients")
+    known = set(map(frozenset, sums)) | {frozenset(each.devices) for each in program.bundles}
+    copied = dict.fromkeys(
+        each for each in holders.values() if len(each) > 1 and frozenset(each) not in known
+    )
+    if not late and not copied:
+        return program
+    stepping = [name for name in program.devices if name in late or _steps(program, name)]
+    every = [ins for each in program.instructions.values() for ins in each]
+    taken = [ins.tag + ins.chunks for ins in every if isinstance(ins, Send)]
+    taken += [ins.tag + 1 for ins in every if isinstance(ins, Collective)]
+    tag = max(taken, default=0)
+    tail: list[tuple[str, Instruction]] = []
+    normed = any(kind == "norm" for kind, _ in _sums(program))
+    summing: list[tuple[Reduction, tuple[str, ...]]] = [("gradients", each) for each in (*sums, *copied)]
+    for kind, devices in (*summing, ("norm", tuple(stepping))) if normed else summing:
+        tail += [(name, Reduce(devices, tag, kind=kind)) for name in devices]
+        tag += 1
+    tail += [(name, Step()) for name in stepping]
+    for b, bundle in enumerate(program.bundles):
+        if bundle.level != "parameters":
+            tail += [(name, Gather(bundle.devices, tag, bundle=b)) for name in bundle.devices]
+            tag += 1
+    return _followed(_before_steps(program), tail)
+
+
+def _with_unread_bundles(program: Program, usual: Program) -> Program:
+    """With what the usual program has in slices and this one does not read: they are stepped on, too."""
+    known = {k for bundle in program.bundles for k in bundle.names}
+    unread = [
+        replace(bundle, names=names, segments=())
+        for bundle in usual.bundles
+        if (names := tuple(k for k in bundle.names if k not in known))
+    ]
+    return program if not unread else replace(program, bundles=(*program.bundles, *unread))
+
+
+def _sums(program: Program) -> list[tuple[Reduction, tuple[str, ...]]]:
+    """What is summed, in its order."""
+    sums = {ins.tag: ins for each in program.instructions.values() for ins in each if isinstance(ins, Reduce)}
+    return [(sums[tag].kind, sums[tag].devices) for tag in sorted(sums)]
+
+
+def _before_steps(program: Program) -> Program:
+    """Only what devices compute and send."""
+    computing = {name: each[: program.computing(name)] for name, each in program.instructions.items()}
+    left, order = {name: len(each) for name, each in computing.items()}, []
+    for name in program.order:
+        if left[name]:
+            left[name] -= 1
+            order.append(name)
+    return replace(program, instructions=computing, order=tuple(order))
+
+
+def _followed(program: Program, tail: Collection[tuple[str, Instruction]]) -> Program:
+    own = {
+        name: (*each, *(ins for device, ins in tail if device == name))
+        for name, each in program.instructions.items()
+    }
+    return replace(program, instructions=own, order=(*program.order, *(name for name, _ in tail)))
+
+
+def inference_placement(training: Graph, inference: Graph, device_of: Mapping[str, str]) -> dict[str, str]:
+    """Device of every node of `inference`, beside the tensors it uses.
+
+    A node goes where the training graph's node of the same module, operator and occurrence is; where
+    there is none, to what feeds it. Whoever uses a parameter goes to that parameter's device.
+    """
+    home = {k: device_of[node.name] for node in training for k in node.initializers}
+    twin = dict(zip(_keys(training), training.nodes, strict=True))
+    fallback = next(iter(device_of.values()))
+    placed: dict[str, str] = {}
+    for key, node in zip(_keys(inference), inference, strict=True):
+        owners = [home[k] for k in node.initializers if k in home]
+        feeders = [placed[u] for u in inference.predecessors[node.name]]
+        if owners:
+            placed[node.name] = owners[0]
+        elif key in twin:
+            placed[node.name] = device_of[twin[key]]
+        else:
+            placed[node.name] = feeders[0] if feeders else fallback
+    for group in inference.colocated:
+        owners = [home[k] for name in group for k in inference.nodes[name].initializers if k in home]
+        placed.update(dict.fromkeys(group, owners[0] if owners else placed[group[0]]))
+    return placed
+
+
+def like_rewritten(captured: Graph, training: Graph, other: Graph, more: Graph | None = None) -> Graph:
+    """Another capture with those operators in parts whose likes in training are, where it can have them.
+
+    It then reads the parts of parameters that training has; what it reads whole is put together of them.
+    Where its own parts would be others (fewer samples than parts of them), all operators are whole.
+
+    Args:
+        captured: the training graph before its rewrites.
+        training: and after them.
+        more: the same step as `other` at more samples, as captured: it has the same nodes, made like this.
+
+    Raises:
+        RewriteError: it cannot have the same nodes.
+    """
+    rewrites = _likewise(captured, training, more or other)
+    like = None if more is None else applied(more, rewrites, scaled=True)
+    parts = [
+        init for init in training.initializers.values() if init.region is not None and not init.region.copy
+    ]
+    return applied(other, rewrites, like, scaled=True, parts=parts)
+
+
+def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, ...]:
+    """The rewrites of training, of the likes of its operators; none where parts would be others."""
+    twin = dict(zip(_keys(other), other.nodes, strict=True))
+    like = {name: twin.get(key, "") for name, key in zip(captured.nodes, _keys(captured), strict=True)}
+    rewrites: list[Rewrite] = [*_algebra_likewise(captured, algebra_of(training.rewrites), other, like)]
+    for name, tasks in folded(training.rewrites).items():
+        if like.get(name):
+            rewrites.append(replace(tasks, node=like[name]))
+    try:
+        same = applied(other, rewrites, scaled=True).regions.keys() <= training.regions.keys()
+    except RewriteError:
+        return ()
+    return tuple(rewrites) if same else ()
+
+
+def _algebra_likewise(
+    before: Graph, algebra: tuple[Algebra, ...], other: Graph, like: dict[str, str]
+) -> tuple[Algebra, ...]:
+    """Of training's algebra what matches there.
+
+    Args:
+        like: of operators the names there, "" where there is none; gets those of what is made.
+    """
+    for i in range(len(algebra)):
+        after = applied(before, algebra[: i + 1])
+        match = match_of(
+            other, replace(algebra[i], nodes=tuple(like.get(v, "") for v in algebra[i].nodes)), True
+        )
+        if match is not None:
+            made = applied(other, (*other.rewrites, match.record))
+            pairs = zip(_new(before, after), _new(other, made), strict=False)
+            like |= {one.name: two.name for one, two in pairs if one.op == two.op}
+            other = made
+        before = after
+    return algebra_of(other.rewrites)
+
+
+def _new(before: Graph, after: Graph) -> list[Node]:
+    return [node for node in after if node.name not in before.nodes]
+
+
+def like_priority(training: Graph, other: Graph, priority: Mapping[str, int]) -> dict[str, int]:
+    """A total order of another capture's nodes: that of their likes, after which come those without one."""
+    twin = dict(zip(_keys(training), training.nodes, strict=True))
+    rank: dict[str, int] = {}
+    for key, node in zip(_keys(other), other, strict=True):
+        fed = max((rank[u] for u in other.predecessors[node.name]), default=-1)
+        rank[node.name] = priority[twin[key]] if key in twin else fed
+    return topological_priority(other, rank)
+
+
+def like_recomputed(training: Graph, other: Graph, recomputed: Set[str]) -> frozenset[str]:
+    """The nodes of another capture whose likes are recomputed, and those without one that are fed by such."""
+    twin = dict(zip(_keys(training), training.nodes, strict=True))
+    chosen: set[str] = set()
+    for key, node in zip(_keys(other), other, strict=True):
+        feeders = other.predecessors[node.name]
+        if twin[key] in recomputed if key in twin else bool(feeders) and chosen.issuperset(feeders):
+            chosen.add(node.name)
+    for unit in other.units:
+        if not chosen.issuperset(unit):
+            chosen.difference_update(unit)
+    return frozenset(chosen)
+
+
+def _keys(graph: Graph) -> list[_Key]:
+    seen: Counter[tuple[str, str]] = Counter()
+    keys = []
+    for node in graph:
+        keys.append((node.module, node.op, seen[node.module, node.op]))
+        seen[node.module, node.op] += 1
+    return keys
