@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
     from netsplit.rewrite.emitter import require_operators
     from netsplit.rewrite.following import followed
-    from netsplit.rewrite.laid_out_tasks import task_layouts
     from netsplit.rewrite.lowering import lowered
-    from netsplit.rewrite.pcg import ParallelGraph, parallel_operators
+    from netsplit.rewrite.pcg import ParallelGraph, parallel_operators, task_layouts
     from netsplit.rewrite.rewriting import (
         also,
         applied,

@@ -236,7 +236,7 @@ def broadcast(call: SplitCall, place: Place, axis: int) -> int | None:
     return dim if dim >= 0 and shape[dim] == call.output[axis] > 1 else None
 
 
-def even(call: SplitCall, axis: int, dims: Mapping[Place, int]) -> Way:
+def even(call: SplitCall, axis: int, dims: Mapping[Place, int], **more: Any) -> Way:
     """Along a dimension of the output, each argument cut at a dimension of its own; outputs alike."""
     joined = tuple(Cat(Where(axis)) for _ in call.node.outputs)
-    return Way(call.output[axis], {place: Where(d) for place, d in dims.items()}, joined)
+    return Way(call.output[axis], {place: Where(d) for place, d in dims.items()}, joined, **more)

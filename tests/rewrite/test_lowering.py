@@ -15,9 +15,9 @@ from netsplit.graph import Graph, capture
 from netsplit.layout import Box
 from netsplit.layout.regions import Region, as_boxes, now
 from netsplit.rewrite import OperatorTasks, TaskCut, lowered, rewrite_from, split_axes
-from netsplit.rewrite.laid_out_tasks import task_layouts
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import LeafPlanner
+from netsplit.rewrite.pcg import task_layouts
 from netsplit.rewrite.tasks import Weights
 from tests.examples import tried
 from tests.rewrite.models import STEPS, assert_same_step
