@@ -31,15 +31,9 @@ from netsplit.rewrite.tasks import OperatorTasks, axis_words
 from netsplit.rewrite.ways import Cat, Place, Where
 
 __all__ = [
-    "SUM",
-    "LiesAlong",
-    "ParallelGraph",
-    "ParallelOperator",
-    "TaskLayouts",
-    "layout_of_cuts",
-    "parallel_operators",
-    "task_layouts",
-]
+    "SUM", "LiesAlong", "ParallelGraph", "ParallelOperator", "TaskLayouts", "layout_of_cuts",
+    "parallel_operators", "task_layouts",
+]  # fmt: skip
 
 Kind = Literal["reduce", "combine", "partition", "replicate"]
 SUM: Literal["sum"] = "sum"
@@ -232,16 +226,14 @@ def task_layouts(graph: Graph, tasks: OperatorTasks, devices: Sequence[DeviceNam
     """
     if any(cut.part is not None for cut in tasks.cuts):
         raise RewriteError(f"'{tasks.node}' has a part that is cut alone, which lies on no mesh.")
-    counts = [len(cut.sizes) for cut in tasks.cuts]
-    axis_of = tasks.mesh or tuple(range(len(counts)))
-    shape = (*(counts[axis_of.index(axis)] for axis in range(len(counts))), *tasks.copies)
+    shape = (*(len(cut.sizes) for cut in tasks.cuts), *tasks.copies)
     mesh = Mesh(tuple(devices) or tuple(range(prod(shape))), shape)
     leaf = LeafPlanner(graph, layouts_of(graph)).leaves(tasks)[0]
     ways = [way for way, _ in leaf.levels]
 
     def layout(rank: int, where: Sequence[LiesAlong]) -> Layout:
-        cuts = zip(axis_of, where, tasks.cuts, strict=True)
-        return layout_of_cuts(mesh, rank, ((axis, own, cut.sizes, cut.blocks) for axis, own, cut in cuts))
+        cuts = enumerate(zip(where, tasks.cuts, strict=True))
+        return layout_of_cuts(mesh, rank, ((m, own, cut.sizes, cut.blocks) for m, (own, cut) in cuts))
 
     once = frozenset[str]().union(*(way.once for way in ways))
     reads = {

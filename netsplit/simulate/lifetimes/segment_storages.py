@@ -13,7 +13,7 @@ from netsplit.graph.operators import is_here, written_initializers
 from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
-from netsplit.rewrite.layouts import view_outputs
+from netsplit.rewrite.layouts import stand_in_run
 from netsplit.simulate.lifetimes.gradient_strides import NO_GRADIENT
 from netsplit.simulate.lifetimes.own_checkpoints import CheckpointRun, checkpoint_runs
 
@@ -154,7 +154,8 @@ def is_view(graph: Graph, k: str) -> bool:
     node = graph.nodes[producer]
     if node.kind.endswith("_"):  # it answers what it wrote into
         return bool(node.inputs) and is_view(graph, node.inputs[0])
-    return storage_of(graph, k) != k or k in view_outputs(graph, producer)
+    run = stand_in_run(graph, producer)
+    return storage_of(graph, k) != k or (run is not None and k in run.views)
 
 
 def _overwritten(graph: Graph, node: Node) -> str | None:
