@@ -12,11 +12,18 @@ from typing import TypeAlias
 
 from netsplit.errors import RewriteError
 from netsplit.partition import Choice, Partitioner, Problem
-from netsplit.partition.methods.unity.choices import DIMENSIONS, Machines, MachineView, TaskChoice
+from netsplit.partition.methods.unity.choices import (
+    DIMENSIONS,
+    Machines,
+    MachineView,
+    TaskChoice,
+    devices_of,
+    hosts,
+    speeds,
+    tasks_of_mapping,
+)
 from netsplit.partition.methods.unity.costed import Costed
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
-from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
-from netsplit.partition.methods.unity.unity import hosts, speeds
 from netsplit.rewrite import applied, columns_and_rows
 
 __all__ = ["ByHand", "ColumnsAndRows", "DataParallel", "TablesApart"]

@@ -16,11 +16,10 @@ from netsplit.config import build
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition import Partitioner, PipeDream, Problem, Unity
-from netsplit.partition.methods.unity.choices import Machines
+from netsplit.partition.methods.unity.choices import Machines, hosts, speeds
 from netsplit.partition.methods.unity.costed import Costed, Known
 from netsplit.partition.methods.unity.mapping import best_mapping
 from netsplit.partition.methods.unity.substitutions import Substituted, best_graph, rules_of
-from netsplit.partition.methods.unity.unity import hosts, speeds
 from netsplit.program.schedules import OneFOneB, SingleBatch
 from netsplit.rewrite import rewritten_costs
 from netsplit.tables import Cell, Column

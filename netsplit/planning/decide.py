@@ -29,7 +29,7 @@ from netsplit.placement.sharding import in_slices
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
 from netsplit.planning.verify import verify
-from netsplit.rewrite.algebra.checking import require_same_algebra
+from netsplit.rewrite.algebra.applying import require_same_algebra
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["decide", "proven_s", "verified"]

@@ -17,18 +17,9 @@ if TYPE_CHECKING:
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
     from netsplit.rewrite.emitter import require_operators
     from netsplit.rewrite.following import followed
-    from netsplit.rewrite.laid_out_tasks import task_layouts
     from netsplit.rewrite.lowering import lowered
-    from netsplit.rewrite.pcg import ParallelGraph, parallel_operators
-    from netsplit.rewrite.rewriting import (
-        also,
-        applied,
-        copy_weights,
-        read_weights,
-        split_axes,
-        split_operator,
-        tasks_of,
-    )
+    from netsplit.rewrite.pcg import ParallelGraph, parallel_operators, task_layouts
+    from netsplit.rewrite.rewriting import also, applied, split_axes, split_operator
     from netsplit.rewrite.samples import along_samples, copies_after, replicate
     from netsplit.rewrite.seconds import rewritten_costs
 
@@ -48,13 +39,11 @@ __all__ = [
     "applied_rule",
     "columns_and_rows",
     "copies_after",
-    "copy_weights",
     "fingerprint",
     "followed",
     "lowered",
     "matches",
     "parallel_operators",
-    "read_weights",
     "replicate",
     "require_operators",
     "rewrite_from",
@@ -64,7 +53,6 @@ __all__ = [
     "split_operator",
     "splits_of",
     "task_layouts",
-    "tasks_of",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

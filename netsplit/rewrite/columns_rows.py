@@ -39,18 +39,12 @@ class CutProducts:
     chained: bool  # by columns, then rows; else one product that is alone
 
     def splits(self, parts: Sequence[float]) -> tuple[Split, ...]:
-        """Into parts of about these proportions; none, where there are fewer steps than parts.
-
-        Raises:
-            RewriteError: `parts` are no proportions.
-        """
+        """Splits into parts of about these proportions; none, where there are fewer steps than parts. Raises
+        `RewriteError`: `parts` are no proportions."""
         steps = proportioned(self.size // self.unit, proportions_of(parts))
-        if not steps:
-            return ()
-        sizes = [each * self.unit for each in steps]
         return tuple(
-            Split(name, cut.axis, tuple(int(cut.scale * size) for size in sizes), cut.blocks)
-            for name, cut in self.cuts.items()
+            Split(name, cut.axis, tuple(int(cut.scale * self.unit * n) for n in steps), cut.blocks)
+            for name, cut in (self.cuts.items() if steps else ())
         )
 
 
@@ -59,10 +53,7 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
     """All that products with weights can be cut in, no operator twice, most bytes of weights first.
 
     Chains come before products that are alone, as an embedding or the last layer: these are cut by columns,
-    and what they make is put together.
-
-    Raises:
-        RewriteError: it is not of torch's operators.
+    and what they make is put together. Raises `RewriteError`: the graph is not of torch's operators.
     """
     calls, ways = ways_of_graph(graph)
     every = [_chain(graph, last) for last in _closing(calls, ways)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from netsplit.errors import RewriteError
@@ -16,23 +16,12 @@ from netsplit.layout.regions import Region, both, through, whole_region
 from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
 
 __all__ = [
-    "CAT",
-    "MOVES",
-    "READ",
-    "SPLIT",
-    "Emitter",
-    "handed_on",
-    "in_no_mode",
-    "operator_named",
-    "require_graph",
-    "require_operators",
-    "weights_of",
-]
+    "CAT", "MOVES", "READ", "SPLIT", "Emitter", "handed_on", "in_no_mode", "operator_named", "require_graph",
+    "require_operators", "weights_of",
+]  # fmt: skip
 
 CAT, SPLIT, READ = "aten.cat.default", "aten.split_with_sizes.default", "aten.alias.default"
 MOVES = frozenset([CAT, SPLIT, READ])
-_KNOWN = "rewrite.emitted"
-"""Under this a captured graph has, derived, what nodes showed that were made of it before."""
 
 
 def require_graph(graph: object, what: str = "what is to be rewritten") -> None:
@@ -51,11 +40,8 @@ def operator_named(graph: Graph, name: str) -> Node:
 
 
 def require_operators(graph: Graph) -> None:
-    """Refuse what other projects profiled: its nodes say what they take, and not what they compute.
-
-    Raises:
-        RewriteError: a node that is neither an operator of torch nor Python code.
-    """
+    """Raises `RewriteError`: a node is neither an operator of torch nor Python code, as those that other
+    projects profiled, which say what they take, and not what they compute."""
     for node in graph:
         try:
             known = node.op.startswith(CALL) or resolve(node.op)
@@ -104,14 +90,6 @@ def weights_of(graph: Graph, node: Node) -> set[str]:
     return read - graph.constants.keys()
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """A node that ran, and on what."""
-
-    given: tuple[MemoryLayout, ...]
-    run: NodeRun
-
-
 class Emitter:
     """What is made of a captured graph."""
 
@@ -122,7 +100,6 @@ class Emitter:
         self.initializers: dict[str, Initializer] = dict(captured.initializers)
         self.nodes: dict[str, Node] = {}
         self.runs = StandInRuns(captured)
-        self._known: dict[str, _Shown] = captured.derived.setdefault(_KNOWN, {})
         self._names = {*captured.nodes, *captured.variables}
         self.written = frozenset(
             self.plain[k].root if tag == "var" else INITIALIZER + k
@@ -160,20 +137,16 @@ class Emitter:
             self.nodes[node.name] = now
             self.layouts |= {k: self.plain[k] for k in node.outputs if k}
             return
-        run = self._run_anew(node, now)
-        self.nodes[node.name] = replace(now, saved=run.saved, saved_bytes=run.saved_bytes)
-        self.layouts |= {k: run.outputs.get(k, self.plain[k]) for k in node.outputs if k}
-
-    def _run_anew(self, before: Node, node: Node) -> NodeRun:
         try:
-            run = self._shown(node)
-            self._require_same_meaning(before, run)
+            run = self.runs.run(now, self.layouts)
+            self._require_same_meaning(node, run)
         except Exception as error:
             raise RewriteError(
                 f"'{node.name}' ({node.kind}) cannot read what parts were put together to, which lies in "
                 f"memory in another way ({_first_line(error)}): leave what feeds it whole."
             ) from error
-        return run
+        self.nodes[node.name] = replace(now, saved=run.saved, saved_bytes=run.saved_bytes)
+        self.layouts |= {k: run.outputs.get(k, self.plain[k]) for k in node.outputs if k}
 
     def _require_same_meaning(self, node: Node, run: NodeRun) -> None:
         """Raises ValueError where its result goes by how that lies which it reads, and is another now."""
@@ -184,14 +157,10 @@ class Emitter:
             raise ValueError("it would take other elements")
 
     def emit(self, node: Node) -> Node:
-        """Add a node, and run it.
-
-        Raises:
-            RewriteError: it cannot be run on what it reads.
-        """
+        """Add a node, and run it. Raises `RewriteError`: it cannot be run on what it reads."""
         node = _reading(node)
         try:
-            run = self._shown(node)
+            run = self.runs.run(node, self.layouts)
         except Exception as error:
             raise RewriteError(
                 f"'{node.name}' ({node.kind}) does not run on what it would read: {_first_line(error)}."
@@ -201,18 +170,6 @@ class Emitter:
         self.layouts |= run.outputs
         self._names.update((node.name, *filter(None, node.outputs)))
         return emitted
-
-    def _shown(self, node: Node) -> NodeRun:
-        """What running it shows; the same node on the same tensors is not run twice."""
-        given = tuple(self.layouts[k] for k in node.inputs)
-        held = [(each.shape, each.dtype) for each in (self.initializers[k] for k in node.initializers)]
-        key = f"{node.name} {node.op} {node.args} {node.kwargs} {held} {node.outputs}"
-        known = self._known.get(key)
-        if known is not None and known.given == given:
-            return known.run
-        run = self.runs.run(node, self.layouts)
-        self._known[key] = _Shown(given, run)
-        return run
 
     def move(
         self,
@@ -224,29 +181,18 @@ class Emitter:
         outputs: Sequence[str] = (),
     ) -> str:
         """A node that moves or adds up tensors for others; its only output."""
-        own = Node(
-            name,
-            op,
-            (),
-            tuple(outputs) or (name,),
-            args=args,
-            module=like.module,
-            source=like.source,
-            part=role,
-        )
-        return self.emit(own).outputs[0]
+        own = tuple(outputs) or (name,)
+        node = Node(name, op, (), own, args=args, module=like.module, source=like.source, part=role)
+        return self.emit(node).outputs[0]
 
     def finish(self, rewrites: tuple[Any, ...]) -> Graph:
         """The graph, with all that a recording of it would show."""
         self._drop_unused()
-        nodes = self.nodes
-        read = {k for node in nodes.values() for k in node.initializers}
+        read = {k for node in self.nodes.values() for k in node.initializers}
+        held = {k: init for k, init in self.initializers.items() if k in read}
+        variables = self._variables()
         graph = replace(
-            self.captured,
-            nodes=nodes,
-            variables=self._variables(),
-            initializers={k: init for k, init in self.initializers.items() if k in read},
-            rewrites=rewrites,
+            self.captured, nodes=self.nodes, variables=variables, initializers=held, rewrites=rewrites
         )
         facts = Facts(
             {k: self.layouts[k].root for k in graph.variables},
@@ -270,12 +216,11 @@ class Emitter:
     def _variable(self, k: str, producer: str | None, readers: tuple[str, ...]) -> Variable:
         """The variable as it was captured, where nothing about it is new."""
         own, known = self.layouts[k], self.captured.variables.get(k)
-        if known is not None and own is self.plain.get(k) and (known.producer, known.consumers) == (
-            producer, readers,
-        ):  # fmt: skip
+        as_it_was = known is not None and (known.producer, known.consumers) == (producer, readers)
+        if known is not None and as_it_was and own is self.plain.get(k):
             return known
-        order, repeated = memory_order(own.shape, own.stride), repeated_dims(own.shape, own.stride)
-        spread = is_spread(own.shape, own.stride)
+        lies = own.shape, own.stride
+        order, repeated, spread = memory_order(*lies), repeated_dims(*lies), is_spread(*lies)
         return Variable(
             k, own.dtype, own.shape, producer, readers, order=order, repeated=repeated, spread=spread
         )

@@ -140,9 +140,8 @@ def _variables(cut: FollowedCut) -> dict[str, AxisIn] | None:
 
 
 def followed(graph: Graph, node: str, axis: Axis, sizes: Sequence[int]) -> tuple[OperatorTasks, ...]:
-    """Tasks of an operator in parts of these sizes, and of all before it and behind it that are cut alike.
-
-    Backwards as far as operators make its pieces and nothing for others; onwards as far as what reads them
+    """Tasks of an operator in parts of these sizes, and of all before it and behind it that are cut alike:
+    backwards as far as operators make its pieces and nothing for others; onwards as far as what reads them
     can be cut along them, with no weights in parts.
 
     Raises:

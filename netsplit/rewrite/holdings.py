@@ -62,10 +62,10 @@ class TensorPiece:
 
 @dataclass(eq=False)
 class Tensor:
-    """One of the captured graph, or an initializer.
+    """A tensor of the captured graph, or an initializer.
 
     Args:
-        whole: names the node and variable that put all of it together first.
+        whole: names of the node and variable that put all of it together first.
         wants: of those that read it in parts or in several places.
     """
 
@@ -108,14 +108,8 @@ class Holdings:
         covers = {i: self._cover(tensor, *wants[i]) for i in left}
         views = self._views_of(tensor, [each for cover in covers.values() for each in cover])
         for i in left:
-            region, place = wants[i]
-            there[i] = self._there(tensor, region, place) or self._put_together(
-                tensor,
-                region,
-                place,
-                [(each.box, views[each.piece.reference, each.inside]) for each in covers[i]],
-                name,
-            )
+            boxes = [(each.box, views[each.piece.reference, each.inside]) for each in covers[i]]
+            there[i] = self._there(tensor, *wants[i]) or self._put_together(tensor, *wants[i], boxes, name)
         return [each for each in there if each is not None]
 
     def cut(self, tensor: Tensor, piece: TensorPiece, regions: Sequence[Region]) -> list[Reference]:
@@ -163,21 +157,16 @@ class Holdings:
                 far = replace(piece, region=own)
                 by_turn.setdefault(to if to in places else next(iter(places)), []).append(far)
         for to, pieces in by_turn.items():
-            near = [
-                each for each in tensor.pieces if each.place == to and not each.joined and not each.relayed
-            ]
-            whole = _bounding([*near, *pieces])
-            regions = [whole] if whole is not None else [each.region for each in dict.fromkeys(pieces)]
-            for each in regions:
-                if any(
-                    piece.region == each and piece.relayed and piece.place == to for piece in tensor.pieces
-                ):
-                    continue
+            there = [each for each in tensor.pieces if each.place == to]
+            whole = _bounding([*(each for each in there if not each.joined and not each.relayed), *pieces])
+            regions = {whole: None} if whole is not None else dict.fromkeys(each.region for each in pieces)
+            relayed = {piece.region for piece in there if piece.relayed}
+            for each in (region for region in regions if region not in relayed):
                 sources = self._cover(tensor, each, to, relay=True)
                 views = self._views_of(tensor, sources)
                 boxes = [(source.box, views[source.piece.reference, source.inside]) for source in sources]
-                relayed = self._assembled(tensor, boxes, f"{name}:relay", to, copied=True)
-                tensor.add(TensorPiece(relayed, each, to, relayed=True))
+                brought = self._assembled(tensor, boxes, f"{name}:relay", to, copied=True)
+                tensor.add(TensorPiece(brought, each, to, relayed=True))
 
     def _views_of(
         self, tensor: Tensor, sources: Sequence[_BoxSource]
@@ -262,7 +251,9 @@ class Holdings:
         if len(boxes) == 1 and not copied:
             return boxes[0][1]
         role = NodeRole(tensor.role.operator, (), 0, place, True)
-        dim, groups = _side_by_side(boxes) if len(boxes) > 1 else (0, [list(boxes)])
+        references = dict(boxes)
+        dim, own = _groups(list(references))
+        groups = [[(box, references[box]) for box in group] for group in own]
         inner = [self._assembled(tensor, each, f"{name}.{i}", place) for i, each in enumerate(groups)]
         args = ([{tag: k} for tag, k in inner], dim)
         if output:
@@ -293,14 +284,10 @@ def _nearness(place: Path, other: Path) -> int:
 def _common(region: Region, piece: TensorPiece) -> list[_BoxSource]:
     """The boxes that a piece has of what is wanted."""
     pairs = [overlap(wanted, held) for wanted, held in zip(region, piece.region, strict=True)]
-    return [
-        _BoxSource(
-            tuple((at, at + size) for at, _, size in each),
-            piece,
-            tuple((at, at + size) for _, at, size in each),
-        )
-        for each in product(*pairs)
-    ]
+    boxes, inside = (
+        product(*([(each[i], each[i] + each[2]) for each in own] for own in pairs)) for i in (0, 1)
+    )
+    return [_BoxSource(box, piece, at) for box, at in zip(boxes, inside, strict=True)]
 
 
 def _without(source: _BoxSource, box: _Box) -> list[_BoxSource]:
@@ -335,23 +322,15 @@ def _apart(spans: Sequence[_Span]) -> list[list[_Span]]:
     """Groups of which no two overlap."""
     groups: list[list[_Span]] = []
     for low, high in sorted(dict.fromkeys(spans)):
-        group = next((each for each in groups if each[-1][1] <= low), None)
-        if group is None:
-            groups.append([(low, high)])
-        else:
-            group.append((low, high))
+        fitting = (each for each in groups if each[-1][1] <= low)
+        if (group := next(fitting, None)) is None:
+            groups.append(group := [])
+        group.append((low, high))
     return groups
 
 
-def _side_by_side(boxes: Sequence[tuple[_Box, Reference]]) -> tuple[int, list[list[tuple[_Box, Reference]]]]:
-    """A dimension along which they lie one behind another in groups, and these."""
-    references = dict(boxes)
-    dim, groups = _groups([box for box, _ in boxes])
-    return dim, [[(box, references[box]) for box in group] for group in groups]
-
-
 def _groups(boxes: Sequence[_Box]) -> tuple[int, list[list[_Box]]]:
-    """The same of boxes; one group, where there is no such dimension."""
+    """A dimension along which they lie one behind another in groups; one group, where there is none."""
     for dim in range(len(boxes[0])):
         if all(low == high for low, high in (box[dim] for box in boxes)):  # where there is no element at all
             continue
@@ -382,13 +361,10 @@ def _refined(sources: Sequence[_BoxSource]) -> list[_BoxSource]:
     for d in range(len(sources[0].box)):
         ends = sorted({end for each in sources for end in each.box[d]})
         sources = [
-            _narrowed(
-                each,
-                (*each.box[:d], (max(low, each.box[d][0]), min(high, each.box[d][1])), *each.box[d + 1 :]),
-            )
+            _narrowed(each, (*each.box[:d], (low, high), *each.box[d + 1 :]))
             for each in sources
             for low, high in pairwise(ends)
-            if max(low, each.box[d][0]) < min(high, each.box[d][1])
+            if each.box[d][0] <= low < high <= each.box[d][1]
         ]
     return list(sources)
 

@@ -27,15 +27,8 @@ from netsplit.graph.storage import storage_of
 from netsplit.graph.template import decoded
 
 __all__ = [
-    "MemoryLayout",
-    "NodeRun",
-    "StandInRuns",
-    "keep_layouts",
-    "keep_runs",
-    "layouts_of",
-    "stand_in_run",
-    "view_outputs",
-]
+    "MemoryLayout", "NodeRun", "StandInRuns", "keep_layouts", "keep_runs", "layouts_of", "stand_in_run",
+]  # fmt: skip
 
 _KEY, _RUNS = "rewrite.layouts", "rewrite.runs"
 
@@ -60,9 +53,7 @@ class NodeRun:
     outputs: dict[str, MemoryLayout]
     saved: tuple[str, ...]
     saved_bytes: int
-    views: frozenset[str] = (
-        frozenset()
-    )  # outputs that autograd takes for views, if only of what the node made
+    views: frozenset[str] = frozenset()  # outputs that autograd takes for views, if only of its own
     saves: bool = False  # anything, if only weights
 
 
@@ -72,16 +63,10 @@ def layouts_of(graph: Graph) -> dict[str, MemoryLayout]:
         runs = StandInRuns(graph)
         layouts = {k: _plain(graph, variable) for k, variable in graph.variables.items()}
         for node in graph:
-            for k, layout in _outputs(runs, node, layouts).items():
-                variable = graph.variables[k]
-                if layout.shape == variable.shape and layout.dtype == variable.dtype:
-                    layouts[k] = MemoryLayout(
-                        layout.shape,
-                        layout.stride,
-                        layout.dtype,
-                        variable.requires_grad,
-                        storage_of(graph, k),
-                    )
+            run = _tried(runs, node, layouts)
+            for k, layout in run.outputs.items() if run is not None else ():
+                if (layout.shape, layout.dtype) == (layouts[k].shape, layouts[k].dtype):
+                    layouts[k] = replace(layouts[k], stride=layout.stride)
         graph.derived[_KEY] = layouts
     return dict(graph.derived[_KEY])
 
@@ -92,21 +77,17 @@ def _runs_of(graph: Graph) -> StandInRuns:
 
 
 @once_of
-def view_outputs(graph: Graph, name: str) -> frozenset[str]:
-    """The outputs of a node that autograd takes for views, as what `linear` makes of more than two
-    dimensions."""
-    run = stand_in_run(graph, name)
-    return frozenset() if run is None else run.views
-
-
-@once_of
 def stand_in_run(graph: Graph, name: str) -> NodeRun | None:
     """What running a node shows; None of Python code, and of operators that need values."""
     node = graph.nodes[name]
+    return _tried(_runs_of(graph), node, {k: _plain(graph, graph.variables[k]) for k in node.inputs})
+
+
+def _tried(runs: StandInRuns, node: Node, layouts: Mapping[str, MemoryLayout]) -> NodeRun | None:
     if node.op.startswith(CALL):
         return None
     try:
-        return _runs_of(graph).run(node, {k: _plain(graph, graph.variables[k]) for k in node.inputs})
+        return runs.run(node, layouts)
     except Exception:  # torch's own of any kind, where sizes depend on values
         return None
 
@@ -129,16 +110,6 @@ def _plain(graph: Graph, variable: Variable) -> MemoryLayout:
     root = storage_of(graph, variable.name)
     strides = tuple(0 if d in variable.repeated else step for d, step in enumerate(variable.strides))
     return MemoryLayout(variable.shape, strides, variable.dtype, variable.requires_grad, root)
-
-
-def _outputs(runs: StandInRuns, node: Node, layouts: Mapping[str, MemoryLayout]) -> dict[str, MemoryLayout]:
-    """Nothing, of what is not run on stand-ins: Python code, and operators that need values."""
-    if node.op.startswith(CALL):
-        return {}
-    try:
-        return runs.run(node, layouts).outputs
-    except Exception:
-        return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,12 +215,18 @@ class StandInRuns:
             with autocast_of(self.graph, "cpu"), mode_of(node, "cpu"), Watched(keep, lambda tensor: tensor):
                 result = resolve(node.op)(*args, **kwargs)
         results = [result] if isinstance(result, Tensor) else list(result)
-        roots = {storage_id(t): _root(tag, k, layouts) for (tag, k), t in given.items()}
+        roots = {
+            storage_id(t): layouts[k].root if tag == "var" else INITIALIZER + k
+            for (tag, k), t in given.items()
+        }
         outputs: dict[str, MemoryLayout] = {}
         tensors = {k: t for k, t in zip(node.outputs, results, strict=True) if k and isinstance(t, Tensor)}
         for k, tensor in tensors.items():
             root = roots.setdefault(storage_id(tensor), k)
-            outputs[k] = _layout(tensor, root)
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            outputs[k] = MemoryLayout(
+                tuple(tensor.shape), tuple(tensor.stride()), dtype, tensor.requires_grad, root
+            )
         # Inputs that are views of one tensor have memory of their own here: each stands for the last of them.
         local = {k: given["var", k] for k in node.inputs} | tensors
         own = {storage_id(given["init", k]) for k in node.initializers}
@@ -258,10 +235,6 @@ class StandInRuns:
         saved = tuple(dict.fromkeys(last[(outputs.get(k) or layouts[k]).root] for k in names))
         views = frozenset(k for k, tensor in tensors.items() if tensor._is_view())
         return NodeRun(outputs, saved, nbytes, views, bool(kept))
-
-
-def _root(tag: str, k: str, layouts: Mapping[str, MemoryLayout]) -> str:
-    return layouts[k].root if tag == "var" else INITIALIZER + k
 
 
 def _initializer(init: _Held) -> Tensor:
@@ -278,13 +251,3 @@ def _stand_in(layout: MemoryLayout) -> Tensor:
     memory = torch.empty(reach if 0 not in layout.shape else 0, dtype=dtype, device="cpu")
     # No leaf, which an operator in place would refuse; nor a view of one.
     return memory.requires_grad_().clone().as_strided(layout.shape, layout.stride)
-
-
-def _layout(tensor: Tensor, root: str) -> MemoryLayout:
-    return MemoryLayout(
-        tuple(tensor.shape),
-        tuple(tensor.stride()),
-        str(tensor.dtype).removeprefix("torch."),
-        tensor.requires_grad,
-        root,
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from netsplit.errors import RewriteError, brief
@@ -22,24 +22,16 @@ from netsplit.layout.regions import Region, blocks_of, both, length_of, now, thr
 from netsplit.rewrite.emitter import handed_on
 from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import MemoryLayout
-from netsplit.rewrite.rules.table import FACTORIES, WRITERS, has_rule, ways_of
+from netsplit.rewrite.rules.reductions import WRITERS
+from netsplit.rewrite.rules.shapes import FACTORIES
+from netsplit.rewrite.rules.table import has_rule, ways_of
 from netsplit.rewrite.tasks import OperatorTasks, Path, TaskCut, Weights, sizes_in_proportion
 from netsplit.rewrite.ways import Arguments, Axis, OperatorPart, PartialSum, Place, SplitCall, Way, Where
 
 __all__ = [
-    "Arg",
-    "CutsBefore",
-    "Leaf",
-    "LeafPlanner",
-    "TaskOutput",
-    "block_size",
-    "chosen_way",
-    "laid_out",
-    "require_copies",
-    "sizes_do_not_add_up",
-    "ways_to_cut",
-    "with_tensors",
-]
+    "Arg", "CutsBefore", "Leaf", "LeafPlanner", "TaskOutput", "block_size", "chosen_way", "laid_out",
+    "require_copies", "sizes_do_not_add_up", "ways_to_cut", "with_tensors",
+]  # fmt: skip
 
 Arg = tuple[Reference, Region]
 """What is read: of which tensor, which region."""
@@ -143,23 +135,20 @@ class LeafPlanner:
         makes = tuple(TaskOutput(self.full(("var", k)) if k else ()) for k in node.outputs)
         parts: dict[Path, _UncutPart] = {(): _UncutPart(call, reads, makes, node.op, call.arguments)}
         for cut in tasks.cuts:
-            chosen = [path for path in parts if cut.part in (None, path)]
-            if not chosen:
-                name = tasks.named(cut.part or ())
+            if cut.part is not None and cut.part not in parts:
+                name = tasks.named(cut.part)
                 raise RewriteError(f"the graph has no operator '{name}': give the name of one that it has.")
-            cut_up: dict[Path, _UncutPart] = {}
-            for path, own in parts.items():
-                if path not in chosen:
-                    cut_up[path] = own
+            before, parts = parts, {}
+            for path, own in before.items():
+                if cut.part not in (None, path):
+                    parts[path] = own
                     continue
                 each = self._cut(tasks.named(path), own, cut, path)
-                cut_up |= {(*path, i): part for i, part in enumerate(each)}
-            parts = cut_up
+                parts |= {(*path, i): part for i, part in enumerate(each)}
         leaves = []
         for path, place, copy, weights in tasks.tasks():
-            part = parts[path]
+            part, name = parts[path], tasks.named(path, copy)
             role = NodeRole(node.name, part.cuts, copy, place)
-            name = tasks.named(path, copy)
             given = part.op, part.arguments, part.reads, part.makes, part.levels
             leaves.append(Leaf(name, role, *given, weights))
         return leaves
@@ -171,13 +160,13 @@ class LeafPlanner:
             raise call.error(cut.axis, "its parts have to be runs: give blocks=1")
         before = then or (way, sizes)
         block = both(before[0].size // cut.blocks, sum(sizes))
-        ends = list(accumulate(map(both, before[1], sizes)))
-        starts = [0, *ends[:-1]]
+        ends = [0, *accumulate(map(both, before[1], sizes))]
         output = call.output if call.node.outputs and call.node.outputs[0] else ()
         parts = []
-        for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        for i, (start, end) in enumerate(pairwise(ends)):
             own = OperatorPart(i, now(start), sizes[i], way.size // cut.blocks, cut.blocks, output)
-            parts.append(self._part(call, part, way, cut, own, start, end - start, block, len(sizes)))
+            node_cut = NodeCut(cut.axis, i, len(sizes), own.start, own.size, now(block), cut.blocks)
+            parts.append(_part(call, part, way, node_cut, own, (start, end - start, block)))
         return parts
 
     def _sizes(
@@ -211,46 +200,36 @@ class LeafPlanner:
         self.cuts[key] = way, sizes
         return way, sizes, then
 
-    def _part(
-        self,
-        call: SplitCall,
-        whole: _UncutPart,
-        way: Way,
-        cut: TaskCut,
-        own: OperatorPart,
-        start: int,
-        size: int,
-        block: int,
-        count: int,
-    ) -> _UncutPart:
-        arguments = {**whole.arguments, **way.changed(own)}
-        reads = dict(whole.reads)
-        if own.index:
-            arguments |= dict.fromkeys(way.once)
-            reads = {place: arg for place, arg in reads.items() if place not in way.once}
 
-        def piece(region: Region, where: Where) -> Region:
-            runs = blocks_of(
-                start * where.times, size * where.times, block * where.times, where.blocks * cut.blocks
-            )
-            return (*region[: where.dim], through(region[where.dim], runs), *region[where.dim + 1 :])
+def _part(
+    call: SplitCall, whole: _UncutPart, way: Way, cut: NodeCut, own: OperatorPart, span: tuple[int, int, int]
+) -> _UncutPart:
+    """One part of an operator; `span`: where it begins in each block, its size and that of a block."""
+    arguments, reads = {**whole.arguments, **way.changed(own)}, dict(whole.reads)
+    if own.index:
+        arguments |= dict.fromkeys(way.once)
+        reads = {place: arg for place, arg in reads.items() if place not in way.once}
 
-        for place in way.cut.keys() & reads.keys():
-            reference, region = reads[place]
-            reads[place] = reference, piece(region, way.cut[place])
-        makes = []
-        for output, how in zip(whole.makes, way.joined, strict=True):
-            if isinstance(how, PartialSum):
-                factor = output.factor
-                if how.mean:
-                    factor = (1.0 if factor is None else factor) * own.size / max(now(block), 1)
-                makes.append(replace(output, partial=True, factor=factor))
-            else:
-                makes.append(replace(output, region=piece(output.region, how.where)))
-        op = (way.empty if not own.size or call.is_empty else "") or way.op or whole.op
-        node_cut = NodeCut(cut.axis, own.index, count, own.start, own.size, now(block), cut.blocks)
-        levels = (*whole.levels, (way, own))
-        return _UncutPart(call, reads, tuple(makes), op, arguments, (*whole.cuts, node_cut), levels)
+    def piece(region: Region, where: Where) -> Region:
+        start, size, block = (n * where.times for n in span)
+        runs = blocks_of(start, size, block, where.blocks * cut.blocks)
+        return (*region[: where.dim], through(region[where.dim], runs), *region[where.dim + 1 :])
+
+    for place in way.cut.keys() & reads.keys():
+        reference, region = reads[place]
+        reads[place] = reference, piece(region, way.cut[place])
+    makes = []
+    for output, how in zip(whole.makes, way.joined, strict=True):
+        if isinstance(how, PartialSum):
+            factor = output.factor
+            if how.mean:
+                factor = (1.0 if factor is None else factor) * own.size / max(cut.of, 1)
+            makes.append(replace(output, partial=True, factor=factor))
+        else:
+            makes.append(replace(output, region=piece(output.region, how.where)))
+    op = (way.empty if not own.size or call.is_empty else "") or way.op or whole.op
+    levels = (*whole.levels, (way, own))
+    return _UncutPart(call, reads, tuple(makes), op, arguments, (*whole.cuts, cut), levels)
 
 
 def _call_of(name: str, part: _UncutPart) -> SplitCall:
@@ -272,28 +251,21 @@ def with_tensors(arguments: Arguments, given: Mapping[Place, Any]) -> Arguments:
     """The arguments with these templates in the places of tensors."""
     changed = dict(arguments)
     for place, template in given.items():
-        if isinstance(place, str):
-            changed[place] = template
-        else:
-            name, i = place
-            changed[name] = [*changed[name][:i], template, *changed[name][i + 1 :]]
+        name, i = (place, None) if isinstance(place, str) else place
+        changed[name] = template if i is None else [*changed[name][:i], template, *changed[name][i + 1 :]]
     return changed
 
 
 def laid_out(op: str, arguments: Arguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of a call, without those at its end that are the defaults."""
     schema = resolve(op)._schema.arguments
-    args = [(each, arguments.get(each.name, each.default_value)) for each in schema if not each.kwarg_only]
-    while args and args[-1][0].has_default_value() and args[-1][1] == args[-1][0].default_value:
+    given = {each.name: arguments.get(each.name, each.default_value) for each in schema}
+    usual = {e.name for e in schema if e.has_default_value() and given[e.name] == e.default_value}
+    args = [each.name for each in schema if not each.kwarg_only]
+    while args and args[-1] in usual:
         args.pop()
-    kwargs = {
-        each.name: arguments[each.name]
-        for each in schema
-        if each.kwarg_only
-        and each.name in arguments
-        and not (each.has_default_value() and arguments[each.name] == each.default_value)
-    }
-    return tuple(value for _, value in args), kwargs
+    kwargs = {each.name for each in schema if each.kwarg_only} & arguments.keys() - usual
+    return tuple(given[name] for name in args), {name: given[name] for name in given if name in kwargs}
 
 
 def ways_to_cut(call: SplitCall, graph: Graph) -> dict[Axis, Way]:
@@ -310,11 +282,7 @@ def ways_to_cut(call: SplitCall, graph: Graph) -> dict[Axis, Way]:
 
 
 def chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> tuple[Axis, Way]:
-    """How a node is cut along an axis, and that axis's own name.
-
-    Raises:
-        RewriteError: it cannot be cut so.
-    """
+    """How a node is cut along an axis, and that axis's own name. Raises `RewriteError`: it cannot be."""
     _refuse(call, graph)
     ways = ways_of(call)
     if isinstance(axis, int) and axis < 0:
@@ -361,7 +329,7 @@ def require_copies(graph: Graph, node: Node) -> None:
 
 
 def _refuse(call: SplitCall, graph: Graph) -> None:
-    """What no rule needs to look at."""
+    """Raises `RewriteError`: it can be cut along no axis, whatever the rules say."""
     node = call.node
     reason = ""
     if node.op.startswith(CALL):

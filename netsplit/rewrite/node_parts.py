@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
-from netsplit.graph.ir import Graph, Node, NodeRole, once_of
+from netsplit.graph.ir import Graph, Node, NodeCut, once_of
 from netsplit.rewrite.lowering import lowered_from
 from netsplit.rewrite.samples import samples_axes
-from netsplit.rewrite.tasks import OperatorTasks, Weights, axis_words
+from netsplit.rewrite.tasks import axis_words
 
-__all__ = ["NodePart", "NodeParts", "PartCut", "does", "node_parts", "parts_label"]
+__all__ = ["NodePart", "NodeParts", "does", "node_parts", "parts_label"]
 
 _DOES = {
     "alias": "hand weights on",
@@ -26,50 +27,25 @@ _DOES = {
 
 
 @dataclass(frozen=True)
-class PartCut:
-    """One cut that a part comes of."""
-
-    index: int  # from 0
-    count: int
-    fraction: float  # of what was cut
-    axis: int | str  # `Split.axis`
-    blocks: int
-    samples: bool  # the axis is that of the samples, as far as is known
-
-    @property
-    def number(self) -> str:
-        """``1/2``."""
-        return f"{self.index + 1}/{self.count}"
-
-    @property
-    def along(self) -> str:
-        """The axis in words."""
-        return axis_words(self.axis, self.blocks, self.samples)
-
-    @property
-    def short(self) -> str:
-        """``1/2 of dim 0 · 50 %``, ``1/2 of input.1 · 50 %``, ``1/2 of samples · 50 %``."""
-        axis = f"dim {self.axis}" if isinstance(self.axis, int) else self.axis
-        return f"{self.number} of {'samples' if self.samples else axis} · {_percent(self.fraction)}"
-
-
-@dataclass(frozen=True)
 class NodePart:
     """What a node has of an operator, and where its weights come from."""
 
     operator: str  # as it was captured
     module: str
-    cuts: tuple[PartCut, ...]  # the first first; several where a part was cut again; none: it is whole
+    cuts: tuple[NodeCut, ...]  # the first first; several where a part was cut again; none: it is whole
+    samples: bool  # the first is along the samples, as far as is known
     copy: int | None  # that it reads of its weights; None: it reads no copies
     variables: bool  # its weights are such, for which it may be on another device than they
 
     @property
     def fraction(self) -> float:
         """The fraction of the operator that it computes."""
-        whole = 1.0
-        for cut in self.cuts:
-            whole *= cut.fraction
-        return whole
+        return prod(cut.fraction for cut in self.cuts)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """``1/2`` for each cut."""
+        return tuple(f"{cut.index + 1}/{cut.count}" for cut in self.cuts)
 
     @property
     def name(self) -> str:
@@ -79,8 +55,9 @@ class NodePart:
     @property
     def which(self) -> str:
         """``part 1/2 of dimension 0``; ``whole``."""
-        cuts = ", of which part ".join(f"{cut.number} of {cut.along}" for cut in self.cuts)
-        return f"part {cuts}" if cuts else "whole"
+        along = [axis_words(cut.axis, cut.blocks, self.samples and not i) for i, cut in enumerate(self.cuts)]
+        each = (f"{number} of {axis}" for number, axis in zip(self.numbers, along, strict=True))
+        return f"part {', of which part '.join(each)}" if self.cuts else "whole"
 
     @property
     def description(self) -> str:
@@ -91,21 +68,23 @@ class NodePart:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Lines as short as a box in a picture needs, one for each cut: ``1/2 of dim 0 · 50 %``."""
+        """Lines as short as a box in a picture needs, one for each cut: ``1/2 of dim 0 · 50 %``,
+        ``1/2 of input.1 · 50 %``, ``1/2 of samples · 50 %``."""
+        if not self.cuts and self.variables:
+            return ("weights as variables",)
         if not self.cuts:
-            if self.variables:
-                return ("weights as variables",)
             return ("once more",) if self.copy is None else (f"copy {self.copy} of weights",)
-        return tuple(cut.short for cut in self.cuts)
+        axes = [f"dim {cut.axis}" if isinstance(cut.axis, int) else cut.axis for cut in self.cuts]
+        axes[0] = "samples" if self.samples else axes[0]
+        each = zip(self.numbers, axes, self.cuts, strict=True)
+        return tuple(f"{number} of {axis} · {_percent(cut.fraction)}" for number, axis, cut in each)
 
 
 @dataclass(frozen=True)
 class NodeParts:
     """The parts in a graph; empty where nothing was rewritten."""
 
-    of: Mapping[
-        str, NodePart
-    ]  # by node; whole ones that read copies of weights, or weights as variables, too
+    of: Mapping[str, NodePart]  # by node; whole ones that read copies of weights, or variables, too
     moving: frozenset[str]  # nodes that take tensors apart, put them together or hand weights on
 
     @cached_property
@@ -114,18 +93,9 @@ class NodeParts:
         return {name: part for name, part in self.of.items() if part.cuts}
 
     @cached_property
-    def operators(self) -> frozenset[str]:
-        """The captured operators that are in parts."""
-        return frozenset(part.operator for part in self.cut.values())
-
-    @cached_property
     def sampled(self) -> frozenset[str]:
-        """Those of them that are cut along the samples first."""
-        return frozenset(part.operator for part in self.cut.values() if part.cuts[0].samples)
-
-    def whole(self, names: Iterable[str]) -> int:
-        """How many of these nodes are whole operators."""
-        return sum(name not in self.cut and name not in self.moving for name in names)
+        """The captured operators that are cut along the samples first."""
+        return frozenset(part.operator for part in self.cut.values() if part.samples)
 
     def look(self, name: str) -> tuple[str, ...]:
         """Nodes with the same one can be drawn as one box without anything being lost."""
@@ -136,8 +106,9 @@ class NodeParts:
 def node_parts(graph: Graph) -> NodeParts:
     """Parts by the graph's own rewrites. An axis is known to be the samples' where the graph was made of the
     captured one in this process."""
-    state = lowered_from(graph)
-    weights = {} if state is None else _weights(state.tasks)
+    state = lowered_from(graph) if graph.rewrites else None
+    tasks = () if state is None else state.tasks.values()
+    weights = {own.named(path, n): read for own in tasks for path, _, n, read in own.tasks()}
     cut = any(node.part is not None and node.part.cuts for node in graph)
     samples = samples_axes(state.captured) if cut and state is not None else {}
     parts, moving = {}, set()
@@ -149,14 +120,10 @@ def node_parts(graph: Graph) -> NodeParts:
             continue
         read = weights.get(node.name, 0)
         copy = None if read in (0, "home") else int(read)
-        cuts = _cuts_of(node.part, samples)
-        parts[node.name] = NodePart(node.part.operator, node.module, cuts, copy, read == "home")
+        operator, cuts = node.part.operator, node.part.cuts
+        sampled = bool(cuts) and cuts[0].blocks == 1 and samples.get(operator) == cuts[0].axis
+        parts[node.name] = NodePart(operator, node.module, cuts, sampled, copy, read == "home")
     return NodeParts(parts, frozenset(moving))
-
-
-def _weights(tasks: Mapping[str, OperatorTasks]) -> dict[str, Weights]:
-    """Weights that each node reads."""
-    return {own.named(path, n): read for own in tasks.values() for path, _, n, read in own.tasks()}
 
 
 def does(node: Node) -> str:
@@ -168,24 +135,10 @@ def parts_label(parts: Sequence[NodePart]) -> str:
     """Names what runs together: ``part 1/2 of linear_2``, ``part 1/2 of 3 operators``, ``4 parts``; or ""."""
     if not parts:
         return ""
-    if len({tuple(cut.number for cut in part.cuts) for part in parts}) > 1:
+    if len({part.numbers for part in parts}) > 1:
         return f"{len(parts)} parts"
-    number = " of ".join(cut.number for cut in reversed(parts[0].cuts))
+    number = " of ".join(reversed(parts[0].numbers))
     return f"part {number} of {parts[0].operator if len(parts) == 1 else f'{len(parts)} operators'}"
-
-
-def _cuts_of(part: NodeRole, samples: Mapping[str, int | str]) -> tuple[PartCut, ...]:
-    return tuple(
-        PartCut(
-            cut.index,
-            cut.count,
-            cut.fraction,
-            cut.axis,
-            cut.blocks,
-            cut.blocks == 1 and not depth and samples.get(part.operator) == cut.axis,
-        )
-        for depth, cut in enumerate(part.cuts)
-    )
 
 
 def _percent(fraction: float) -> str:

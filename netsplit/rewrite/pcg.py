@@ -13,7 +13,7 @@ Source: Unger et al., "Unity", OSDI 2022, section 3.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from math import prod
@@ -21,19 +21,24 @@ from operator import and_, eq
 from typing import Any, Literal, TypeAlias
 
 from netsplit.errors import RewriteError, brief
-from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Graph
-from netsplit.layout import Layout
+from netsplit.layout import DeviceName, Layout, Mesh
 from netsplit.rewrite.emitter import handed_on
 from netsplit.rewrite.following import ways_of_graph
-from netsplit.rewrite.laid_out_tasks import TaskLayouts, task_layouts
+from netsplit.rewrite.layouts import layouts_of
+from netsplit.rewrite.leaves import LeafPlanner
 from netsplit.rewrite.tasks import OperatorTasks, axis_words
-from netsplit.rewrite.ways import Place
+from netsplit.rewrite.ways import Cat, Place, Where
 
-__all__ = ["ParallelGraph", "ParallelOperator", "parallel_operators"]
+__all__ = [
+    "SUM", "LiesAlong", "ParallelGraph", "ParallelOperator", "TaskLayouts", "layout_of_cuts",
+    "parallel_operators", "task_layouts",
+]  # fmt: skip
 
 Kind = Literal["reduce", "combine", "partition", "replicate"]
-Pieces: TypeAlias = tuple[tuple[int, ...], int]  # sizes in each block, and how many blocks
+SUM: Literal["sum"] = "sum"
+LiesAlong: TypeAlias = Where | Literal["sum"] | None
+"""How a tensor lies along an axis of a mesh: cut there, a term of a sum, or whole."""
 
 
 @dataclass(frozen=True)
@@ -57,38 +62,6 @@ class ParallelOperator:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.degree}" + ("" if self.dim is None else f" of dimension {self.dim}")
-
-
-@dataclass(frozen=True)
-class _Spread:
-    """A tensor as the graph has it: pieces of each dimension, outermost first; terms of a sum; copies."""
-
-    cut: tuple[tuple[Pieces, ...], ...]
-    terms: int = 1
-    copies: int = 1
-
-    @classmethod
-    def of(cls, layout: Layout) -> _Spread:
-        cut = tuple(tuple((layout.sizes[a], layout.blocks.get(a, 1)) for a in axes) for axes in layout.axes)
-        terms = prod(layout.mesh.shape[axis] for axis in layout.partial)
-        pieces = prod(len(sizes) for each in cut for sizes, _ in each)
-        return cls(cut, terms, len(layout.mesh.devices) // terms // pieces)
-
-    def until(self, read: _Spread) -> Iterator[tuple[Kind, int, int | None, tuple[int, ...], int]]:
-        """What comes between: kind, degree, dimension, sizes and blocks."""
-        if self.terms > 1:
-            yield "reduce", self.terms, None, (), 1
-        both = list(zip(self.cut, read.cut, strict=True))
-        alike = [sum(accumulate(map(eq, ours, wanted), and_)) for ours, wanted in both]
-        for dim, (ours, _) in enumerate(both):
-            for sizes, _ in reversed(ours[alike[dim] :]):
-                yield "combine", len(sizes), dim, (), 1
-        for dim, (_, wanted) in enumerate(both):
-            for sizes, blocks in wanted[alike[dim] :]:
-                yield "partition", len(sizes), dim, sizes, blocks
-        if read.copies not in (1, self.copies):
-            more, rest = divmod(read.copies, self.copies)
-            yield "replicate", read.copies if rest else more, None, (), 1
 
 
 @dataclass(frozen=True)
@@ -187,31 +160,106 @@ def parallel_operators(graph: Graph, tasks: Sequence[OperatorTasks]) -> list[Par
     """
     given = {each.node: each for each in tasks}
     layouts = {name: task_layouts(graph, given.get(name, OperatorTasks(name))) for name in graph.nodes}
-    return [
-        ParallelOperator(kind, reference[1], name, place, degree, dim, sizes, blocks)
-        for name in graph.nodes
-        for place, reference in _read(graph, name).items()
-        if place in layouts[name].reads
-        for kind, degree, dim, sizes, blocks in _spread_of(graph, reference, layouts).until(
-            _Spread.of(layouts[name].reads[place])
-        )
-    ]
+    calls, weights = ways_of_graph(graph)[0], handed_on(graph)
+    operators = []
+    for name, own in layouts.items():
+        for place, read in own.reads.items():
+            made, (tag, k) = None, calls[name].reference(place)
+            if tag == "var" and k in weights:  # what the model cuts out of a parameter is that parameter
+                tag, k = "init", weights[k][0]
+            if tag == "var" and (maker := graph.variables[k].producer) is not None:
+                made = layouts[maker].makes[graph.nodes[maker].outputs.index(k)]
+            operators += [ParallelOperator(kind, k, name, place, *own) for kind, *own in _between(made, read)]
+    return operators
 
 
-def _read(graph: Graph, name: str) -> dict[Place, Reference]:
-    """What an operator reads; of what the model cuts out of a parameter, that parameter."""
-    call, there = ways_of_graph(graph)[0][name], handed_on(graph)
-    given = {place: call.reference(place) for place in call.tensors}
-    return {
-        p: ("init", there[k][0]) if tag == "var" and k in there else (tag, k) for p, (tag, k) in given.items()
+def _between(made: Layout | None, read: Layout) -> Iterator[tuple[Any, ...]]:
+    """Kind, degree, dimension, sizes and blocks of what is between layouts; None: whole, on one device."""
+    terms, copies, ours = (1, 1, [()] * len(read.axes)) if made is None else _spread(made)
+    _, wanted_copies, wanted = _spread(read)
+    if terms > 1:
+        yield "reduce", terms
+    both = list(zip(ours, wanted, strict=True))
+    alike = [sum(accumulate(map(eq, own, other), and_)) for own, other in both]
+    for dim, (own, _) in enumerate(both):
+        for sizes, _ in reversed(own[alike[dim] :]):
+            yield "combine", len(sizes), dim
+    for dim, (_, other) in enumerate(both):
+        for sizes, blocks in other[alike[dim] :]:
+            yield "partition", len(sizes), dim, sizes, blocks
+    if wanted_copies not in (1, copies):
+        more, rest = divmod(wanted_copies, copies)
+        yield "replicate", wanted_copies if rest else more
+
+
+def _spread(layout: Layout) -> tuple[int, int, Sequence[tuple[tuple[tuple[int, ...], int], ...]]]:
+    """Terms of a sum; copies; for each dimension sizes and blocks of its pieces, outermost first."""
+    cut = [tuple((layout.sizes[a], layout.blocks.get(a, 1)) for a in axes) for axes in layout.axes]
+    terms = prod(layout.mesh.shape[axis] for axis in layout.partial)
+    pieces = prod(len(sizes) for each in cut for sizes, _ in each)
+    return terms, len(layout.mesh.devices) // terms // pieces, cut
+
+
+@dataclass(frozen=True)
+class TaskLayouts:
+    """The layouts of one operator's tensors under its tasks.
+
+    Args:
+        reads: of its arguments; without those that its first part alone is given.
+        makes: of its outputs, in order.
+    """
+
+    mesh: Mesh
+    reads: dict[Place, Layout]
+    makes: tuple[Layout, ...]
+
+
+def task_layouts(graph: Graph, tasks: OperatorTasks, devices: Sequence[DeviceName] = ()) -> TaskLayouts:
+    """Cut, whole or partial along each axis of the tasks' mesh, of which the copies have the last ones:
+    a product cut by columns, then rows, has x: "S1R", w: "S0R", y: "S1S0".
+
+    Args:
+        devices: of the mesh, in row-major order; numbers, if none are given.
+
+    Raises:
+        RewriteError: a part is cut alone, which lies on no mesh; or the operator cannot be cut so.
+    """
+    if any(cut.part is not None for cut in tasks.cuts):
+        raise RewriteError(f"'{tasks.node}' has a part that is cut alone, which lies on no mesh.")
+    shape = (*(len(cut.sizes) for cut in tasks.cuts), *tasks.copies)
+    mesh = Mesh(tuple(devices) or tuple(range(prod(shape))), shape)
+    leaf = LeafPlanner(graph, layouts_of(graph)).leaves(tasks)[0]
+    ways = [way for way, _ in leaf.levels]
+
+    def layout(rank: int, where: Sequence[LiesAlong]) -> Layout:
+        cuts = enumerate(zip(where, tasks.cuts, strict=True))
+        return layout_of_cuts(mesh, rank, ((m, own, cut.sizes, cut.blocks) for m, (own, cut) in cuts))
+
+    once = frozenset[str]().union(*(way.once for way in ways))
+    reads = {
+        place: layout(len(region), [way.cut.get(place) for way in ways])
+        for place, (_, region) in leaf.reads.items()
+        if place not in once
     }
+    makes = []
+    for j, output in enumerate(leaf.makes):
+        joined = [way.joined[j] for way in ways]
+        where = [how.where if isinstance(how, Cat) else SUM for how in joined]
+        makes.append(layout(len(output.region), where))
+    return TaskLayouts(mesh, reads, tuple(makes))
 
 
-def _spread_of(graph: Graph, reference: Reference, layouts: Mapping[str, TaskLayouts]) -> _Spread:
-    tag, k = reference
-    if tag == "init":
-        return _Spread(((),) * len(graph.initializers[k].shape))
-    maker = graph.variables[k].producer
-    if maker is None:
-        return _Spread(((),) * len(graph.variables[k].shape))
-    return _Spread.of(layouts[maker].makes[graph.nodes[maker].outputs.index(k)])
+def layout_of_cuts(
+    mesh: Mesh, rank: int, cuts: Iterable[tuple[int, LiesAlong, tuple[int, ...], int]]
+) -> Layout:
+    """The layout of a tensor that lies so along axes of a mesh, each with sizes and blocks of its pieces."""
+    cut_by, sizes, blocks, partial = [""] * rank, {}, {}, list[int]()
+    for axis, where, pieces, count in cuts:
+        if where == SUM:
+            partial.append(axis)
+        elif isinstance(where, Where):
+            cut_by[where.dim] += str(axis)
+            sizes[axis] = tuple(size * where.times for size in pieces)
+            blocks[axis] = where.blocks * count
+    spec = "".join(f"S{axes}" if axes else "R" for axes in cut_by)
+    return Layout(mesh, spec, sizes, blocks, tuple(partial))

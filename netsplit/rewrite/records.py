@@ -13,27 +13,16 @@ from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
 __all__ = [
-    "CopyWeights",
-    "ReadWeights",
-    "Rewrite",
-    "Split",
-    "algebra_of",
-    "folded",
-    "proportioned",
-    "proportions_of",
-    "reads_copies",
-    "rewrite_from",
-]
+    "CopyWeights", "ReadWeights", "Rewrite", "Split", "algebra_of", "folded", "proportioned",
+    "proportions_of", "reads_copies", "rewrite_from",
+]  # fmt: skip
 
 _LARGE = 1e300  # times a number of samples, added up, is still a number
 
 
 @dataclass(frozen=True)
 class Split:
-    """`split_operator`: of a node, along an axis, each of its blocks into parts of these sizes.
-
-    A dimension is numbered from 0: one of a negative number is refused where it is done.
-    """
+    """A node in parts: each block of an axis of these sizes. Dimensions are numbered from 0."""
 
     node: str
     axis: int | str
@@ -49,7 +38,8 @@ class Split:
 
 @dataclass(frozen=True)
 class ReadWeights:
-    """`read_weights`: of a node."""
+    """A node that reads all of its parameters and buffers as variables: aliases of them on their home, which
+    may be another device."""
 
     node: str
 
@@ -59,7 +49,12 @@ class ReadWeights:
 
 @dataclass(frozen=True)
 class CopyWeights:
-    """`copy_weights`: of a node, which then reads the copies of this number."""
+    """A node that reads the copies of this number of its parameters; 0: the first ones.
+
+    Operators that are given the same number read the same copies, of which there is one on a device in any
+    case. What a split operator reads are copies of its part. The gradients of all copies of one region are
+    summed before each is stepped on, so that they stay alike; names, checkpoints and optimisers know of one.
+    """
 
     node: str
     copy: int
@@ -71,27 +66,22 @@ class CopyWeights:
 Rewrite: TypeAlias = Algebra | Split | ReadWeights | CopyWeights | OperatorTasks
 
 _KINDS: dict[str, type[Split | ReadWeights | CopyWeights]] = {
-    "split": Split,
-    "read": ReadWeights,
-    "copy": CopyWeights,
-}
+    "split": Split, "read": ReadWeights, "copy": CopyWeights,
+}  # fmt: skip
 
 
 def algebra_of(rewrites: Sequence[Rewrite]) -> tuple[Algebra, ...]:
-    """Those that come first."""
+    """The rules that come first."""
     return tuple(takewhile(lambda each: isinstance(each, Algebra), rewrites))  # type: ignore[arg-type]
 
 
 def folded(
     rewrites: Sequence[Rewrite], tasks: Mapping[str, OperatorTasks] | None = None
 ) -> dict[str, OperatorTasks]:
-    """What rewrites of a graph after its algebra come to, in whatever order they were decided: by operator.
-
-    Args:
-        tasks: that there were before.
+    """What rewrites of a graph after its algebra come to, in whatever order they were decided, by operator.
 
     Raises:
-        RewriteError: one is of an operator that has other tasks, or is in parts, already.
+        RewriteError: one is of an operator that has other tasks (or had: `tasks`), or is in parts, already.
     """
     tasks_of = dict(tasks or {})
     named = {own.named(path): (name, path) for name, own in tasks_of.items() for path in own.paths}
@@ -124,10 +114,7 @@ def reads_copies(rewrites: Sequence[Rewrite]) -> bool:
 
 
 def proportions_of(parts: int | Sequence[float], samples: int | None = None) -> tuple[float, ...]:
-    """What a user gave as proportions of parts.
-
-    Args:
-        samples: that are cut, of which no part may have none; `parts` may then be their number, too.
+    """What a user gave as proportions of parts; of samples, `parts` may be their number, too.
 
     Raises:
         RewriteError: they are none, or more than samples.
@@ -166,11 +153,7 @@ def proportioned(count: int, parts: Sequence[float]) -> tuple[int, ...]:
 
 
 def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
-    """Reads what `to_dict` gave, after JSON.
-
-    Raises:
-        RewriteError: it is no rewrite.
-    """
+    """Reads what `to_dict` gave, after JSON. Raises `RewriteError`: it is no rewrite."""
     if not isinstance(values, Mapping):
         raise RewriteError(f"a rewrite is {brief(values)}: give what its to_dict answers.")
     own = dict(values)

@@ -20,27 +20,12 @@ from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import block_size, chosen_way, sizes_do_not_add_up, ways_to_cut
 from netsplit.rewrite.lowering import Lowered, lowered, lowered_from
-from netsplit.rewrite.records import (
-    CopyWeights,
-    ReadWeights,
-    Rewrite,
-    Split,
-    algebra_of,
-    folded,
-)
+from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, algebra_of, folded
 from netsplit.rewrite.samples import samples_axes
 from netsplit.rewrite.tasks import OperatorTasks
 from netsplit.rewrite.ways import Axis, SplitCall
 
-__all__ = [
-    "also",
-    "applied",
-    "copy_weights",
-    "read_weights",
-    "split_axes",
-    "split_operator",
-    "tasks_of",
-]  # fmt: skip
+__all__ = ["also", "applied", "split_axes", "split_operator"]
 
 
 def applied(
@@ -65,20 +50,19 @@ def applied(
     Raises:
         RewriteError: one cannot be done, or the graph has had others; or it cannot get the same nodes.
     """
-    require_graph(graph)
-    if like is not None:
-        require_graph(like, "like")
-    done = graph.rewrites
     if not rewrites and not parts:
         return graph
+    require_graph(graph)
+    done = graph.rewrites
     if tuple(rewrites[: len(done)]) != done:
         raise RewriteError(
             f"the graph has been rewritten by {len(done)} other steps already: give it as it was captured."
         )
     if len(rewrites) == len(done) and not parts:
         return graph
-    if like is not None and like.rewrites != tuple(rewrites):
-        like = None
+    if like is not None:
+        require_graph(like, "like")
+        like = like if like.rewrites == tuple(rewrites) else None
     then = None if like is None else lowered_from(like)
     rewritten = _applied(graph, tuple(rewrites), then, tuple(parts))
     if scaled is not True and like is None:
@@ -141,29 +125,17 @@ def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
 
 
 def _require_sizes_of_its_own(graph: Graph, rewritten: Graph, but_samples: bool = False) -> None:
-    """Raises `RewriteError`: some parts that were just made are of other sizes than was said.
-
-    Args:
-        but_samples: they may be so along the samples.
-    """
+    """Raises `RewriteError`: parts that were just made have other sizes than was said; `but_samples`: they
+    may, along the samples."""
     state, known = _state(rewritten), {each[:2] for each in _state(graph).scaled}
     for name, cut, reason in state.scaled:
+        if (name, cut) not in known and not but_samples:
+            raise RewriteError(reason)
         if (name, cut) in known:
             continue
-        if not but_samples:
-            raise RewriteError(reason)
         if cut.blocks > 1 or samples_axes(state.captured).get(name) != cut.axis:
             others = "sizes of another batch are taken along the samples alone"
             raise RewriteError(f"{reason.removesuffix('.')} ({others}).")
-
-
-def tasks_of(graph: Graph, rewrites: Sequence[Rewrite]) -> tuple[OperatorTasks, ...]:
-    """What rewrites of a captured graph come to, after their algebra.
-
-    Raises:
-        RewriteError: one is of no operator of it, or of one that they have made parts of.
-    """
-    return tuple(_tasks(_with_algebra(graph, algebra_of(rewrites)), {}, rewrites).values())
 
 
 def _tasks(
@@ -258,28 +230,3 @@ def _call(graph: Graph, node: str) -> tuple[SplitCall, Graph]:
     if own.part is None or not own.part.cuts:
         return SplitCall(captured.nodes[node], layouts_of(captured), captured.initializers), captured
     return SplitCall(own, layouts_of(graph), graph.initializers), captured
-
-
-def read_weights(graph: Graph, node: str) -> Graph:
-    """The graph in which `node` reads all of its parameters and buffers as variables: aliases of them on
-    their home, which may be another device.
-
-    Raises:
-        RewriteError: there is no such node, or none with parameters; or it reads what is written in every
-            step, runs within an autocast or a checkpoint, or is a piece of Python.
-    """
-    return also(graph, ReadWeights(node))
-
-
-def copy_weights(graph: Graph, node: str, copy: int) -> Graph:
-    """The graph in which `node` reads the copies of this number of its parameters; 0: the first ones.
-
-    Operators that are given the same number read the same copies, of which there is one on a device in any
-    case. What a split operator reads are copies of its part. The gradients of all copies of one region are
-    summed before each is stepped on, so that they stay alike; names, checkpoints and optimisers know of one.
-
-    Raises:
-        RewriteError: there is no such node, or none with parameters; or it reads what is written in every
-            step, has a sparse gradient, runs within an activation checkpoint, or is a piece of Python.
-    """
-    return also(graph, CopyWeights(node, copy))

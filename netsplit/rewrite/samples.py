@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from netsplit.errors import RewriteError
-from netsplit.graph.ir import Graph, Node, once_of
+from netsplit.graph.ir import Graph, once_of
 from netsplit.graph.storage import gives_sparse_gradients
 from netsplit.rewrite.emitter import MOVES, operator_named, require_graph, require_operators, weights_of
 from netsplit.rewrite.following import AxisIn, FollowedCut, cut_fitting, ways_of_graph
@@ -48,10 +48,17 @@ def _along_samples(graph: Graph, parts: tuple[float, ...]) -> tuple[Split, ...]:
     sizes = proportioned(graph.batch_size, parts)
     whole: set[str] = set()  # nodes whose parts do not run on what the others make
     while True:
-        splits, refused = _splits(graph, sizes, whole)
-        if not refused:
-            return splits
-        whole.add(refused)
+        splits = tuple(
+            Split(cut.call.node.name, cut.axis, tuple(int(cut.scale) * size for size in sizes))
+            for cut in _cuts(graph, whole)
+        )
+        try:
+            lowered(graph, [OperatorTasks(each.node, (TaskCut(each.axis, each.sizes),)) for each in splits])
+        except RewriteError as refusal:
+            if refusal.operator in {each.node for each in splits}:
+                whole.add(refusal.operator)
+                continue
+        return splits
 
 
 def replicate(graph: Graph, parts: int | Sequence[float]) -> tuple[Rewrite, ...]:
@@ -59,22 +66,9 @@ def replicate(graph: Graph, parts: int | Sequence[float]) -> tuple[Rewrite, ...]
 
     Each device then has all weights of its part of the batch, and gradients are summed once in a step,
     instead of weights sent and gradients sent back for every micro-batch. Weights of which there can be no
-    copies (of which the gradient is sparse) are read where they are.
-
-    Args:
-        graph: as it was captured.
-        parts: as `along_samples` has them.
-
-    Raises:
-        RewriteError: as `along_samples`.
+    copies (of which the gradient is sparse) are read where they are. Arguments and errors are those of
+    `along_samples`.
     """
-    require_graph(graph)
-    require_operators(graph)
-    return _replicate(graph, proportions_of(parts, graph.batch_size))
-
-
-@once_of
-def _replicate(graph: Graph, parts: tuple[float, ...]) -> tuple[Rewrite, ...]:
     splits = along_samples(graph, parts)
     return (*splits, *copies_after(graph, splits))
 
@@ -86,11 +80,8 @@ def samples_axes(graph: Graph) -> dict[str, Axis]:
 
 
 def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ...]:
-    """Copies of the weights that parts 1, 2, ... of all these operators read, by their numbers.
-
-    Raises:
-        RewriteError: one is of no operator of the graph.
-    """
+    """Copies of the weights that parts 1, 2, ... of all these operators read, by their numbers. Raises
+    `RewriteError`: one is of no operator of the graph."""
     for each in splits:
         operator_named(graph, each.node)
     return tuple(
@@ -111,20 +102,6 @@ def reads_weights(graph: Graph, name: str) -> bool:
     return node.op not in MOVES and not gives_sparse_gradients(node) and bool(weights_of(graph, node))
 
 
-def _splits(graph: Graph, sizes: tuple[int, ...], whole: Collection[str]) -> tuple[tuple[Split, ...], str]:
-    """Splits of all nodes but these; and the first that could not be cut after all, "" for none."""
-    splits = tuple(
-        Split(cut.call.node.name, cut.axis, tuple(int(cut.scale) * size for size in sizes))
-        for cut in _cuts(graph, whole)
-    )
-    try:
-        lowered(graph, [OperatorTasks(each.node, (TaskCut(each.axis, each.sizes),)) for each in splits])
-    except RewriteError as refusal:
-        if refusal.operator in {each.node for each in splits}:
-            return (), refusal.operator
-    return splits, ""
-
-
 def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
     """How nodes are cut along the samples, all but these: each after those whose parts it reads."""
     shapes = {k: graph.variables[k].shape for k in graph.input_variables}
@@ -133,7 +110,7 @@ def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
     yielded: set[str] = set()
     for name, call in calls.items():
         cut = None
-        if name not in whole and not _moves(call.node):
+        if name not in whole and not (call.node.part and call.node.part.moves):
             fitting = (_along(call, axis, way, lies, graph.batch_size) for axis, way in ways[name].items())
             cut = next(filter(None, fitting), None)
         if cut is None:
@@ -193,7 +170,3 @@ def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, AxisIn]) -> dict[str
         if (own := next(alike, None)) is not None:
             axes[k] = own
     return axes
-
-
-def _moves(node: Node) -> bool:
-    return node.part is not None and node.part.moves

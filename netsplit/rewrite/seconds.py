@@ -9,13 +9,12 @@ gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from math import ceil
 
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph, Node, once_of
-from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, PartCosts
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.profile.predict import Works, work_seconds, works_of
 from netsplit.profile.roofline.flops import Pass, Work, node_work
@@ -30,13 +29,9 @@ def rewritten_costs(costs: Costs, before: Graph, after: Graph) -> Costs:
     """Costs with every node of `after`; kinds of devices without costs of `before` stay without."""
     if after is before:
         return costs
-    return replace(
-        costs,
-        devices={
-            kind: _extended(each, before, after) if before.nodes.keys() <= each.nodes.keys() else each
-            for kind, each in costs.devices.items()
-        },
-    )
+    known = {kind: each for kind, each in costs.devices.items() if before.nodes.keys() <= each.nodes.keys()}
+    extended = {kind: _extended(each, before, after) for kind, each in known.items()}
+    return replace(costs, devices={**costs.devices, **extended})
 
 
 def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
@@ -54,22 +49,14 @@ def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
         if origin is not None and own is not None:
             part = _fraction(works[name][1].forward, whole[origin.name][1].forward)
             transients[name] = NodeBytes(ceil(part * own.forward), ceil(part * own.backward))
-    for name, measured in _measured(costs, after, new).items():
-        nodes[name], transients[name] = measured.seconds, measured.transient
+    deferrable = deferrable_nodes(after) if costs.parts else ()
+    for name in new if costs.parts else ():
+        measured = costs.parts.get(operator_key(after, after.nodes[name]))
+        if measured is not None:
+            put_off_s = measured.seconds.weight_s if name in deferrable else 0.0
+            nodes[name] = replace(measured.seconds, weight_s=put_off_s)
+            transients[name] = measured.transient
     return replace(costs, nodes=nodes, transients=transients)
-
-
-def _measured(costs: DeviceCosts, after: Graph, new: Iterable[str]) -> dict[str, PartCosts]:
-    """Costs of the new nodes whose like was measured."""
-    if not costs.parts:
-        return {}
-    measured, deferrable = {}, deferrable_nodes(after)
-    for name in new:
-        own = costs.parts.get(operator_key(after, after.nodes[name]))
-        if own is not None:
-            put_off_s = own.seconds.weight_s if name in deferrable else 0.0
-            measured[name] = replace(own, seconds=replace(own.seconds, weight_s=put_off_s))
-    return measured
 
 
 def _estimated(
@@ -125,10 +112,5 @@ def _seconds_per_byte(costs: DeviceCosts, graph: Graph) -> float:
     """Seconds per byte of moving; where nothing says it, as all nodes take together for theirs."""
     if costs.accumulate_s_per_byte > 0:
         return costs.accumulate_s_per_byte / _MOST_PASSES
-    nbytes = _forward_bytes(graph)
+    nbytes = sum(node_work(graph, node).forward.nbytes for node in graph)
     return sum(costs.nodes[name].forward_s for name in graph.nodes) / nbytes if nbytes else 0.0
-
-
-@once_of
-def _forward_bytes(graph: Graph) -> float:
-    return sum(node_work(graph, node).forward.nbytes for node in graph)

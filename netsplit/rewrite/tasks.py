@@ -3,7 +3,7 @@
     OperatorTasks("linear", (TaskCut(1, (6, 6)), TaskCut(0, (4, 4))))      the nodes    linear:0:0  linear:0:1
                                                                                 linear:1:0  linear:1:1
 
-A node's `place` is which part it is along each axis of a mesh: along that of each cut, and of the copies.
+A node's `place` is which part it is along each axis of a mesh: one for each cut, then those of the copies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from typing import Any, Literal, TypeAlias
 
 from netsplit.errors import RewriteError, brief
 
-__all__ = ["SLICED_BYTES", "OperatorTasks", "Path", "TaskCut", "Weights", "axis_words", "sizes_in_proportion"]
+__all__ = [
+    "SLICED_BYTES", "OperatorTasks", "Path", "TaskCut", "Weights", "axis_words", "sizes_in_proportion",
+    "tuples_of",
+]  # fmt: skip
 
 SLICED_BYTES = 1 << 15
 """The least that a slice of a sum has: below, messages take longer than what they carry."""
@@ -62,7 +65,6 @@ class OperatorTasks:
         cuts: outermost first.
         copies: how often each task is computed: along each further axis of the mesh.
         weights: of every task, in order; of all of them, where there is one.
-        mesh: of every cut, the axis of the mesh that it cuts along; (): in order. Copies have the last ones.
         sliced_bytes: partial sums that several tasks want are added up in slices, one on each device, where
             these have so many bytes; else whole, on one.
         places: of every task, in order, the same for operators on other meshes; (): on its mesh.
@@ -75,18 +77,10 @@ class OperatorTasks:
     cuts: tuple[TaskCut, ...] = ()
     copies: tuple[int, ...] = ()
     weights: tuple[Weights, ...] = (0,)
-    mesh: tuple[int, ...] = ()
     sliced_bytes: int = SLICED_BYTES
     places: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.mesh and sorted(self.mesh) != list(range(len(self.cuts))):
-            raise RewriteError(
-                f"the tasks of '{self.node}' have {len(self.cuts)} cuts along axes {list(self.mesh)} of a "
-                f"mesh: give each of the axes from 0 on once."
-            )
-        if self.mesh and any(cut.part is not None for cut in self.cuts):
-            raise RewriteError(f"'{self.node}' has a part that is cut alone, which lies on no mesh.")
         if not _are_numbers(self.copies, 1):
             raise RewriteError(f"'{self.node}' is to be computed {brief(self.copies)} times: give 1 or more.")
         numbers = [each for each in self.weights if each != "home"]
@@ -118,62 +112,52 @@ class OperatorTasks:
 
     def tasks(self) -> Iterator[tuple[Path, Path, int, Weights]]:
         """Path, place, number of the copy, and weights, of all."""
-        paths, places = self.paths, iter(self.places)
-        every = self.weights * len(paths) if len(self.weights) == 1 else self.weights
-        for path, weights in zip(paths, every, strict=True):
-            inner = path if not self.mesh else tuple(path[self.mesh.index(i)] for i in range(len(path)))
+        places = iter(self.places)
+        for path, weights in self._weights_of.items():
             for number, place in enumerate(product(*map(range, self.copies))):
                 own = weights if weights == "home" else weights + number
-                yield path, next(places, (*inner, *place)), number, own
+                yield path, next(places, (*path, *place)), number, own
 
     def named(self, path: Path, copy: int = 0) -> str:
         """The node of a part."""
         return "".join((self.node, *(f":{i}" for i in path), f"~{copy}" if copy else ""))
 
     def with_cut(self, cut: TaskCut) -> OperatorTasks:
-        """Whose parts read the weights that what is cut read."""
-        cut_again = replace(self, cuts=(*self.cuts, cut), weights=(0,), places=())
-        known = dict(zip(self.paths, self._every, strict=True))
-        return replace(cut_again, weights=tuple(self._of(known, path) for path in cut_again.paths))
+        """Tasks whose parts read the weights that what is cut read."""
+        cut_again, known = replace(self, cuts=(*self.cuts, cut), weights=(0,), places=()), self._weights_of
+        weights = (known[path if path in known else path[:-1]] for path in cut_again.paths)
+        return replace(cut_again, weights=tuple(weights))
 
     def with_weights(self, path: Path, weights: Weights) -> OperatorTasks:
-        """What one part reads."""
-        known = dict(zip(self.paths, self._every, strict=True)) | {path: weights}
-        return replace(self, weights=tuple(known.values()))
+        """Tasks of which one part reads these."""
+        return replace(self, weights=tuple((self._weights_of | {path: weights}).values()))
 
     @property
-    def _every(self) -> tuple[Weights, ...]:
-        return self.weights * len(self.paths) if len(self.weights) == 1 else self.weights
-
-    @staticmethod
-    def _of(known: Mapping[Path, Weights], path: Path) -> Weights:
-        return next(known[path[:n]] for n in range(len(path), -1, -1) if path[:n] in known)
+    def _weights_of(self) -> dict[Path, Weights]:
+        paths = self.paths
+        return dict(zip(paths, self.weights * (len(paths) // len(self.weights)), strict=True))
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": "tasks", **asdict(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> OperatorTasks:
-        """Reads what `to_dict` gave, after JSON.
-
-        Raises:
-            RewriteError: it is something else.
-        """
+        """Reads what `to_dict` gave, after JSON. Raises `RewriteError`: it is something else."""
         try:
-            own = {key: _tuples(value) for key, value in values.items() if key not in ("kind", "cuts")}
-            cuts = tuple(TaskCut(**{k: _tuples(v) for k, v in each.items()}) for each in values["cuts"])
+            own = {k: tuples_of(v) for k, v in values.items() if k not in ("kind", "cuts", "mesh")}
+            cuts = tuple(TaskCut(**{k: tuples_of(v) for k, v in each.items()}) for each in values["cuts"])
             return cls(**own, cuts=cuts)
         except (TypeError, KeyError, AttributeError) as error:
             raise RewriteError(f"tasks are {brief(values)}: give what their to_dict answers.") from error
 
 
 def _are_numbers(values: Sequence[object], least: int = 0) -> bool:
-    """Whole ones, of at least this."""
     return not isinstance(values, str) and all(type(each) is int and each >= least for each in values)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+def tuples_of(value: Any) -> Any:
+    """What JSON gave, with tuples for its lists."""
+    return tuple(map(tuples_of, value)) if isinstance(value, list | tuple) else value
 
 
 def axis_words(axis: int | str, blocks: int = 1, samples: bool = False) -> str:

@@ -22,20 +22,8 @@ from netsplit.graph.operators import resolve
 from netsplit.rewrite.layouts import MemoryLayout
 
 __all__ = [
-    "Arguments",
-    "Axis",
-    "Cat",
-    "Emit",
-    "OperatorPart",
-    "PartialSum",
-    "Place",
-    "Rule",
-    "SplitCall",
-    "Way",
-    "Ways",
-    "Where",
-    "broadcast",
-    "even",
+    "Arguments", "Axis", "Cat", "Emit", "OperatorPart", "PartialSum", "Place", "Rule", "SplitCall", "Way",
+    "Ways", "Where", "broadcast", "even",
 ]  # fmt: skip
 
 Axis: TypeAlias = int | str
@@ -103,10 +91,6 @@ class Emit(Protocol):
 Arguments: TypeAlias = dict[str, Any]  # templates, by the names of the schema
 
 
-def _nothing(_: OperatorPart) -> Arguments:
-    return {}
-
-
 @dataclass(frozen=True)
 class Way:
     """A way to cut an operator along one axis of this size.
@@ -128,7 +112,7 @@ class Way:
     size: int
     cut: Mapping[Place, Where]
     joined: tuple[Cat | PartialSum, ...]
-    changed: Callable[[OperatorPart], Arguments] = _nothing
+    changed: Callable[[OperatorPart], Arguments] = lambda _: {}
     once: frozenset[str] = frozenset()
     op: str = ""
     empty: str = ""
@@ -181,14 +165,12 @@ class SplitCall:
         return int(self.arguments[name])
 
     def has(self, name: str) -> bool:
-        """Whether this tensor is given."""
         return next(references(self.arguments.get(name)), None) is not None
 
     def template(self, place: Place) -> Any:
         return self.arguments[place] if isinstance(place, str) else self.arguments[place[0]][place[1]]
 
     def reference(self, place: Place) -> Reference:
-        """The reference of a tensor argument."""
         ((tag, name),) = references(self.template(place))
         return tag, name
 
@@ -206,13 +188,12 @@ class SplitCall:
         for name, template in self.arguments.items():
             if isinstance(template, list | tuple):
                 places += [(name, i) for i, each in enumerate(template) if next(references(each), None)]
-            elif next(references(template), None):
+            elif self.has(name):
                 places.append(name)
         return places
 
     @property
     def output(self) -> tuple[int, ...]:
-        """The shape of the first output."""
         return self.layouts[self.node.outputs[0]].shape
 
     @property
@@ -236,7 +217,7 @@ def broadcast(call: SplitCall, place: Place, axis: int) -> int | None:
     return dim if dim >= 0 and shape[dim] == call.output[axis] > 1 else None
 
 
-def even(call: SplitCall, axis: int, dims: Mapping[Place, int]) -> Way:
+def even(call: SplitCall, axis: int, dims: Mapping[Place, int], **more: Any) -> Way:
     """Along a dimension of the output, each argument cut at a dimension of its own; outputs alike."""
     joined = tuple(Cat(Where(axis)) for _ in call.node.outputs)
-    return Way(call.output[axis], {place: Where(d) for place, d in dims.items()}, joined)
+    return Way(call.output[axis], {place: Where(d) for place, d in dims.items()}, joined, **more)

@@ -105,14 +105,10 @@ class WeightsRead:
             users = Counter(
                 self._is[k, self._copy(k, each)][box].name for each in views for box in boxes[each]
             )
-            shared = {k} if direct else set()
-            shared |= {self._is[k, self._copy(k, each)][full].name for each in readers if each not in boxes}
-            shared |= {
-                self._is[k, self._copy(k, each)][box].name
-                for each in views
-                if each.weights == "home"
-                for box in boxes[each]
-            }
+            sent = [(each, box) for each in views if each.weights == "home" for box in boxes[each]]
+            sent += [(each, full) for each in readers if each not in boxes]
+            shared = {self._is[k, self._copy(k, each)][box].name for each, box in sent}
+            shared |= {k} if direct else set()
             self._alone |= {name for name, count in users.items() if count == 1 and name not in shared}
 
     def _copy(self, k: str, reader: WeightReader) -> int:
@@ -140,16 +136,12 @@ class WeightsRead:
                 f"'{like.name}' ({like.kind}) writes '{k}', of which parts of several blocks would be "
                 "copies: give blocks=1."
             )
-        by_copy: dict[int, list[Want]] = {}
+        by_copy, fetched = dict[int, list[Want]](), dict[tuple[int, Want], Reference]()
         for reader, place in views:
             by_copy.setdefault(self._copy(k, reader), []).append((reader.region, place))
-        fetched = {
-            (copy, want): reference
-            for copy, wants in by_copy.items()
-            for want, reference in zip(
-                wants, self.holdings.fetch(self._tensor(k, copy, like), wants, k), strict=True
-            )
-        }
+        for copy, wants in by_copy.items():
+            each_fetched = self.holdings.fetch(self._tensor(k, copy, like), wants, k)
+            fetched |= zip([(copy, want) for want in wants], each_fetched, strict=True)
         references: list[Reference] = []
         for reader, place in tasks:
             copy = self._copy(k, reader)
@@ -160,9 +152,8 @@ class WeightsRead:
                 continue
             reference = fetched[copy, (reader.region, place)]
             viewed = reference[0] == "var" and reference not in self._aliases.values()
-            references.append(
-                self._alias(reference, like) if reader.weights == "home" and viewed else reference
-            )
+            sent = viewed and reader.weights == "home"
+            references.append(self._alias(reference, like) if sent else reference)
         return references
 
     def _at_once(self, k: str, reader: WeightReader) -> bool:
@@ -183,11 +174,7 @@ class WeightsRead:
         return tensor
 
     def _alias(self, reference: Reference, like: Node) -> Reference:
-        """The variable that it is for readers on any device, on its home.
-
-        Raises:
-            RewriteError: it is written.
-        """
+        """The variable, on its home, that readers on any device get. Raises `RewriteError`: it is written."""
         tag, k = reference
         if reference not in self._aliases:
             if self.emitter.is_written(reference):
@@ -219,11 +206,7 @@ def _region_of(part: Initializer) -> Region:
 
 def _fall_apart(full: Region, boxes: Collection[Region]) -> bool:
     """Whether they are several regions that make up all of it, none of which overlaps another."""
-    return (
-        len(boxes) > 1
-        and sum(map(elements, boxes)) == elements(full)
-        and not any(
-            all(overlap(a, b) for a, b in zip(one, other, strict=True))
-            for one, other in combinations(boxes, 2)
-        )
-    )
+    if len(boxes) < 2 or sum(map(elements, boxes)) != elements(full):
+        return False
+    pairs = combinations(boxes, 2)
+    return not any(all(overlap(a, b) for a, b in zip(one, other, strict=True)) for one, other in pairs)

@@ -13,7 +13,7 @@ from netsplit.data import records, synthetic
 from netsplit.errors import ConfigError
 from netsplit.models import dlrm, towers
 from netsplit.partition import Unity
-from netsplit.partition.methods.unity.placed import tasks_of_mapping
+from netsplit.partition.methods.unity.choices import tasks_of_mapping
 from netsplit.program.schedules import SingleBatch
 from netsplit.rewrite import lowered, parallel_operators
 from reproduce import ByName, ColumnsAndRows, ModelCase, parallel_speeds, search_seconds

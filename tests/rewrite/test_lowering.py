@@ -15,9 +15,9 @@ from netsplit.graph import Graph, capture
 from netsplit.layout import Box
 from netsplit.layout.regions import Region, as_boxes, now
 from netsplit.rewrite import OperatorTasks, TaskCut, lowered, rewrite_from, split_axes
-from netsplit.rewrite.laid_out_tasks import task_layouts
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import LeafPlanner
+from netsplit.rewrite.pcg import task_layouts
 from netsplit.rewrite.tasks import Weights
 from tests.examples import tried
 from tests.rewrite.models import STEPS, assert_same_step
@@ -32,7 +32,7 @@ def drawn_sizes(data: st.DataObject, size: int) -> tuple[int, ...]:
 
 
 def drawn_tasks(data: st.DataObject, graph: Graph, node: str) -> OperatorTasks | None:
-    """Up to two cuts, in either order of the mesh's axes; copies, of the operator or of its weights."""
+    """Up to two cuts; copies, of the operator or of its weights."""
     cuts: list[TaskCut] = []
     for _ in range(data.draw(st.integers(0, 2), label="cuts")):
         axes = split_axes(graph, node)
@@ -43,14 +43,13 @@ def drawn_tasks(data: st.DataObject, graph: Graph, node: str) -> OperatorTasks |
         blocks = data.draw(st.sampled_from([b for b in (1, 2) if size % b == 0 and size > b]), label="blocks")
         cuts.append(TaskCut(axis, drawn_sizes(data, size // blocks), blocks))
     copies = data.draw(st.sampled_from([(), (), (2,), (2, 2)]), label="copies")
-    mesh = tuple(data.draw(st.permutations(range(len(cuts))), label="mesh"))
     least = data.draw(st.sampled_from([0, 0, 1 << 15]), label="sliced")
-    tasks = OperatorTasks(node, tuple(cuts), copies, mesh=mesh, sliced_bytes=least)
+    tasks = OperatorTasks(node, tuple(cuts), copies, sliced_bytes=least)
     if graph.nodes[node].initializers:
         each: st.SearchStrategy[Weights] = st.one_of(st.integers(0, 2), st.just("home"))
         count = len(tasks.paths)
         weights = tuple(data.draw(st.lists(each, min_size=count, max_size=count), label="weights"))
-        tasks = OperatorTasks(node, tuple(cuts), copies, weights, mesh, least)
+        tasks = OperatorTasks(node, tuple(cuts), copies, weights, least)
     return tasks if cuts or copies or tasks.weights != (0,) else None
 
 
@@ -129,7 +128,7 @@ def test_any_tasks_are_the_same_step(name: str, data: st.DataObject) -> None:
 
 
 def drawn_on_hosts(data: st.DataObject, graph: Graph, node: str) -> OperatorTasks | None:
-    """On a mesh of two hosts of two devices: copies, or cut along one axis or two, in either order."""
+    """On a mesh of two hosts of two devices: copies, or cut along one axis or two."""
     axes = [axis for axis, size in split_axes(graph, node).items() if size > 1]
     if not axes or data.draw(st.booleans(), label="copies"):
         return OperatorTasks(node, copies=(2, 2))
@@ -140,7 +139,7 @@ def drawn_on_hosts(data: st.DataObject, graph: Graph, node: str) -> OperatorTask
         if size < 2 or (outer == inner and sizes[axis] % 4):
             return None
         cuts.append(TaskCut(axis, (size // 2, size - size // 2)))
-    return OperatorTasks(node, tuple(cuts), mesh=data.draw(st.sampled_from([(0, 1), (1, 0)])), sliced_bytes=0)
+    return OperatorTasks(node, tuple(cuts), sliced_bytes=0)
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from netsplit.errors import RewriteError
 from netsplit.graph import capture
-from netsplit.rewrite import read_weights, split_axes, split_operator
+from netsplit.rewrite import ReadWeights, applied, split_axes, split_operator
 from tests.rewrite.models import STEPS, Step, assert_same_step
 
 
@@ -245,4 +245,4 @@ def test_what_hands_a_parameter_on_reads_no_other() -> None:
     graph = split_operator(MLP.graph(), "linear", 0, 2)
     assert "0.weight:read" in graph.nodes
     with pytest.raises(RewriteError, match="moves tensors for parts"):
-        read_weights(graph, "0.weight:read")
+        applied(graph, (*graph.rewrites, ReadWeights("0.weight:read")))

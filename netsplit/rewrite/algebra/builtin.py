@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from netsplit.rewrite.algebra.rule import Rule, rule_of
 
-__all__ = ["FILE", "generated_rules", "rules_builtin"]
+__all__ = ["FILE", "both_ways", "generated_rules", "rules_builtin"]
 
 FILE = Path(__file__).with_name("generated.json")
 """``python -m reproduce.rules`` makes it."""
@@ -19,9 +20,7 @@ def rules_builtin() -> tuple[Rule, ...]:
     """Those of `builtin.txt`, each both ways, where that may be."""
     text = FILE.with_name("builtin.txt").read_text(encoding="utf-8")
     named = [line.split(": ", 1) for line in text.splitlines() if not line.startswith("#")]
-    rules = [rule_of(equation, name, proof="proven") for name, equation in named]
-    both = [own for rule in rules for own in (rule, rule.reversed)]
-    return tuple(rule for rule in both if rule.left and not rule.unbound and rule.left[0].op != "enlarge")
+    return both_ways([rule_of(equation, name, proof="proven") for name, equation in named])
 
 
 @cache
@@ -29,3 +28,9 @@ def generated_rules() -> list[Rule]:
     """Those of the file, one way round."""
     texts = json.loads(FILE.read_text(encoding="utf-8"))["rules"]
     return [rule_of(text, origin="generated", proof="proven") for text in texts]
+
+
+def both_ways(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """The rules and their reverses whose left side says what the right side needs."""
+    both = [own for rule in rules for own in (rule, rule.reversed)]
+    return tuple(rule for rule in both if rule.left and not rule.unbound and rule.left[0].op != "enlarge")

@@ -8,11 +8,12 @@ Operators are those of `Operator`, few and abstract: `patterns.py` says which of
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from netsplit.errors import RewriteError, brief
+from netsplit.rewrite.tasks import tuples_of
 
 __all__ = ["PARALLEL", "Algebra", "Operator", "Origin", "Proof", "Ref", "Rule", "Term", "rule_of"]
 
@@ -49,12 +50,10 @@ of several operators or none, or of one; why not is its `reason`; nobody has tri
 
 @dataclass(frozen=True)
 class Term:
-    """One operator of a side.
+    """One operator of a side: its inputs in order, with weights, and its parameters.
 
-    Args:
-        inputs: in order, with weights.
-        parameters: names and whole numbers, or names that a match gives numbers (the same name, the same
-            number): ``{"dim": 1, "degree": "d", "function": "f"}``.
+    These are whole numbers, or names that a match gives numbers (the same name, the same number):
+    ``{"dim": 1, "degree": "d", "function": "f"}``.
     """
 
     op: Operator
@@ -62,7 +61,6 @@ class Term:
     parameters: tuple[tuple[str, int | str], ...] = ()
 
     def value(self, key: str) -> int | str | None:
-        """A parameter's value."""
         return dict(self.parameters).get(key)
 
 
@@ -87,7 +85,6 @@ class Rule:
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """The terms of both sides."""
         return (*self.left, *self.right)
 
     @property
@@ -121,22 +118,16 @@ class Rule:
 
     @property
     def reversed(self) -> Rule:
-        """The other way round."""
         pairs = tuple((b, a) for a, b in self.outputs)
         return replace(self, name=f"{self.name}, reversed", left=self.right, right=self.left, outputs=pairs)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Rule:
-        """A rule from its fields, after JSON.
-
-        Raises:
-            RewriteError: they are something else.
-        """
+        """A rule from its fields, after JSON. Raises `RewriteError`: they are something else."""
         try:
-            own = {key: _tuples(value) for key, value in values.items()}
+            own = {key: tuples_of(value) for key, value in values.items() if key != "guards"}  # older files'
             for side in ("left", "right"):
-                own[side] = tuple(Term(**{k: _tuples(v) for k, v in each.items()}) for each in values[side])
-            own.pop("guards", None)  # of older files
+                own[side] = tuple(Term(**{k: tuples_of(v) for k, v in each.items()}) for each in values[side])
             return cls(**own)
         except (TypeError, KeyError, AttributeError) as error:
             raise RewriteError(f"a rule is {brief(values)}: give name, left, right and outputs.") from error
@@ -148,11 +139,8 @@ class Algebra:
 
     Args:
         rule: in full, so that a file means the same whatever rules there are.
-        nodes: of each term of its left side, the operator.
-        reads: of its inputs name, "var" or "init", and what that is called.
-
-    Raises:
-        RewriteError: there is not a node for each term.
+        nodes: the operator of each term of its left side.
+        reads: name of each input, "var" or "init", and what that is called.
     """
 
     rule: Rule
@@ -168,7 +156,6 @@ class Algebra:
 
     @property
     def node(self) -> str:
-        """The first of its operators."""
         return self.nodes[0]
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,22 +164,12 @@ class Algebra:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Algebra:
-        """Reads what `to_dict` gave, after JSON.
-
-        Raises:
-            RewriteError: it is something else.
-        """
+        """Reads what `to_dict` gave, after JSON. Raises `RewriteError`: it is something else."""
         try:
             reads = tuple((str(name), str(tag), str(k)) for name, tag, k in values["reads"])
             return cls(Rule.from_dict(values["rule"]), tuple(map(str, values["nodes"])), reads)
         except (TypeError, KeyError, ValueError) as error:
             raise RewriteError(f"algebra is {brief(values)}: give what its to_dict answers.") from error
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(map(_tuples, value))
-    return value
 
 
 def rule_of(text: str, name: str | None = None, origin: Origin = "built in", proof: Proof = "none") -> Rule:

@@ -1,10 +1,93 @@
-"""Pooling, softmax, sums and means: along what they do not go over; sums and means over that, too."""
+"""What takes numbers together: normalisations, pooling, softmax, sums, means, losses: along all else.
+
+Sums and means along what they go over, too. A mean of targets that count is a sum, divided by how many do.
+"""
 
 from __future__ import annotations
 
-from netsplit.rewrite.ways import PartialSum, Rule, SplitCall, Way, Ways, Where, even
+from typing import Any
 
-__all__ = ["RULES"]
+from netsplit.graph.ir import COUNTED
+from netsplit.rewrite.rules.shapes import elementwise
+from netsplit.rewrite.ways import (
+    Arguments,
+    Cat,
+    Emit,
+    OperatorPart,
+    PartialSum,
+    Place,
+    Rule,
+    SplitCall,
+    Way,
+    Ways,
+    Where,
+    even,
+)  # fmt: skip
+
+__all__ = ["RULES", "WRITERS"]
+
+_OVER = "its statistics are taken over all of it"
+
+
+def _layer_norm(call: SplitCall) -> Ways:
+    rank = call.rank("input")
+    kept = rank - len(call["normalized_shape"])
+    return {d: even(call, d, {"input": d}) if d < kept else _OVER for d in range(rank)}
+
+
+def _group_norm(call: SplitCall) -> Ways:
+    groups, channels = call.number("num_groups"), call.shape("input")[1]
+    cut: dict[Place, Where] = {"input": Where(1, times=channels // groups)}
+    cut |= {k: Where(0, times=channels // groups) for k in ("weight", "bias") if call.has(k)}
+    joined = (Cat(Where(1, times=channels // groups)),)
+    return {
+        0: even(call, 0, {"input": 0}),
+        1: "its channels are in groups: split along 'groups'",
+        "groups": Way(groups, cut, joined, changed=_own_groups),
+        **dict.fromkeys(range(2, call.rank("input")), _OVER),
+    }
+
+
+def _own_groups(part: OperatorPart) -> Arguments:
+    return {"num_groups": part.whole_size}
+
+
+def _by_channel(call: SplitCall) -> dict[Place, int] | None:
+    """None: it keeps a part of running statistics already."""
+    if call.has("running_mean") and "init" not in call["running_mean"]:
+        return None
+    own: list[Place] = [k for k in ("weight", "bias", "running_mean", "running_var") if call.has(k)]
+    return {"input": 1, **dict.fromkeys(own, 0)}
+
+
+def _batch_norm(call: SplitCall) -> Ways:
+    """Cuts by channel; parts write their own part of the running statistics, on one device."""
+    dims, others = _by_channel(call), [0, *range(2, call.rank("input"))]
+    if dims is None:
+        return {}
+    ways: Ways = {1: even(call, 1, dims)}
+    if call["training"]:
+        why = "its statistics are taken over the whole batch, and parts would have others"
+        return ways | dict.fromkeys(others, why)
+    return ways | {d: even(call, d, {"input": d}) for d in others}
+
+
+def _instance_norm(call: SplitCall) -> Ways:
+    dims = _by_channel(call)
+    if dims is None:
+        return {}
+    over: Ways = dict.fromkeys(range(2, call.rank("input")), _OVER)
+    if call.has("running_mean"):
+        return {1: even(call, 1, dims), **over, 0: "its running statistics are means over the whole batch"}
+    channels = call.shape("input")[1]
+    # torch has none of no sample; a group for each channel is the same, of any number of samples
+    empty = "aten.group_norm.default"
+    along = even(call, 0, {"input": 0}, empty=empty, changed=lambda _: {"num_groups": channels})
+    return {1: even(call, 1, dims, empty=empty, changed=_own_groups), **over, 0: along}
+
+
+WRITERS = frozenset(["aten.batch_norm.default", "aten.instance_norm.default"])
+"""Those that write statistics into buffers."""
 
 _MEANS = {"aten.mean.dim": "aten.sum.dim_IntList", "aten.mean.default": "aten.sum.default"}
 """And the sum of nothing, whose mean is no number."""
@@ -31,24 +114,67 @@ def _softmax(call: SplitCall) -> Ways:
 
 def _reduction(call: SplitCall) -> Ways:
     """Cuts by what is kept; sums and means also by what they go over, which leaves partial ones."""
-    rank = call.rank("self")
-    dims = call["dim"]
+    rank, dims, op = call.rank("self"), call["dim"], call.node.op
     dims = [dims] if isinstance(dims, int) else dims
     over = {d % rank for d in dims} if dims else set(range(rank))
-    keepdim = bool(call["keepdim"])
     ways: Ways = {}
     axis = 0
-    for d in range(rank):
+    for d, size in enumerate(call.shape("self")):
         if d not in over:
             ways[axis] = even(call, axis, {"self": d})
-        elif call.node.op in _SUMS:
-            mean = call.node.op in _MEANS
-            empty = _MEANS.get(call.node.op, "")
-            ways[f"self.{d}"] = Way(
-                call.shape("self")[d], {"self": Where(d)}, (PartialSum(mean),), empty=empty
-            )
-        axis += d not in over or keepdim
+        elif op in _SUMS:
+            joined = (PartialSum(mean=op in _MEANS),)
+            ways[f"self.{d}"] = Way(size, {"self": Where(d)}, joined, empty=_MEANS.get(op, ""))
+        axis += d not in over or bool(call["keepdim"])
     return ways
+
+
+_NONE, _MEAN, _SUM = 0, 1, 2  # as losses have their argument `reduction`
+_SUMMED = {"reduction": _SUM}
+
+
+def _loss_of_pairs(call: SplitCall) -> Ways:
+    """Cuts a loss of an input and a target of one shape along any dimension."""
+    if call.shape("self") != call.shape("target"):
+        return {}
+    if call["reduction"] == _NONE:
+        return elementwise(call)
+    joined = PartialSum(mean=call["reduction"] == _MEAN)
+    places = [k for k in ("self", "target", "weight", "pos_weight") if call.has(k)]
+    shape = call.shape("self")
+    if any(call.rank(k) > len(shape) for k in places):
+        return {}
+    ways: Ways = {}
+    for d, size in enumerate(shape):
+        own = {k: d - len(shape) + call.rank(k) for k in places}  # weights broadcast
+        cut: dict[Place, Where] = {k: Where(e) for k, e in own.items() if e >= 0 and call.shape(k)[e] == size}
+        ways[f"self.{d}"] = Way(size, cut, (joined,), changed=lambda n: {} if n.size else _SUMMED)
+    return ways
+
+
+def _loss_of_classes(call: SplitCall) -> Ways:
+    """Cuts a loss of scores [samples, classes, ...] and the numbers of classes [samples, ...]."""
+    rank, reduction = call.rank("self"), call["reduction"]
+    if rank < 2 or call.rank("target") != rank - 1:
+        return {"self.0": "its targets are probabilities, or a single one"} if rank >= 2 else {}
+    ways: Ways = {"self.1": "it goes over all classes"}
+    for d, own in {0: 0, **{d: d - 1 for d in range(2, rank)}}.items():  # of the scores, of the targets
+        cut: dict[Place, Where] = {"self": Where(d), "target": Where(own)}
+        size = call.shape("self")[d]
+        if reduction == _NONE:
+            ways[own] = even(call, own, {"self": d, "target": own})
+        elif reduction == _SUM:
+            ways[f"self.{d}"] = Way(size, cut, (PartialSum(),))
+        elif call.has("weight"):
+            ways[f"self.{d}"] = "it is a mean by weights of classes: give reduction='sum', or no weights"
+        else:
+            ways[f"self.{d}"] = Way(size, cut, (PartialSum(),), changed=lambda _: _SUMMED, last=_by_count)
+    return ways
+
+
+def _by_count(emit: Emit, whole: Arguments, total: dict[str, str]) -> tuple[Any, ...]:
+    counting = emit("aten.ne.Scalar", whole["target"], whole["ignore_index"])
+    return "aten.div.Tensor", total, emit("aten.sum.default", counting, name=COUNTED)
 
 
 _POOLS = (
@@ -58,24 +184,29 @@ _POOLS = (
     "adaptive_max_pool{}d",
     "max_pool{}d_with_indices",
 )
-_REDUCTIONS = (
-    *_SUMS, "aten.amax.default", "aten.amin.default", "aten.logsumexp.default", "aten.var.correction",
-    "aten.std.correction", "aten.var.dim", "aten.std.dim", "aten.max.dim", "aten.min.dim", "aten.median.dim",
-    "aten.argmax.default", "aten.argmin.default", "aten.prod.dim_int", "aten.any.dim", "aten.all.dim",
-    "aten.linalg_vector_norm.default",
-)  # fmt: skip
-
 _ALONG = (
-    "aten.cumsum.default", "aten.cumprod.default", "aten.logcumsumexp.default", "aten.sort.default",
-    "aten.topk.default",
+    "softmax.int", "log_softmax.int", "_softmax.default", "_log_softmax.default", "cumsum.default",
+    "cumprod.default", "logcumsumexp.default", "sort.default", "topk.default",
 )  # fmt: skip
+_REDUCTIONS = (
+    "amax.default", "amin.default", "logsumexp.default", "var.correction", "std.correction", "var.dim",
+    "std.dim", "max.dim", "min.dim", "median.dim", "argmax.default", "argmin.default", "prod.dim_int",
+    "any.dim", "all.dim", "linalg_vector_norm.default",
+)  # fmt: skip
+_PAIRS = (
+    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "soft_margin_loss", "kl_div",
+)  # fmt: skip
+_CLASSES = ("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d")
 
 RULES: dict[str, Rule] = {
+    **{f"aten.{name}.default": _layer_norm for name in ("layer_norm", "rms_norm")},
+    "aten.group_norm.default": _group_norm,
+    "aten.batch_norm.default": _batch_norm,
+    "aten.instance_norm.default": _instance_norm,
     **{f"aten.{name.format(d)}.default": _pooling(d) for name in _POOLS for d in (1, 2, 3)},
-    **dict.fromkeys(
-        ("aten.softmax.int", "aten.log_softmax.int", "aten._softmax.default", "aten._log_softmax.default"),
-        _softmax,
-    ),
-    **dict.fromkeys(_ALONG, _softmax),
-    **dict.fromkeys(_REDUCTIONS, _reduction),
+    **{f"aten.{name}": _softmax for name in _ALONG},
+    **dict.fromkeys((*_SUMS, *(f"aten.{name}" for name in _REDUCTIONS)), _reduction),
+    **{f"aten.{name}.default": _loss_of_pairs for name in _PAIRS},
+    **{f"aten.{name}.default": _loss_of_classes for name in _CLASSES},
 }

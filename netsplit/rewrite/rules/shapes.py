@@ -1,12 +1,19 @@
-"""Views, and what puts tensors together or takes them apart: along dimensions that stay themselves."""
+"""What keeps or moves elements: element-wise operators, views, selections, tensors of one number.
+
+Along dimensions that stay themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
+import torch
+
+from netsplit.graph.arguments import references
+from netsplit.graph.operators import resolve
+from netsplit.graph.template import decoded
 from netsplit.rewrite.ways import (
     Arguments,
     Cat,
@@ -19,9 +26,46 @@ from netsplit.rewrite.ways import (
     Where,
     broadcast,
     even,
-)
+)  # fmt: skip
 
-__all__ = ["RULES"]
+__all__ = ["FACTORIES", "RULES", "elementwise", "is_elementwise"]
+
+
+def _sized(name: str, call: SplitCall, axis: int) -> Callable[[OperatorPart], Arguments]:
+    """The argument with the shape of what a part makes."""
+    output = call.output
+    return lambda part: {name: part.sizes(output, axis)}
+
+
+def is_elementwise(op: str) -> bool:
+    """Whether torch tags the operator as pointwise."""
+    return op.count(".") == 2 and torch.Tag.pointwise in resolve(op).tags
+
+
+def elementwise(call: SplitCall) -> Ways:
+    """Along every dimension, with broadcasting."""
+    ways: Ways = {}
+    for axis in range(len(call.output)):
+        dims = {place: broadcast(call, place, axis) for place in call.tensors}
+        ways[axis] = even(call, axis, {place: d for place, d in dims.items() if d is not None})
+    return ways
+
+
+def _prelu(call: SplitCall) -> Ways:
+    """Cuts a PReLU of one slope, or of one for every channel."""
+    if call.rank("self") < 2:
+        return {}
+    own: dict[Place, int] = {} if call.shape("weight") in ((), (1,)) else {"weight": 0}
+    return {d: even(call, d, {"self": d, **(own if d == 1 else {})}) for d in range(call.rank("self"))}
+
+
+def _glu(call: SplitCall) -> Ways:
+    """One half of a dimension, with the other as its gate."""
+    over = call.number("dim") % call.rank("self")
+    return {
+        d: Way(size, {"self": Where(d, blocks=2 if d == over else 1)}, (Cat(Where(d)),))
+        for d, size in enumerate(call.output)
+    }
 
 
 def _reshape(call: SplitCall) -> Ways:
@@ -31,29 +75,26 @@ def _reshape(call: SplitCall) -> Ways:
     the first of them; each of the others is an axis by its own name.
     """
     before, after = call.shape("self"), call.output
+
+    def way(size: int, cut: Where, joined: Where) -> Way:
+        changed = _sized("shape", call, joined.dim)
+        return Way(size, {"self": cut}, (Cat(joined),), changed=changed, op="aten.reshape.default")
+
     ways: Ways = {}
     for old_dims, new_dims in _groups(before, after):
+        old = {d: (before[d], prod(before[e] for e in old_dims if e > d)) for d in old_dims}
         for axis in new_dims:
-            inner = _inner_size(after, new_dims, axis)
-            for d in old_dims:
-                if where := _lies_in(after[axis], inner, before[d], _inner_size(before, old_dims, d), d):
-                    ways[axis] = _reshaped(after, after[axis], where, Where(axis))
-                    break
-            else:
-                ways |= _of_several(before, after, old_dims, axis, inner)
+            size, inner = after[axis], prod(after[e] for e in new_dims if e > axis)
+            cuts = (_lies_in(size, inner, *old[d], d) for d in old_dims)
+            if where := next(filter(None, cuts), None):
+                ways[axis] = way(size, where, Where(axis))
+                continue
+            for d, (length, step) in old.items():
+                where = _lies_in(length, step, size, inner, axis)
+                if where and length > 1:
+                    ways[f"self.{d}" if axis in ways else axis] = way(length, Where(d), where)
+            ways.setdefault(axis, "it is made of several dimensions that lie across it")
     return ways
-
-
-def _of_several(
-    before: Sequence[int], after: Sequence[int], own: Sequence[int], axis: int, inner: int
-) -> Ways:
-    ways: Ways = {}
-    for d in own:
-        where = _lies_in(before[d], _inner_size(before, own, d), after[axis], inner, axis)
-        if where and before[d] > 1:
-            key = f"self.{d}" if axis in ways else axis
-            ways[key] = _reshaped(after, before[d], Where(d), where)
-    return ways or {axis: "it is made of several dimensions that lie across it"}
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -74,11 +115,6 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int]
     return groups
 
 
-def _inner_size(shape: Sequence[int], group: Sequence[int], dim: int) -> int:
-    """Elements of a group from one index of a dimension to the next."""
-    return prod(shape[d] for d in group if d > dim)
-
-
 def _lies_in(size: int, stride: int, other: int, step: int, dim: int) -> Where | None:
     """Where a dimension lies in one of the other shape, by both strides within their group; None: nowhere."""
     times, rest = divmod(stride, step)
@@ -88,64 +124,20 @@ def _lies_in(size: int, stride: int, other: int, step: int, dim: int) -> Where |
     return None if rest or not blocks else Where(dim, blocks, times)
 
 
-def _reshaped(after: Sequence[int], size: int, cut: Where, joined: Where) -> Way:
-    changed = partial(_shape, tuple(after), joined.dim)
-    return Way(size, {"self": cut}, (Cat(joined),), changed=changed, op="aten.reshape.default")
-
-
-def _shape(shape: tuple[int, ...], axis: int, part: OperatorPart) -> Arguments:
-    return {"shape": part.sizes(shape, axis)}
-
-
-def _permuted(call: SplitCall, dims: Sequence[int]) -> Ways:
-    """`dims`: of every dimension of the output that of the input."""
-    return {axis: even(call, axis, {"self": d}) for axis, d in enumerate(dims)}
-
-
-def _permute(call: SplitCall) -> Ways:
-    return _permuted(call, [d % call.rank("self") for d in call["dims"]])
-
-
-def _transpose(call: SplitCall) -> Ways:
-    dims = list(range(call.rank("self")))
-    a, b = (call.number(name) for name in ("dim0", "dim1", "axis0", "axis1") if name in call.arguments)
-    dims[a], dims[b] = dims[b], dims[a]
-    return _permuted(call, dims)
-
-
-def _moved(call: SplitCall) -> Ways:
-    rank = call.rank("self")
-    source, target = ([d % rank for d in _numbers(call[name])] for name in ("source", "destination"))
-    place = dict(zip(target, source, strict=True))
-    left = iter([d for d in range(rank) if d not in source])
-    return _permuted(call, [place[axis] if axis in place else next(left) for axis in range(rank)])
-
-
-def _numbers(given: int | Sequence[int]) -> Sequence[int]:
-    return [given] if isinstance(given, int) else given
-
-
-def _reversed(call: SplitCall) -> Ways:
-    return _permuted(call, range(call.rank("self"))[::-1])
-
-
-def _turned(call: SplitCall) -> Ways:
-    dims = list(range(call.rank("self")))
-    return _permuted(call, [*dims[:-2], *dims[:-3:-1]] if len(dims) > 1 else dims)
+def _permuted(call: SplitCall) -> Ways:
+    """Which dimension goes where, torch says of a tensor whose sizes are numbers of dimensions."""
+    numbered = torch.empty(tuple(range(1, call.rank("self") + 1)), device="meta")
+    args, kwargs = decoded(call.node, lambda *_: numbered)
+    sizes = resolve(call.node.op)(*args, **kwargs).shape
+    return {axis: even(call, axis, {"self": size - 1}) for axis, size in enumerate(sizes)}
 
 
 def _expand(call: SplitCall) -> Ways:
-    ways: Ways = {}
-    for axis, size in enumerate(call.output):
-        own = broadcast(call, "self", axis)
-        cut: dict[Place, Where] = {} if own is None else {"self": Where(own)}
-        changed = partial(_expanded, call.output, axis)
-        ways[axis] = Way(size, cut, (Cat(Where(axis)),), changed=changed)
-    return ways
-
-
-def _expanded(shape: tuple[int, ...], axis: int, part: OperatorPart) -> Arguments:
-    return {"size": part.sizes(shape, axis)}
+    dims = {axis: broadcast(call, "self", axis) for axis in range(len(call.output))}
+    return {
+        axis: even(call, axis, {} if d is None else {"self": d}, changed=_sized("size", call, axis))
+        for axis, d in dims.items()
+    }
 
 
 def _but_one(removed: bool) -> Rule:
@@ -154,11 +146,8 @@ def _but_one(removed: bool) -> Rule:
     def rule(call: SplitCall) -> Ways:
         rank = call.rank("self")
         over = call.number("dim") % rank
-        ways: Ways = {}
-        for d in range(rank):
-            if d != over:
-                axis = d - (removed and d > over)
-                ways[axis] = even(call, axis, {"self": d})
+        axes = {d - (removed and d > over): d for d in range(rank) if d != over}
+        ways: Ways = {axis: even(call, axis, {"self": d}) for axis, d in axes.items()}
         return ways if removed else ways | {over: "it is what this operator takes apart"}
 
     return rule
@@ -166,25 +155,21 @@ def _but_one(removed: bool) -> Rule:
 
 def _taken_apart(call: SplitCall) -> Ways:
     """Cuts as `_but_one`; equal pieces along `dim` can be cut alike, each one."""
-    ways = _but_one(False)(call)
-    over = call.number("dim") % call.rank("self")
+    over, count = call.number("dim") % call.rank("self"), len(call.node.outputs)
     pieces = {shape[over] for shape in call.outputs()}
-    if len(pieces) == 1:
-        (size,), count = pieces, len(call.node.outputs)
-        joined = tuple(Cat(Where(over)) for _ in range(count))
-        changed = partial(_piece_sizes, call, size)
-        ways[over] = Way(size, {"self": Where(over, blocks=count)}, joined, changed=changed)
-    return ways
+    if len(pieces) > 1:
+        return _but_one(False)(call)
+    (size,) = pieces
 
+    def changed(part: OperatorPart) -> Arguments:
+        own = size // part.of * part.size
+        if call.node.op == "aten.split.Tensor":
+            return {"split_size": own}
+        return {k: [own] * count for k in ("split_size", "split_sizes") if k in call.arguments}
 
-def _piece_sizes(call: SplitCall, size: int, part: OperatorPart) -> Arguments:
-    own = size // part.of * part.size
-    if call.node.op == "aten.chunk.default":
-        return {}
-    if call.node.op == "aten.split.Tensor":
-        return {"split_size": own}
-    key = "split_size" if call.node.op == "aten.split.sizes" else "split_sizes"
-    return {key: [own] * len(call.node.outputs)}
+    joined = tuple(Cat(Where(over)) for _ in range(count))
+    each = Way(size, {"self": Where(over, blocks=count)}, joined, changed=changed)
+    return _but_one(False)(call) | {over: each}
 
 
 def _together(new: bool) -> Rule:
@@ -193,8 +178,7 @@ def _together(new: bool) -> Rule:
     def rule(call: SplitCall) -> Ways:
         rank = len(call.output)
         over = call.number("dim") % rank
-        ranks = {call.rank(place) for place in call.tensors}
-        if ranks != {rank - new}:
+        if {call.rank(place) for place in call.tensors} != {rank - new}:
             return {}
         ways: Ways = {over: "it is what this operator puts together"}
         for axis in range(rank):
@@ -205,20 +189,19 @@ def _together(new: bool) -> Rule:
     return rule
 
 
+_SMOOTH = {"nearest1d": "linear1d", "nearest2d": "bilinear2d", "nearest3d": "trilinear3d"}
+"""What makes of no sample as much: of nearest ones torch cannot tell it without data."""
+
+
 def _edges(call: SplitCall) -> Ways:
     """What changes the last dimensions alone: samples and channels stay."""
     name = "self" if "self" in call.arguments else "input"
     last = len(call["pad"]) // 2 if "pad" in call.arguments else call.rank(name) - 2
-    empty = _NEAREST.get(call.node.op, "")
-    ways: Ways = {}
-    for d in range(call.rank(name) - last):
-        way = even(call, d, {name: d})
-        ways[d] = replace(way, empty=empty, changed=_no_corners) if empty else way
-    return ways
-
-
-def _no_corners(_: OperatorPart) -> Arguments:
-    return {"align_corners": False}
+    kind, empty = call.node.kind.removeprefix("upsample_"), dict[str, Any]()
+    if kind in _SMOOTH:
+        op = call.node.op.replace(kind, _SMOOTH[kind])
+        empty = {"empty": op, "changed": lambda _: {"align_corners": False}}
+    return {d: even(call, d, {name: d}, **empty) for d in range(call.rank(name) - last)}
 
 
 def _triangle(call: SplitCall) -> Ways:
@@ -226,44 +209,126 @@ def _triangle(call: SplitCall) -> Ways:
     return {d: even(call, d, {"self": d}) for d in range(call.rank("self") - 2)}
 
 
+def _in_other_order(call: SplitCall) -> Ways:
+    """`flip` and `roll`, whose dimensions are a list."""
+    rank = call.rank("self")
+    over = {d % rank for d in call["dims"]}
+    why = "elements come from all of it"
+    return {d: why if d in over else even(call, d, {"self": d}) for d in range(rank)} if over else {}
+
+
+def _index_select(call: SplitCall) -> Ways:
+    rank = call.rank("self")
+    if not rank or not call.rank("index"):
+        return {}
+    over = call.number("dim") % rank
+    return {d: even(call, d, {"index": 0} if d == over else {"self": d}) for d in range(rank)}
+
+
+def _gather(call: SplitCall) -> Ways:
+    """What `index` says along one dimension; along others it may be shorter than what it is taken of."""
+    shape, index = call.shape("self"), call.shape("index")
+    if not shape or len(shape) != len(index):
+        return {}
+    over = call.number("dim") % len(shape)
+    return {
+        d: even(call, d, {"index": d} if d == over else {"index": d, "self": d})
+        for d, size in enumerate(index)
+        if d == over or shape[d] == size
+    }
+
+
+def _repeated(call: SplitCall) -> Ways:
+    """Each element several times: a part has its own elements' repetitions."""
+    rank = call.rank("self")
+    if call["dim"] is None or not rank:
+        return {}
+    over, times = call.number("dim") % rank, call.number("repeats")
+    if call["output_size"] is not None or times < 1:
+        return {}
+    return {
+        d: Way(size, {"self": Where(d)}, (Cat(Where(d, times=times if d == over else 1)),))
+        for d, size in enumerate(call.shape("self"))
+    }
+
+
+def _pixel_shuffle(call: SplitCall) -> Ways:
+    """[..., c * r * r, h, w] -> [..., c, h * r, w * r]"""
+    channels, times = call.rank("self") - 3, call.number("upscale_factor") ** 2
+    return {  # torch has no gradient where there is no sample
+        d: Way(
+            call.output[d], {"self": Where(d, times=times if d == channels else 1)}, (Cat(Where(d)),),
+            empty="aten.view_copy.default", changed=_sized("size", call, d),
+        )
+        for d in range(channels + 1)
+    }  # fmt: skip
+
+
+def _of_one_number(call: SplitCall) -> Ways:
+    """Along every dimension of `zeros`, `ones` and `full`, and of those with a tensor's dtype and device.
+
+    Where that has a dimension as long, it is cut there, so that a part needs no more of it than another
+    operator of its part.
+    """
+    if call["size"] is None or ("self" in call.arguments and not call.has("self")):  # of a file
+        return {}
+    ((tag, _),) = references(call.template("self")) if call.has("self") else (("", ""),)
+    shape = call.shape("self") if tag == "var" else ()
+
+    def way(axis: int, size: int) -> Way:
+        cut: dict[Place, int] = {"self": shape.index(size)} if size in shape else {}
+        return even(call, axis, cut, changed=_sized("size", call, axis))
+
+    return {axis: way(axis, size) for axis, size in enumerate(call.output)}
+
+
+_ELEMENTWISE = (
+    "dropout.default", "feature_dropout.default", "alpha_dropout.default", "to.dtype", "to.dtype_layout",
+    "_to_copy.default", "to.other", "type_as.default", "contiguous.default", "detach.default",
+    "alias.default", "hardswish.default", "multiply.Tensor", "subtract.Tensor", "divide.Tensor",
+    "multiply.Scalar", "subtract.Scalar", "divide.Scalar", "clip.default", "log_sigmoid.default",
+    "zeros_like.default", "ones_like.default", "full_like.default", "softplus.default",
+    "lift_fresh_copy.default", "selu.default", "celu.default",
+)  # fmt: skip
+"""Those that torch does not tag; dropout, where it drops nothing; what is made of a tensor's shape alone."""
 _RESHAPES = (
-    "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.flatten.using_ints",
-    "aten.unflatten.int", "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims",
-    "aten.unsqueeze.default",
+    "view.default", "reshape.default", "_unsafe_view.default", "flatten.using_ints", "unflatten.int",
+    "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default",
 )  # fmt: skip
-_APART = (
-    "aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default", "aten.chunk.default",
+_PERMUTATIONS = (
+    "permute.default", "transpose.int", "swapaxes.default", "swapdims.default", "movedim.int",
+    "movedim.intlist", "moveaxis.int", "moveaxis.intlist", "t.default", "mT.default", "numpy_T.default",
 )  # fmt: skip
+_APART = ("split.Tensor", "split.sizes", "split_with_sizes.default", "chunk.default")
 _EDGES = (
-    "aten.constant_pad_nd.default", "aten.pad.default",
-    "aten.upsample_nearest2d.default", "aten.upsample_bilinear2d.default", "aten.upsample_bicubic2d.vec",
-    *(f"aten.upsample_nearest{d}d.vec" for d in (1, 2, 3)),
-    *(f"aten.upsample_{name}.vec" for name in ("linear1d", "bilinear2d", "trilinear3d")),
+    "constant_pad_nd.default", "pad.default", "upsample_nearest2d.default", "upsample_bilinear2d.default",
+    "upsample_bicubic2d.vec", *(f"upsample_nearest{d}d.vec" for d in (1, 2, 3)),
+    *(f"upsample_{name}.vec" for name in ("linear1d", "bilinear2d", "trilinear3d")),
 )  # fmt: skip
 
-_NEAREST = {
-    "aten.upsample_nearest2d.default": "aten.upsample_bilinear2d.default",
-    "aten.upsample_nearest1d.vec": "aten.upsample_linear1d.vec",
-    "aten.upsample_nearest2d.vec": "aten.upsample_bilinear2d.vec",
-    "aten.upsample_nearest3d.vec": "aten.upsample_trilinear3d.vec",
-}
-"""What makes of no sample as much: of these torch cannot tell it without data."""
+FACTORIES = frozenset(
+    f"aten.{new}{name}.default" for new in ("", "new_") for name in ("zeros", "ones", "full")
+)
+"""Operators that need no tensor."""
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_RESHAPES, _reshape),
-    "aten.permute.default": _permute,
-    **dict.fromkeys(("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default"), _transpose),
-    **dict.fromkeys(
-        ("aten.movedim.int", "aten.movedim.intlist", "aten.moveaxis.int", "aten.moveaxis.intlist"), _moved
-    ),
-    **dict.fromkeys(("aten.t.default", "aten.mT.default"), _turned),
-    "aten.numpy_T.default": _reversed,
+    **{f"aten.{name}": elementwise for name in _ELEMENTWISE},
+    "aten.prelu.default": _prelu,
+    "aten.glu.default": _glu,
+    **{f"aten.{name}": _reshape for name in _RESHAPES},
+    **{f"aten.{name}": _permuted for name in _PERMUTATIONS},
     "aten.expand.default": _expand,
-    **dict.fromkeys(("aten.select.int", "aten.unbind.int"), _but_one(True)),
-    **dict.fromkeys(("aten.slice.Tensor", "aten.narrow.default"), _but_one(False)),
-    **dict.fromkeys(_APART, _taken_apart),
+    **{f"aten.{name}": _but_one(True) for name in ("select.int", "unbind.int")},
+    **{f"aten.{name}": _but_one(False) for name in ("slice.Tensor", "narrow.default")},
+    **{f"aten.{name}": _taken_apart for name in _APART},
     "aten.cat.default": _together(False),
     "aten.stack.default": _together(True),
-    **dict.fromkeys(_EDGES, _edges),
-    **dict.fromkeys(("aten.tril.default", "aten.triu.default"), _triangle),
+    **{f"aten.{name}": _edges for name in _EDGES},
+    **{f"aten.{name}.default": _triangle for name in ("tril", "triu")},
+    **{f"aten.{name}.default": _in_other_order for name in ("flip", "roll")},
+    "aten.index_select.default": _index_select,
+    "aten.gather.default": _gather,
+    "aten.repeat_interleave.self_int": _repeated,
+    "aten.pixel_shuffle.default": _pixel_shuffle,
+    **dict.fromkeys(FACTORIES, _of_one_number),
 }

@@ -15,7 +15,7 @@ from netsplit.graph.operators import is_here, written_initializers
 from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
-from netsplit.rewrite.layouts import stand_in_run, view_outputs
+from netsplit.rewrite.layouts import stand_in_run
 
 __all__ = ["CheckpointRun", "OfSize", "OfSizes", "SegmentMemory", "operand_of_weight", "written_bases"]
 
@@ -239,7 +239,10 @@ def _is_view(graph: Graph, k: str) -> bool:
     while producer is not None and graph.nodes[producer].kind.endswith("_") and graph.nodes[producer].inputs:
         k = graph.nodes[producer].inputs[0]  # it answers what it wrote into
         producer = graph.variables[k].producer
-    return producer is not None and (storage_of(graph, k) != k or k in view_outputs(graph, producer))
+    if producer is None or storage_of(graph, k) != k:
+        return producer is not None
+    run = stand_in_run(graph, producer)
+    return run is not None and k in run.views
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """How an operator may be computed, and on which devices: its tasks, and a view of the machines.
 
-    axes that can be cut ─┐
-                          ├─► TaskChoice: an axis, or copies, along each axis of a mesh of devices
-    views of the devices ─┘
+    axes that can be cut, views of the devices ──► TaskChoice: along each axis of a mesh an axis, or copies
 
 Devices of one class are alike, so a view is how many of each class it takes. Pieces are as large as devices
 are fast.
@@ -16,19 +14,27 @@ from itertools import product
 from math import prod
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from netsplit.cluster.cluster import Cluster
-from netsplit.graph.ir import Graph, Node, once_of
+from netsplit.graph.ir import CALL, Graph, once_of
 from netsplit.layout import Layout, Mesh
+from netsplit.partition.base import Problem
+from netsplit.partition.common.homes import devices_of_nodes, linked_groups
 from netsplit.rewrite import OperatorTasks, TaskCut, columns_and_rows
 from netsplit.rewrite.following import ways_of_graph
+from netsplit.rewrite.pcg import SUM, LiesAlong, layout_of_cuts
 from netsplit.rewrite.records import proportioned
 from netsplit.rewrite.samples import samples_axes
 from netsplit.rewrite.ways import Axis, Cat, PartialSum, Place, SplitCall, Way
 
-__all__ = ["DIMENSIONS", "Dimension", "MachineView", "Machines", "TaskAxis", "TaskChoice", "task_axes"]
+__all__ = [
+    "DIMENSIONS", "Dimension", "FewViews", "MachineView", "Machines", "TaskAxis", "TaskChoice", "TaskKind",
+    "choices_on", "devices_of", "hosts", "speeds", "task_axes", "tasks_of_mapping",
+]  # fmt: skip
 
 TaskKind: TypeAlias = tuple[tuple[Axis | None, int, int], ...]
-"""Tasks without devices: of each axis of the mesh, the axis cut, its blocks, 0 for copies, and how many."""
+"""Tasks without devices: for each axis of the mesh, the axis cut, its blocks (0 for copies), and how many."""
 
 Dimension = Literal["samples", "columns", "reduction", "heads", "copies"]
 DIMENSIONS: tuple[Dimension, ...] = ("samples", "columns", "reduction", "heads", "copies")
@@ -50,9 +56,9 @@ class Machines:
     """The devices of a cluster, of which alike ones are a class.
 
     Args:
-        speed: of every device, beside the slowest.
-        hosts: of every device the number of its host; all of one where links are much alike.
-        classes: of every device the number of its class.
+        speed: how fast each device is, beside the slowest.
+        hosts: the number of each device's host; all of one where links are much alike.
+        classes: the number of each device's class.
     """
 
     cluster: Cluster
@@ -71,13 +77,10 @@ class Machines:
 
     @property
     def places(self) -> list[tuple[int, ...]]:
-        """Of every device: its host, where there are several, and its number there."""
-        count: dict[int, int] = {}
-        made: list[tuple[int, ...]] = []
-        for host in self.hosts:
-            number = count[host] = count.get(host, -1) + 1
-            made.append((host, number) if len(set(self.hosts)) > 1 else (number,))
-        return made
+        """The host of each device, where there are several, and its number there."""
+        several = len(set(self.hosts)) > 1
+        numbers = [self.hosts[:p].count(host) for p, host in enumerate(self.hosts)]
+        return [(host, n) if several else (n,) for host, n in zip(self.hosts, numbers, strict=True)]
 
     def groups(self, devices: Sequence[int], anywhere: bool = False) -> list[tuple[int, ...]]:
         """Sets of these devices that operators may be on: of each class the first ones, in the order of the
@@ -85,20 +88,19 @@ class Machines:
         own: dict[int, list[int]] = {}
         for p in devices:
             own.setdefault(self.classes[p], []).append(p)
-        numbers = [[0, *self._numbers(each)] for each in own.values()]
-        sets = []
-        for counts in product(*numbers):
-            if len(own) > 1 and len(devices) > FEW and not _ends_only(counts, list(own.values())):
-                continue
-            sets.append([each[:n] for each, n in zip(own.values(), counts, strict=True)])
-        made = [tuple(sorted(p for each in chosen for p in each)) for chosen in sets]
+        made: list[tuple[int, ...]] = []
+        for counts in product(*([0, *self._numbers(each)] for each in own.values())):
+            chosen = [each[:n] for each, n in zip(own.values(), counts, strict=True)]
+            many = len(own) > 1 and len(devices) > FEW  # of these, some of one class, or all of some classes
+            if not many or sum(map(bool, chosen)) == 1 or all(each in ([], *own.values()) for each in chosen):
+                made.append(tuple(sorted(p for each in chosen for p in each)))
         if anywhere:
             for n in {len(each) for each in made if each}:
                 made += [tuple(devices[i : i + n]) for i in range(n, len(devices) - n + 1, n)]
         return [each for each in dict.fromkeys(made) if each]
 
     def _numbers(self, devices: Sequence[int]) -> list[int]:
-        """Of alike devices, how many a view may take."""
+        """How many of alike devices a view may take."""
         n = len(devices)
         if n <= FEW:
             return list(range(1, n + 1))
@@ -114,11 +116,8 @@ class Machines:
         made = []
         for group in self.groups(devices, anywhere):
             n = len(group)
-            if n == 1:
-                made.append(MachineView(group))
-                continue
-            made.append(MachineView(group, (n,)))
-            made += [MachineView(group, (n // k, k)) for k in self._inner(group)]
+            made.append(MachineView(group, (n,) if n > 1 else ()))
+            made += [MachineView(group, (n // k, k)) for k in (self._inner(group) if n > 1 else ())]
         return made
 
     def _inner(self, group: Sequence[int]) -> list[int]:
@@ -129,15 +128,43 @@ class Machines:
         return [k for k in range(2, len(group) // 2 + 1) if len(group) % k == 0]
 
 
-def _ends_only(counts: Sequence[int], own: Sequence[Sequence[int]]) -> bool:
-    """Of many unlike devices: some of one class, or all of the classes that are there."""
-    some = [n for n in counts if n]
-    return len(some) == 1 or all(n in (0, len(each)) for n, each in zip(counts, own, strict=True))
+def speeds(graph: Graph, problem: Problem) -> tuple[float, ...]:
+    """How often each device does all operators in the time that the slowest takes."""
+    costs = problem.costs
+    seconds = [sum(costs.total_s(v, each.kind) for v in graph.nodes) for each in problem.cluster.devices]
+    return tuple(max(seconds) / own if own > 0 else 1.0 for own in seconds)
+
+
+def hosts(cluster: Cluster) -> tuple[int, ...]:
+    """The number of the host of each device's NIC, else of the group whose links are much faster."""
+    nics = [cluster.nic(name) for name in cluster.names]
+    named = [nic.host for nic in nics if nic is not None]
+    if len(named) < len(nics):
+        group_of = {name: str(i) for i, group in enumerate(linked_groups(cluster)) for name in group}
+        named = [group_of[name] for name in cluster.names]
+    return tuple([*dict.fromkeys(named)].index(host) for host in named)
+
+
+@dataclass(frozen=True, eq=False)
+class FewViews(Machines):
+    """Views of one device, those of a host, those of a kind, or all: a tenth of the choices of 16 devices."""
+
+    def groups(self, devices: Sequence[int], anywhere: bool = False) -> list[tuple[int, ...]]:
+        own: dict[object, list[int]] = {}
+        for p in devices:
+            own.setdefault(("host", self.hosts[p]), []).append(p)
+            own.setdefault(("class", self.classes[p]), []).append(p)
+        alone = devices if anywhere else [each[0] for each in own.values()]
+        several = [tuple(each) for each in own.values()]
+        return [each for each in dict.fromkeys([*((p,) for p in alone), *several, tuple(devices)]) if each]
+
+    def _inner(self, group: Sequence[int]) -> list[int]:
+        return super()._inner(group) if len({self.hosts[p] for p in group}) > 1 else []
 
 
 @dataclass(frozen=True, eq=False)
 class TaskAxis:
-    """Along what an operator is cut: in how many blocks, in steps of how many elements."""
+    """An axis along which an operator is cut: in how many blocks, in steps of how many elements."""
 
     axis: Axis
     way: Way
@@ -145,14 +172,15 @@ class TaskAxis:
     blocks: int = 1
     step: int = 1
 
-    @property
-    def steps(self) -> int:
-        return self.way.size // self.blocks // self.step
+    def sizes(self, speeds: Sequence[float]) -> tuple[int, ...]:
+        """Sizes of its pieces; () where there are too few steps."""
+        steps = self.way.size // self.blocks // self.step
+        return tuple(n * self.step for n in proportioned(steps, speeds))
 
 
 @dataclass(frozen=True, eq=False)
 class TaskChoice:
-    """Of an operator: along each axis of the mesh what it is cut along, None where it is computed alike.
+    """What an operator is cut along, for each axis of the mesh; None where it is computed alike.
 
     Args:
         axes: with the sizes of the pieces.
@@ -168,43 +196,30 @@ class TaskChoice:
         every = zip(self.axes, self.view.shape, strict=True)
         return tuple((None, 0, n) if a is None else (a[0].axis, a[0].blocks, n) for a, n in every)
 
-    def layout(self, rank: int, where: Sequence[object]) -> Layout:
-        """Of a tensor that lies so (`Cat.where`) along each axis; "sum": a term, None: whole."""
-        spec, sizes, blocks, partial = [""] * rank, {}, {}, []
-        for m, own in enumerate(where):
-            if own is None:
-                continue
-            if own == "sum":
-                partial.append(m)
-                continue
-            chosen = self.axes[m]
-            assert chosen is not None
-            axis, given = chosen
-            spec[own.dim] += str(m)  # type: ignore[attr-defined]
-            sizes[m] = tuple(size * own.times for size in given)  # type: ignore[attr-defined]
-            blocks[m] = own.blocks * axis.blocks  # type: ignore[attr-defined]
-        said = "".join(f"S{axes}" if axes else "R" for axes in spec)
+    def layout(self, rank: int, where: Sequence[LiesAlong] = ()) -> Layout:
+        """The layout of a tensor that lies so along each axis; whole, if nothing is given."""
         mesh = Mesh(self.view.devices, self.view.shape or (1,))
-        return Layout(mesh, said, sizes, blocks, tuple(partial))
+        cuts = [(m, own, *self._cut(m)) for m, own in enumerate(where)]
+        return layout_of_cuts(mesh, rank, cuts)
+
+    def _cut(self, m: int) -> tuple[tuple[int, ...], int]:
+        chosen = self.axes[m]
+        return ((), 1) if chosen is None else (chosen[1], chosen[0].blocks)
 
     def reads(self, place: Place, rank: int) -> Layout:
         return self.layout(rank, [None if a is None else a[0].way.cut.get(place) for a in self.axes])
 
     def makes(self, j: int, rank: int) -> Layout:
-        where: list[object] = []
-        for own in self.axes:
-            how = None if own is None else own[0].way.joined[j]
-            where.append(how.where if isinstance(how, Cat) else "sum" if how is not None else None)
+        joined = [None if own is None else own[0].way.joined[j] for own in self.axes]
+        where = [how.where if isinstance(how, Cat) else SUM if how else None for how in joined]
         return self.layout(rank, where)
 
     def tasks(self, node: str, places: Sequence[tuple[int, ...]]) -> OperatorTasks:
-        """`places`: of every device of the cluster."""
+        """The tasks; `places` are those of every device of the cluster."""
         cut = [m for m, own in enumerate(self.axes) if own is not None]
         alike = [m for m, own in enumerate(self.axes) if own is None]
         shape = self.view.shape
-        cuts = tuple(
-            TaskCut(own[0].axis, own[1], own[0].blocks) for m in cut if (own := self.axes[m]) is not None
-        )
+        cuts = tuple(TaskCut(own[0].axis, own[1], own[0].blocks) for own in self.axes if own is not None)
         copies, weights, where = tuple(shape[m] for m in alike), [], []
         uncut = [m for m in cut if not self.weights_cut[m]]
         for path in product(*(range(shape[m]) for m in cut)):
@@ -230,7 +245,8 @@ def task_axes(graph: Graph, name: str, dimensions: tuple[Dimension, ...]) -> tup
     made = []
     for axis, way in ways[name].items():
         kind = _dimension(call, axis, way, samples)
-        if kind not in dimensions or (way.last is not None and _is_read(graph, call.node)):
+        is_read = any(graph.variables[k].consumers for k in call.node.outputs if k)
+        if kind not in dimensions or (way.last is not None and is_read):
             continue
         step = way.size // graph.batch_size if kind == "samples" and not way.size % graph.batch_size else 1
         blocks, unit = told.get(axis, (1, step))
@@ -238,10 +254,6 @@ def task_axes(graph: Graph, name: str, dimensions: tuple[Dimension, ...]) -> tup
         if blocks > 1:
             made.append(TaskAxis(axis, way, kind))
     return tuple(made)
-
-
-def _is_read(graph: Graph, node: Node) -> bool:
-    return any(graph.variables[k].consumers for k in node.outputs if k)
 
 
 @once_of
@@ -261,11 +273,6 @@ def _dimension(call: SplitCall, axis: Axis, way: Way, samples: Axis | None) -> D
     return "reduction" if any(isinstance(how, PartialSum) for how in way.joined) else "columns"
 
 
-def cut_along(axis: TaskAxis, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Sizes of its pieces; () where there are too few steps."""
-    return tuple(n * axis.step for n in proportioned(axis.steps, speeds))
-
-
 def choices_on(
     view: MachineView,
     axes: Sequence[TaskAxis],
@@ -273,7 +280,7 @@ def choices_on(
     weights: Mapping[str, frozenset[Place]],
     machines: Machines,
 ) -> Iterator[TaskChoice]:
-    """All on one view; no more than one axis of the mesh has copies.
+    """All choices on one view; no more than one axis of the mesh has copies.
 
     Args:
         weights: initializer -> the places where the operator is given it.
@@ -284,9 +291,9 @@ def choices_on(
     options: list[TaskAxis | None] = [*axes, *([None] if copies else [])]
     speeds = [_along(view, m, machines.speed) for m in range(len(view.shape))]
     for chosen in product(options, repeat=len(view.shape)):
-        if len(chosen) > 1 and (len({*chosen}) < len(chosen) or _one_axis(chosen)):
+        if len({a and a.axis for a in chosen}) < len(chosen):  # one axis twice, as one of the mesh may do it
             continue
-        sized = [None if a is None else (a, cut_along(a, speeds[m])) for m, a in enumerate(chosen)]
+        sized = [None if a is None else (a, a.sizes(speeds[m])) for m, a in enumerate(chosen)]
         if all(own is None or own[1] for own in sized):
             cut = tuple(
                 a is not None and all(there & {*a.way.cut, *a.way.once} for there in weights.values())
@@ -295,16 +302,33 @@ def choices_on(
             yield TaskChoice(view, tuple(sized), cut)
 
 
-def _one_axis(chosen: Sequence[TaskAxis | None]) -> bool:
-    """Whether one axis of the operator is cut twice, as one axis of the mesh may do it."""
-    names = [a.axis for a in chosen if a is not None]
-    return len(set(names)) < len(names)
-
-
 def _along(view: MachineView, m: int, speed: Sequence[float]) -> tuple[float, ...]:
-    """Of each index along an axis of the mesh, how fast its devices are."""
-    total = [0.0] * view.shape[m]
-    inner = prod(view.shape[m + 1 :])
-    for i, p in enumerate(view.devices):
-        total[i // inner % view.shape[m]] += speed[p]
-    return tuple(total)
+    """How fast the devices of each index along an axis of the mesh are."""
+    own = np.array([speed[p] for p in view.devices]).reshape(view.shape)
+    return tuple(own.sum(axis=tuple(axis for axis in range(own.ndim) if axis != m)).tolist())
+
+
+def tasks_of_mapping(
+    graph: Graph, choices: Mapping[str, TaskChoice], machines: Machines
+) -> tuple[OperatorTasks, ...]:
+    """Tasks in the graph's order; of operators on one device only those that read or make pieces."""
+    places = machines.places
+    cut = {name for name, choice in choices.items() if choice.axes}
+    in_units = {name for unit in graph.units for name in unit}
+    made = []
+    for node in graph:
+        choice = choices[node.name]
+        near = {*graph.predecessors[node.name], *graph.successors[node.name]}
+        fixed = node.op.startswith(CALL) or node.checkpoint or node.name in in_units
+        if choice.axes:
+            made.append(choice.tasks(node.name, places))
+        elif near & cut and not fixed and not node.initializers:
+            made.append(OperatorTasks(node.name, places=(places[choice.view.devices[0]],)))
+    return tuple(made)
+
+
+def devices_of(graph: Graph, choices: Mapping[str, TaskChoice], machines: Machines) -> dict[str, str]:
+    """Node -> device of a lowered graph; what moves tensors and has no place is where it is read."""
+    names = machines.cluster.names
+    home = {name: names[choice.view.devices[0]] for name, choice in choices.items()}
+    return devices_of_nodes(graph, names, home, machines.places)

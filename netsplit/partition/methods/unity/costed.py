@@ -6,17 +6,21 @@ tensor between two ──► seconds of moving [C, C]
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
+from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.errors import RewriteError
+from netsplit.errors import RewriteError, TimeLimitError
 from netsplit.graph.arguments import read_by
-from netsplit.graph.ir import CALL, Graph, Node, Variable, dtype_bytes
+from netsplit.graph.ir import CALL, Graph, Node, dtype_bytes
 from netsplit.graph.quotient import units_of
 from netsplit.layout import Layout
 from netsplit.partition.methods.unity.choices import (
@@ -72,7 +76,7 @@ class TensorLink:
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """Of one vertex on some devices. `seconds` have the price of its bytes in them."""
+    """The choices of one vertex on some devices. `seconds` have the price of its bytes in them."""
 
     choices: tuple[TaskChoice, ...]
     seconds: Floats
@@ -93,7 +97,7 @@ class Known:
 
 @dataclass(eq=False)
 class Costed:
-    """Of one captured graph.
+    """What all choices for one captured graph take.
 
     Args:
         microbatches: that one step has; sums and steps come once.
@@ -103,6 +107,7 @@ class Costed:
         stages: operator -> the devices that it may be on; all, where it does not say.
         tasks: operator -> how it is cut, whole if it is not there; views are chosen alone. None: both are.
         known: kept across calls, also for graphs that are made of this one.
+        ends: when a mapping by these costs is left, on ``time.perf_counter``.
     """
 
     graph: Graph
@@ -116,6 +121,7 @@ class Costed:
     tasks: Mapping[str, TaskKind] | None = None
     known: Known = field(default_factory=lambda: Known())
     stages: Mapping[str, Devices] = field(default_factory=dict)
+    ends: Callable[[], float] = lambda: inf
 
     def __post_init__(self) -> None:
         self.graph = graph = out_of_place(self.graph)
@@ -131,11 +137,7 @@ class Costed:
     def _operator_key(self, node: Node) -> str:
         """Kept for graphs of which only other operators are new."""
         graph = self.graph
-        own = [
-            node,
-            *(graph.variables[k] for k in node.inputs),
-            *(graph.initializers[k] for k in node.initializers),
-        ]
+        own = [node, *map(graph.variables.get, node.inputs), *map(graph.initializers.get, node.initializers)]
         key = *map(id, own), *(k in graph.requires_backward for k in node.outputs)
         if key not in self.known.keys:
             self.known.keys[key] = own, operator_key(graph, node)
@@ -199,20 +201,15 @@ class Costed:
 
     def _told(self, k: str, source: Vertex, target: Vertex) -> str:
         """What moving a tensor depends on beside the two vertices."""
-        variable = self.graph.variables[k]
-        made = [
-            (i, self.graph.nodes[v].outputs.index(k))
-            for i, v in enumerate(source.nodes)
-            if k in self.graph.nodes[v].outputs
-        ]
-        read = [
-            (i, self._read_at(v, k)) for i, v in enumerate(target.nodes) if k in self.graph.nodes[v].inputs
-        ]
+        variable, nodes = self.graph.variables[k], self.graph.nodes
+        outputs = [(i, nodes[v].outputs) for i, v in enumerate(source.nodes)]
+        made = [(i, own.index(k)) for i, own in outputs if k in own]
+        read = [(i, self._read_at(v, k)) for i, v in enumerate(target.nodes) if k in nodes[v].inputs]
         return f"{variable.shape}{variable.dtype}{k in self.graph.requires_backward}{made}{read}"
 
     def _read_at(self, node: str, k: str) -> list[Place]:
-        call = self.calls.get(node)
-        if call is None or self.graph.nodes[node].op.startswith(CALL):
+        call = self.calls[node]
+        if call.node.op.startswith(CALL):
             return []
         return [place for place in call.tensors if call.reference(place) == ("var", k)]
 
@@ -221,7 +218,13 @@ class Costed:
         return self.known.numbers.setdefault(text, f"{len(self.known.numbers)}")
 
     def options(self, v: int, devices: Devices) -> Options:
-        """The choices of a vertex on some of the devices; at least one."""
+        """The choices of a vertex on some of the devices; at least one.
+
+        Raises:
+            TimeLimitError: it is later than `ends`.
+        """
+        if time.perf_counter() > self.ends():
+            raise TimeLimitError("the mapping was left, as its time is over.")
         vertex = self.vertices[v]
         key = vertex.key, devices
         known = self.known.options
@@ -244,15 +247,11 @@ class Costed:
         return Options(choices, np.zeros(len(choices)), tuple(layout for layout, _ in layouts.values()))
 
     def _costed(self, vertex: Vertex, devices: Devices) -> Options:
-        given = list(self._choices(vertex, devices))
         made, seconds = [], []
-        for choice in given:
-            try:
-                own = sum(self._seconds(name, choice) for name in vertex.nodes)
-            except RewriteError:
-                continue
-            made.append(choice)
-            seconds.append(own)
+        for choice in self._choices(vertex, devices):
+            with suppress(RewriteError):
+                seconds.append(sum(self._seconds(name, choice) for name in vertex.nodes))
+                made.append(choice)
         if not made:  # not so on these
             return Options((TaskChoice(MachineView(devices[:1])),), np.array([np.inf]))
         return Options(tuple(made), np.array(seconds))
@@ -288,10 +287,7 @@ class Costed:
 
     def _places(self, name: str) -> dict[str, frozenset[Place]]:
         """Initializer -> where an operator is given it."""
-        made: dict[str, frozenset[Place]] = {}
-        call = self.calls.get(name)
-        if call is None:
-            return made
+        made, call = dict[str, frozenset[Place]](), self.calls[name]
         for place in call.tensors:
             tag, k = call.reference(place)
             if tag == "init":
@@ -299,14 +295,14 @@ class Costed:
         return made
 
     def _weight_layout(self, choice: TaskChoice, name: str, k: str) -> object:
-        """Of a weight, with its devices; what two operators that read one weight have to have alike."""
+        """A weight's layout, with its devices; two operators that read one weight have it alike."""
         place = next(iter(self._places(name).get(k, ())), None) if choice.axes else None
         if place is None:
             return choice.view.devices
         return key_of(choice.reads(place, len(self.graph.initializers[k].shape)))
 
     def _seconds(self, name: str, choice: TaskChoice) -> float:
-        """Of computing on the slowest device, summing gradients, stepping, and the price of its bytes."""
+        """Computing on the slowest device, summing gradients, stepping, and the price of its bytes."""
         cluster = self.machines.cluster
         parts, numbers = self._parts(name, choice)
         devices = list(zip(numbers, choice.view.devices, strict=True))
@@ -329,33 +325,27 @@ class Costed:
         return total
 
     def _ends(self, name: str, choice: TaskChoice) -> float:
-        """Of bringing a batch from the first device, and there adding up what nobody reads, as a loss."""
+        """Bringing a batch from the first device, and adding up there what nobody reads, as a loss."""
         if not choice.axes:
             return 0.0
-        node, variables = self.graph.nodes[name], self.graph.variables
-        first, seconds = TaskChoice(MachineView(choice.view.devices[:1])), 0.0
+        node, first, seconds = self.graph.nodes[name], TaskChoice(MachineView(choice.view.devices[:1])), 0.0
         for k in self._given(node):
-            own, places = variables[k], self._read_at(name, k)
-            whole, rank = first.layout(len(own.shape), ()), len(own.shape)
-            for place in places[:1]:
-                brought = self._one_moved(own, whole, choice.reads(place, rank), False)
-                seconds += brought / len(own.consumers)
+            own, rank = self.graph.variables[k], len(self.graph.variables[k].shape)
+            for place in self._read_at(name, k)[:1]:
+                brought = self._moving(k, [first.layout(rank)], [choice.reads(place, rank)], back=False)
+                seconds += brought.item() / len(own.consumers)
         for j, k in enumerate(node.outputs):
-            if k and not (own := variables[k]).consumers:
-                made, wanted = choice.makes(j, len(own.shape)), first.layout(len(own.shape), ())
-                seconds += self._one_moved(own, made, wanted, k in self.graph.requires_backward)
+            if k and not (own := self.graph.variables[k]).consumers:
+                ends = [choice.makes(j, len(own.shape))], [first.layout(len(own.shape))]
+                seconds += self._moving(k, *ends, back=k in self.graph.requires_backward).item()
         return seconds
 
-    def _one_moved(self, own: Variable, made: Layout, wanted: Layout, back: bool) -> float:
-        size = dtype_bytes(own.dtype)
-        return float(self.movement.seconds([made], [wanted], own.shape, size, back)[0, 0])
-
     def _given(self, node: Node) -> list[str]:
-        """Of a batch."""
+        """Inputs that are a batch's."""
         return [k for k in node.inputs if self.graph.variables[k].producer is None]
 
     def _parts(self, name: str, choice: TaskChoice) -> tuple[list[PartCost], list[int]]:
-        """Unlike ones, and which of them each device has."""
+        """Costs of unlike parts, and which of them each device has."""
         sizes = [[0] if own is None else list(dict.fromkeys(own[1])) for own in choice.axes]
         every = [
             tuple((own[0], n) for own, n in zip(choice.axes, each, strict=True) if own is not None)
@@ -371,25 +361,17 @@ class Costed:
         """Rings over devices that have one region, queued at NICs; with part of the latency of all sums."""
         if not choice.axes or not trained:
             return 0.0
-        total: dict[tuple[int, ...], int] = {}
-        places = self._places(name)
+        nbytes_alike, places = Counter[tuple[int, ...]](), self._places(name)
         for i in trained:
             there = places.get(self.graph.nodes[name].initializers[i], frozenset())
-            alike = tuple(
-                m
-                for m, own in enumerate(choice.axes)
-                if own is None
-                or not any(place in own[0].way.cut or place in own[0].way.once for place in there)
-            )
-            if alike:
-                total[alike] = total.get(alike, 0) + part.weights[i]
-        return sum(self._ring(choice, alike, nbytes) for alike, nbytes in total.items())
-
-    def _ring(self, choice: TaskChoice, alike: tuple[int, ...], nbytes: int) -> float:
-        devices = np.array(choice.view.devices).reshape(choice.view.shape)
-        index = tuple(slice(None) if m in alike else 0 for m in range(devices.ndim))
-        ring = tuple(devices[index].ravel().tolist())
-        return self.movement.ring_seconds(ring, nbytes, devices.size // len(ring), self.trained)
+            own = [a is None or there.isdisjoint((*a[0].way.cut, *a[0].way.once)) for a in choice.axes]
+            nbytes_alike[tuple(m for m, is_alike in enumerate(own) if is_alike)] += part.weights[i]
+        devices, seconds = np.array(choice.view.devices).reshape(choice.view.shape), 0.0
+        for alike, nbytes in nbytes_alike.items():
+            index = tuple(slice(None) if m in alike else 0 for m in range(devices.ndim))
+            ring = tuple(np.atleast_1d(devices[index]).ravel().tolist())
+            seconds += self.movement.ring_seconds(ring, nbytes, devices.size // len(ring), self.trained)
+        return seconds
 
     def moving(self, link: TensorLink, sources: Devices, targets: Devices) -> Floats:
         """[choices of the source on those devices, choices of the target on those] seconds."""
@@ -406,16 +388,16 @@ class Costed:
             for k in link.tensors:
                 own = replace(link, tensors=(k,))
                 ends = self._at(own, link.source, a), self._at(own, link.target, b)
-                total += self.microbatches * self._moving(k, *ends) + self._copies_s(k, *ends)
+                back = k in self.graph.requires_backward
+                total += self.microbatches * self._moving(k, *ends, back) + self._copies_s(k, *ends)
             self.known.moves[key] = total
         return self.known.moves[key]
 
-    def _moving(self, k: str, made: Sequence[Layout], read: Sequence[Layout]) -> Floats:
+    def _moving(self, k: str, made: Sequence[Layout], read: Sequence[Layout], back: bool) -> Floats:
         variable = self.graph.variables[k]
-        size, back = dtype_bytes(variable.dtype), k in self.graph.requires_backward
         rows, of_row = distinct_layouts(made)
         columns, of_column = distinct_layouts(read)
-        each = self.movement.seconds(rows, columns, variable.shape, size, back)
+        each = self.movement.seconds(rows, columns, variable.shape, dtype_bytes(variable.dtype), back)
         made_s: Floats = each[np.ix_(of_row, of_column)]
         return made_s
 
@@ -430,7 +412,7 @@ class Costed:
         return total
 
     def _at(self, link: TensorLink, v: int, options: Options) -> tuple[Layout, ...]:
-        """Of the first of the link's tensors, how a vertex makes it or reads it, of every choice."""
+        """How a vertex makes or reads the first of the link's tensors, for every choice."""
         if options.layouts:
             return options.layouts
         (k, *_), vertex = link.tensors, self.vertices[v]
@@ -444,7 +426,7 @@ class Costed:
         layouts = []
         for choice in options.choices:
             if not choice.axes:
-                layouts.append(choice.layout(rank, ()))
+                layouts.append(choice.layout(rank))
             elif made:
                 layouts.append(choice.makes(node.outputs.index(k), rank))
             else:

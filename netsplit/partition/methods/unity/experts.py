@@ -1,4 +1,4 @@
-"""What an expert would fix before the programme decides the rest, and of how many devices views are at least.
+"""What an expert would fix before the programme decides the rest.
 
 data parallelism, columns and rows ──► numbers of choices of some operators, for `best_mapping`
 hosts ──► stages of a pipeline ──► operator -> devices
@@ -6,30 +6,20 @@ hosts ──► stages of a pipeline ──► operator -> devices
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
-from math import inf
 
 from netsplit.errors import InfeasibleError, ModelSizeError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.methods.unity.choices import Machines, TaskAxis, TaskKind
-from netsplit.partition.methods.unity.costed import Costed, Devices, Floats, Options, TensorLink
+from netsplit.partition.methods.unity.choices import TaskAxis, TaskKind
+from netsplit.partition.methods.unity.costed import Costed, Devices
 from netsplit.rewrite import columns_and_rows
 
-__all__ = [
-    "CostedUntil",
-    "FewViews",
-    "Wanted",
-    "chosen_before",
-    "stages_of_hosts",
-    "wanted_by_experts",
-    "widest_cut",
-]
+__all__ = ["Wanted", "chosen_before", "stages_of_hosts", "wanted_by_experts", "widest_cut"]
 
 WIDE = 0.5  # times the bytes of the widest chain, from which others are cut with it
 STAGES = PipeDream(straight=True, max_states=400)
@@ -67,47 +57,6 @@ def chosen_before(costed: Costed, wanted: Wanted) -> dict[str, int]:
             if choice.view.devices == group and own is not None and wanted(vertex.name, own[0]):
                 made.setdefault(vertex.name, i)
     return made
-
-
-@dataclass(eq=False)
-class CostedUntil(Costed):
-    """A mapping by these costs can be left.
-
-    Args:
-        ends: when, on ``time.perf_counter``.
-    """
-
-    ends: Callable[[], float] = lambda: inf
-
-    def options(self, v: int, devices: Devices) -> Options:
-        self._check()
-        return super().options(v, devices)
-
-    def moving(self, link: TensorLink, sources: Devices, targets: Devices) -> Floats:
-        self._check()
-        return super().moving(link, sources, targets)
-
-    def _check(self) -> None:
-        """Raises `TimeLimitError`: it is that late."""
-        if time.perf_counter() > self.ends():
-            raise TimeLimitError("the mapping was left, as its time is over.")
-
-
-@dataclass(frozen=True, eq=False)
-class FewViews(Machines):
-    """One device, those of a host, those of a kind, or all: a tenth of the choices of 16 devices."""
-
-    def groups(self, devices: Sequence[int], anywhere: bool = False) -> list[tuple[int, ...]]:
-        own: dict[object, list[int]] = {}
-        for p in devices:
-            own.setdefault(("host", self.hosts[p]), []).append(p)
-            own.setdefault(("class", self.classes[p]), []).append(p)
-        alone = devices if anywhere else [each[0] for each in own.values()]
-        several = [tuple(each) for each in own.values()]
-        return [each for each in dict.fromkeys([*((p,) for p in alone), *several, tuple(devices)]) if each]
-
-    def _inner(self, group: Sequence[int]) -> list[int]:
-        return super()._inner(group) if len({self.hosts[p] for p in group}) > 1 else []
 
 
 def stages_of_hosts(problem: Problem, hosts: Sequence[int]) -> dict[str, Devices]:

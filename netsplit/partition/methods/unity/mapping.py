@@ -37,11 +37,8 @@ Pick: TypeAlias = Callable[[int, int], dict[int, tuple[Devices, int]]]
 
 @dataclass(frozen=True)
 class Mapped:
-    """Args:
-    choices: of every operator.
-    seconds: as the costs have it.
-    fixed: operators whose choice was made by their neighbours' alone, as the graph did not decompose there.
-    """
+    """The choice of every operator, and the seconds of all. `fixed`: operators whose choice was made by their
+    neighbours' alone, as the graph did not decompose there."""
 
     choices: Mapping[str, TaskChoice]
     seconds: float
@@ -50,7 +47,7 @@ class Mapped:
 
 @dataclass(frozen=True, eq=False)
 class _WayBetween:
-    """Between two vertices, `a` before `b` where it is `directed`: what is between them.
+    """What is between two vertices, of which `a` is before `b` where it is `directed`.
 
     Args:
         kind: "link", "row" (two ways and the vertex between; from nowhere the second alone), "beside" (ways),
@@ -110,14 +107,16 @@ class _Programme:
         for v, vertex in enumerate(vertices):
             if vertex.name in self.ends:
                 self.fixed[v] = self.ends[vertex.name]
-        ways = _beside(_WayBetween("link", e.source, e.target, e.key, True, e) for e in self.costed.links)
-        left = set(range(len(vertices)))
+        ways, left = dict[tuple[int, int], _WayBetween](), set(range(len(vertices)))
+        for e in self.costed.links:
+            _put_beside(ways, _WayBetween("link", e.source, e.target, e.key, True, e))
         self._reduce(ways, left)
         picked, seconds = self._rest(ways, left)
-        choices = {}
-        for v, (devices, number) in picked.items():
-            for name in vertices[v].nodes:
-                choices[name] = self.costed.options(v, devices).choices[number]
+        choices = {
+            name: self.costed.options(v, devices).choices[number]
+            for v, (devices, number) in picked.items()
+            for name in vertices[v].nodes
+        }
         return Mapped(choices, seconds, tuple(vertices[v].name for v in self.loose))
 
     def _reduce(self, ways: dict[tuple[int, int], _WayBetween], left: set[int]) -> None:
@@ -154,9 +153,7 @@ class _Programme:
                 first, second = ways.pop(_pair(a, v)), ways.pop(_pair(v, b))
                 if _before(first, v) and _before(second, b):
                     a, b, first, second = b, a, second, first
-                made = self._row(_towards(first, v), v, hanging, _towards(second, b))
-                pair = _pair(a, b)
-                ways[pair] = _joined([ways[pair], made]) if pair in ways else made
+                _put_beside(ways, self._row(_towards(first, v), v, hanging, _towards(second, b)))
                 near[a].add(b)
                 near[b].add(a)
             for u in some:
@@ -210,13 +207,11 @@ class _Programme:
         self, ways: Sequence[_WayBetween], inner: Devices, at_a: Devices, at_b: Devices
     ) -> tuple[Floats, tuple[list[Division], Numbers]]:
         """The least of all divisions, of which the first is none: everything on all devices."""
-        divisions = list(self._divisions(ways, inner))
-        idle = [way for way in ways if not way.count]
-        tables = []
+        divisions, tables = list(self._divisions(ways, inner)), []
         for number, division in enumerate(divisions):
             each = [self._table(_group(ways, some), on, at_a, at_b)[0] for some, on in division]
-            beside = [self._table(way, inner, at_a, at_b)[0] for way in idle] if number else []
-            tables.append(sum(beside, np.maximum(*each)) if number else sum(each))
+            idle = (self._table(way, inner, at_a, at_b)[0] for way in ways if not way.count)
+            tables.append(sum(idle, np.maximum(*each)) if number else sum(each))
         stacked = np.stack(tables)
         return stacked.min(axis=0), (divisions, stacked.argmin(axis=0))
 
@@ -233,7 +228,7 @@ class _Programme:
                     yield (chosen, inner[:k]), (rest, inner[k:])
 
     def _unary(self, v: int, devices: Devices, hanging: _WayBetween | None, inner: Devices) -> Floats:
-        """Of every choice of a vertex, with what hangs on it."""
+        """Seconds of every choice of a vertex, with what hangs on it."""
         own = self.costed.options(v, devices).seconds
         if v in self.fixed:
             own = np.where(np.arange(len(own)) == self.fixed[v], own, np.inf)
@@ -274,9 +269,7 @@ class _Programme:
             tables.append(_OfVertices((a, b), self._table(forward, every, every, every)[0], forward.key))
         numbers = self._eliminate(tables, set(left))
         picked = {v: (every, n) for v, n in numbers.items()}
-        seconds = 0.0
-        for each in tables:
-            seconds += float(each.seconds[tuple(numbers[v] for v in each.scope)])
+        seconds = sum(float(each.seconds[tuple(numbers[v] for v in each.scope)]) for each in tables)
         for v, n in numbers.items():
             if v in self.hanging:
                 picked |= self._table(self.hanging[v], every, (), every)[1](0, n)
@@ -292,7 +285,8 @@ class _Programme:
         picked: dict[int, int] = {}
         size = {v: len(self.costed.options(v, self.devices).choices) for v in left}
         while left:
-            elements = {v: _elements(v, now, size) for v in sorted(left)}
+            scopes = {v: {u for each in now if v in each.scope for u in each.scope} for v in sorted(left)}
+            elements = {v: prod(size[u] for u in scope) for v, scope in scopes.items()}
             v = min(elements, key=elements.__getitem__)
             if elements[v] > LARGEST:
                 u = max(sorted(left), key=lambda u: sum(u in each.scope for each in now))
@@ -353,16 +347,11 @@ class _OfVertices:
         return _OfVertices(rest, np.take(self.seconds, n, axis=axis), f"{self.key}@{axis}={n}")
 
 
-def _elements(v: int, tables: Sequence[_OfVertices], size: Mapping[int, int]) -> int:
-    """Of the table of a vertex with all its neighbours."""
-    return prod(size[u] for u in {u for each in tables if v in each.scope for u in each.scope})
-
-
 def _least(
     tables: Sequence[_OfVertices], axes: tuple[int, ...], size: Mapping[int, int]
 ) -> tuple[Floats, Numbers]:
-    """Of the sum of tables over the last of these vertices; one of its choices after another, as all at once
-    have no room in a cache."""
+    """The least of the sum of tables over the last of these vertices, and which it is; one of its choices
+    after another, as all at once have no room in a cache."""
     turned = []
     for each in tables:
         order = sorted(range(len(each.scope)), key=lambda axis: axes.index(each.scope[axis]))
@@ -410,16 +399,13 @@ def _group(ways: Sequence[_WayBetween], some: tuple[int, ...]) -> _WayBetween:
     return ways[some[0]] if len(some) == 1 else _joined([ways[i] for i in some])
 
 
-def _beside(links: Iterator[_WayBetween]) -> dict[tuple[int, int], _WayBetween]:
-    ways: dict[tuple[int, int], _WayBetween] = {}
-    for each in links:
-        pair = _pair(each.a, each.b)
-        ways[pair] = _joined([ways[pair], each]) if pair in ways else each
-    return ways
+def _put_beside(ways: dict[tuple[int, int], _WayBetween], way: _WayBetween) -> None:
+    pair = _pair(way.a, way.b)
+    ways[pair] = _joined([ways[pair], way]) if pair in ways else way
 
 
 def _counts(devices: Devices, hosts: Sequence[int]) -> list[int]:
-    """Of devices for the first of two branches; of many whole hosts, or about quarters of them."""
+    """Numbers of devices for the first of two branches; of many whole hosts, or about quarters of them."""
     n = len(devices)
     if n <= 8:
         return list(range(1, n))

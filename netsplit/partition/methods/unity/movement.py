@@ -54,16 +54,16 @@ def distinct_layouts(layouts: Sequence[Layout]) -> tuple[list[Layout], list[int]
 
 @dataclass(frozen=True, eq=False)
 class _HeldPieces:
-    """Of a tensor in a layout: per dimension the piece of every device, and all pieces; terms have one."""
+    """A tensor in a layout: per dimension the piece of every device, and all pieces; terms have one."""
 
     devices: Numbers
     numbers: Numbers  # [devices, dimensions]
     pieces: Numbers  # of each dimension
     counts: Numbers  # of runs, of all pieces of all dimensions
     runs: Numbers  # [runs, 2]
-    region: Numbers  # of every device, which of the regions it has
+    region: Numbers  # which of the regions every device has
     elements: Numbers
-    group: Numbers  # of every device, which of the pairs of a region and a host
+    group: Numbers  # which of the pairs of a region and a host every device has
 
     @property
     def alone(self) -> bool:
@@ -73,7 +73,7 @@ class _HeldPieces:
 
 @dataclass(eq=False)
 class Movement:
-    """Among the devices of a cluster, by their numbers."""
+    """Seconds and bytes of what moves among the devices of a cluster, by their numbers."""
 
     machines: Machines
     costs: Costs
@@ -86,19 +86,13 @@ class Movement:
         cluster = self.machines.cluster
         self.latency, self.pace = map(np.ascontiguousarray, cluster.link_costs)
         self.host = np.array(self.machines.hosts)
-        own = [self.costs.of(each.kind) for each in cluster.devices]
-        nics = [cluster.nic(each.name) for each in cluster.devices]
-        rates = [
-            (
-                each.accumulate_s_per_byte / PASSES,
-                0.0 if each.rates is None else each.rates.launch_s,
-                each.message_overhead_s,
-                each.instruction_s,
-                0.0 if nic is None else nic.out_s_per_byte,
-                0.0 if nic is None else nic.in_s_per_byte,
-            )
-            for each, nic in zip(own, nics, strict=True)
-        ]
+        rates = []
+        for device in cluster.devices:
+            own, nic = self.costs.of(device.kind), cluster.nic(device.name)
+            launch_s = 0.0 if own.rates is None else own.rates.launch_s
+            nic_rates = (nic.out_s_per_byte, nic.in_s_per_byte) if nic is not None else (0.0, 0.0)
+            calls = own.message_overhead_s, own.instruction_s
+            rates.append((own.accumulate_s_per_byte / PASSES, launch_s, *calls, *nic_rates))
         self.rates = np.array(rates)
 
     def seconds(
@@ -192,19 +186,12 @@ class Movement:
         _, region = np.unique(region, return_inverse=True)
         where = np.array(devices, np.int64)
         _, group = np.unique(region * len(self.host) + self.host[where], return_inverse=True)
-        return _HeldPieces(
-            where,
-            numbers,
-            np.array(pieces, np.int64),
-            np.array([len(each) for each in runs], np.int64),
-            np.array([run for each in runs for run in each], np.int64).reshape(-1, 2),
-            region,
-            elements,
-            group,
-        )
+        counts = np.array([len(each) for each in runs], np.int64)
+        ends = np.array([run for each in runs for run in each], np.int64).reshape(-1, 2)
+        return _HeldPieces(where, numbers, np.array(pieces, np.int64), counts, ends, region, elements, group)
 
     def ring_seconds(self, devices: Devices, nbytes: int, rings: int, steps: int) -> float:
-        """Of so many rings at once, queued at NICs; with a part of the latency of all `steps`."""
+        """Seconds of so many rings at once, queued at NICs; with a part of the latency of all `steps`."""
         if len(devices) < 2:
             return 0.0
         if devices not in self.rings:
@@ -225,48 +212,23 @@ def _packed(every: Sequence[_HeldPieces]) -> Packed:
     """One after another, and where each begins: its devices, and its pieces by dimension."""
     devices = np.cumsum([0, *(len(each.devices) for each in every)])
     pieces = np.cumsum([0, *(n for each in every for n in each.pieces)])
-    counts = np.concatenate([each.counts for each in every])
-    runs = np.cumsum([0, *counts])
-    return (
-        devices,
-        pieces,
-        runs,
-        np.concatenate([each.devices for each in every]),
-        np.concatenate([each.numbers for each in every]),
-        np.concatenate([each.runs for each in every]),
-        np.concatenate([each.region for each in every]),
-        np.concatenate([each.elements for each in every]),
-        np.concatenate([each.group for each in every]),
-    )
+    runs = np.cumsum([0, *(n for each in every for n in each.counts)])
+    names = ("devices", "numbers", "runs", "region", "elements", "group")
+    p, n, ends, region, held, group = (np.concatenate([getattr(e, name) for e in every]) for name in names)
+    return devices, pieces, runs, p, n, ends, region, held, group
 
 
 def _added(source: Layout, shape: tuple[int, ...], itemsize: int) -> Layout:
-    """Where its terms are added: as they are lowered."""
-    terms = prod(source.mesh.shape[axis] for axis in source.partial)
-    held = prod(shape) * itemsize * terms / len(source.mesh.devices)
-    slices = _sliced(source, shape) if held >= terms * SLICED_BYTES else None
-    return _in_one(source) if slices is None else slices
-
-
-def _sliced(layout: Layout, shape: Sequence[int]) -> Layout | None:
-    """With a slice of the sum on each device that had a term; None: no dimension is long enough."""
-    terms = prod(layout.mesh.shape[axis] for axis in layout.partial)
-    cut = [prod(layout.mesh.shape[axis] for axis in axes) for axes in layout.axes]
+    """Where the terms are added, as they are lowered: a slice on each device that had a term; or, where
+    slices would be small or no dimension is long enough, all on the first of these devices."""
+    mesh, partial = source.mesh, source.partial
+    terms = prod(mesh.shape[axis] for axis in partial)
+    cut = [prod(mesh.shape[axis] for axis in axes) for axes in source.axes]
     dim = next((d for d, n in enumerate(shape) if n // cut[d] >= terms), None)
-    if dim is None:
-        return None
-    axes = ["".join(map(str, own)) for own in layout.axes]
-    axes[dim] += "".join(map(str, layout.partial))
-    spec = "".join(f"S{own}" if own else "R" for own in axes)
-    return replace(layout, spec=spec, partial=())
-
-
-def _in_one(layout: Layout) -> Layout:
-    """With the sum on the first of the devices that had its terms."""
-    kept = [
-        device
-        for device, place in layout.mesh.places.items()
-        if not any(place[axis] for axis in layout.partial)
-    ]
-    shape = tuple(1 if axis in layout.partial else n for axis, n in enumerate(layout.mesh.shape))
-    return replace(layout, mesh=Mesh(tuple(kept), shape), partial=())
+    if dim is None or prod(shape) * itemsize / len(mesh.devices) < SLICED_BYTES:
+        kept = [p for p, place in mesh.places.items() if not any(place[axis] for axis in partial)]
+        one = tuple(1 if axis in partial else n for axis, n in enumerate(mesh.shape))
+        return replace(source, mesh=Mesh(tuple(kept), one), partial=())
+    axes = ["".join(map(str, own)) for own in source.axes]
+    axes[dim] += "".join(map(str, partial))
+    return replace(source, spec="".join(f"S{own}" if own else "R" for own in axes), partial=())

@@ -10,18 +10,18 @@ A substitution replaces operators, or, where that is asked for, changes the task
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
-from netsplit.partition.methods.unity.best_first import best_first
 from netsplit.partition.methods.unity.choices import TaskKind
 from netsplit.rewrite import Match, applied_rule, fingerprint, matches, rules_builtin
-from netsplit.rewrite.algebra.builtin import generated_rules
+from netsplit.rewrite.algebra.builtin import both_ways, generated_rules
 from netsplit.rewrite.algebra.foreign import read_rules
 from netsplit.rewrite.algebra.rule import Rule
 
@@ -29,8 +29,10 @@ __all__ = ["Substituted", "Tasks", "best_graph", "rules_of"]
 
 log = logging.getLogger(__name__)
 
+Candidate = TypeVar("Candidate")
+
 Tasks: TypeAlias = Mapping[str, TaskKind]
-"""Of operators that are not whole."""
+"""How operators that are not whole are cut."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Substituted:
 
 
 def rules_of(name: str) -> Sequence[Rule]:
-    """Built in, generated, or those of a file of FlexFlow's that were proven; why others are wrong is logged.
+    """Rules built in, generated, or of a file of FlexFlow's, if proven; why others are wrong is logged.
 
     Raises:
         RewriteError: the file has no rules.
@@ -63,21 +65,13 @@ def rules_of(name: str) -> Sequence[Rule]:
     if name == "builtin":
         return rules_builtin()
     if name == "generated":
-        return [own for rule in generated_rules() for own in (rule, rule.reversed) if _is_bound(own)]
+        return both_ways(generated_rules())
     rules = read_rules(name)
     rejected = [f"{rule.name} ({rule.reason})" for rule in rules if rule.proof == "rejected"]
     if rejected:
         few = "; ".join(rejected[:3]) + "; ..." * (len(rejected) > 3)
         log.warning("%s: %d of %d rules are rejected: %s", name, len(rejected), len(rules), few)
     return [rule for rule in rules if rule.proof in ("proven", "guarded")]
-
-
-def _is_bound(rule: Rule) -> bool:
-    """Whether its left side says all that its right side needs."""
-    terms = {ref for term in rule.left for ref in term.inputs}
-    numbers = {value for term in rule.left for _, value in term.parameters}
-    needed = {value for term in rule.right for _, value in term.parameters if isinstance(value, str)}
-    return bool(rule.left) and {*rule.inputs} <= terms and needed <= numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,25 +113,20 @@ def best_graph(
             costs[own] = cost(own.graph, own.tasks)
         return costs[own]
 
-    best, ended_by, expanded, left, rest = _SearchedGraph(graph), "empty", 0, 0, budget
+    best, expanded, left, rest = _SearchedGraph(graph), 0, 0, budget
     pieces = list(_pieces(list(graph.nodes), matches(graph, rules), piece))
     for i, names in enumerate(pieces):
-        now = best_first(
-            best,
-            priced,
-            partial(_substituted, rules=rules, names=frozenset(names), most=2 * len(graph), kinds=kinds),
-            lambda own: own.key,
-            1 + (alpha - 1) * len(names) / len(graph),
-            max(rest // (len(pieces) - i), 1),
-        )
-        best, rest = now.best, rest - now.priced
-        ended_by = now.ended_by if now.ended_by == "budget" else ended_by
-        expanded, left = expanded + now.expanded, left + now.left
+        made = partial(_substituted, rules=rules, names=frozenset(names), most=2 * len(graph), kinds=kinds)
+        own_alpha = 1 + (alpha - 1) * len(names) / len(graph)
+        own_budget = max(rest // (len(pieces) - i), 1)
+        best, *counts = _best_first(best, priced, made, lambda own: own.key, own_alpha, own_budget)
+        expanded, left, rest = expanded + counts[0], left + counts[1], rest - counts[2]
     steps, own = list[tuple[str, str, float]](), best
     while own.before is not None:
         steps.append((*own.what, costs[own]))
         own = own.before
     tasks = None if kinds is None else best.tasks
+    ended_by = "budget" if left else "empty"
     return Substituted(best.graph, tasks, tuple(reversed(steps)), ended_by, expanded, left)
 
 
@@ -188,3 +177,44 @@ def _pieces(names: Sequence[str], every: Sequence[Match], least: int) -> Iterato
 def _origin(name: str) -> str:
     """The captured operator after which one of the algebra's is called."""
     return name.split("+")[0]
+
+
+def _best_first(
+    start: Candidate,
+    cost: Callable[[Candidate], float],
+    candidates: Callable[[Candidate], Iterable[Candidate]],
+    key: Callable[[Candidate], object],
+    alpha: float,
+    budget: int,
+) -> tuple[Candidate, int, int, int]:
+    """Expand the cheapest until none is left, or `budget` candidates were priced: load of the machine changes
+    no answer. Gives the best, and how many were expanded, left and priced.
+
+    Args:
+        candidates: what one substitution makes of a candidate.
+        key: two with the same are the same.
+        alpha: what costs so many times the best is not expanded.
+    """
+    best, least = start, cost(start)
+    queue, seen, priced, expanded = [(least, 0, start)], {key(start)}, 0, 0
+    while queue and priced < budget:
+        seconds, _, now = heapq.heappop(queue)
+        if seconds > alpha * least:
+            continue
+        expanded += 1
+        for each in candidates(now):
+            own_key = key(each)
+            if own_key in seen:
+                continue
+            seen.add(own_key)
+            own = cost(each)
+            priced += 1
+            if own < least:
+                best, least = each, own
+            if own < alpha * least:
+                heapq.heappush(queue, (own, priced, each))
+            if priced == budget:
+                heapq.heappush(queue, (seconds, 0, now))  # there may be more of it
+                break
+    left = sum(seconds <= alpha * least for seconds, _, _ in queue)
+    return best, expanded, left, priced

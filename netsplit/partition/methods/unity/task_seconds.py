@@ -28,24 +28,16 @@ Sizes = tuple[tuple[TaskAxis, int], ...]
 
 @dataclass(frozen=True)
 class PartCost:
-    """Args:
-    seconds: forward and backward, by kind of device.
-    kept_bytes: that wait for the backward, or for readers.
-    weights: bytes of what the part reads of each of the operator's initializers, in their order.
-    """
+    """What a part of an operator takes and holds."""
 
-    seconds: Mapping[str, float]
-    kept_bytes: int
-    weights: tuple[int, ...]
+    seconds: Mapping[str, float]  # forward and backward, by kind of device
+    kept_bytes: int  # that wait for the backward, or for readers
+    weights: tuple[int, ...]  # bytes of what it reads of each of the operator's initializers, in their order
 
 
 @dataclass(eq=False)
 class TaskSeconds:
-    """Of the operators of a captured graph. Parts of alike operators are looked at once.
-
-    Args:
-        keys: operator -> with which others it is alike.
-    """
+    """Costs of parts of a captured graph's operators; parts of alike ones (by `keys`) are looked at once."""
 
     graph: Graph
     costs: Costs
@@ -64,11 +56,7 @@ class TaskSeconds:
         )
 
     def of(self, name: str, sizes: Sequence[Sizes]) -> list[PartCost]:
-        """Of parts of one operator, each of which is cut so.
-
-        Raises:
-            RewriteError: it cannot be cut so.
-        """
+        """Costs of parts of one operator, each of which is cut so. Raises `RewriteError`: it cannot be."""
         own = self.keys[name]
         keys = [(own, *((a.axis, a.blocks, n) for a, n in each)) for each in sizes]
         new = {key: each for key, each in zip(keys, sizes, strict=True) if key not in self.known and each}
@@ -87,11 +75,8 @@ class TaskSeconds:
                 if tag == "init":
                     init = self.graph.initializers[k]
                     weights[k] = init.nbytes * prod(_shape(region)) // max(prod(init.shape), 1)
-            kept = sum(
-                catalogue.variables[k].nbytes
-                for k in made.outputs
-                if k and not catalogue.variables[k].alias_of
-            )
+            outputs = [catalogue.variables[k] for k in made.outputs if k]
+            kept = sum(each.nbytes for each in outputs if not each.alias_of)
             seconds = {kind: each.nodes[made.name].total_s for kind, each in costs.devices.items()}
             own = tuple(weights.get(k, 0) for k in node.initializers)
             self.known[key] = PartCost(seconds, kept, own)
@@ -137,29 +122,13 @@ def _catalogue(graph: Graph, node: Node, leaves: Sequence[Leaf]) -> Graph:
         args, kwargs = laid_out(leaf.op, with_tensors(leaf.arguments, given))
         local = {k: own for (tag, k), own in names.items() if tag == "var"}
         local |= dict(zip(node.outputs, outputs, strict=True))
-        nodes[name] = replace(
-            node,
-            name=name,
-            op=leaf.op,
-            inputs=read,
-            outputs=outputs,
-            initializers=tuple(own for (tag, _), own in names.items() if tag == "init"),
-            args=args,
-            kwargs=kwargs,
-            saved=tuple(local[k] for k in node.saved if k in local),
-            part=NodeRole(node.name),
-        )
+        held = tuple(own for (tag, _), own in names.items() if tag == "init")
+        saved = tuple(local[k] for k in node.saved if k in local)
+        part = replace(node, name=name, op=leaf.op, args=args, kwargs=kwargs, saved=saved)
+        nodes[name] = replace(part, inputs=read, outputs=outputs, initializers=held, part=NodeRole(node.name))
     answers = tuple(own for each in nodes.values() for own in each.outputs if own)
-    return replace(
-        graph,
-        nodes=nodes,
-        variables=variables,
-        input_variables=tuple(inputs),
-        output_variables=answers,
-        initializers=initializers,
-        units=(),
-        colocated=(),
-    )
+    ends = replace(graph, input_variables=tuple(inputs), output_variables=answers, units=(), colocated=())
+    return replace(ends, nodes=nodes, variables=variables, initializers=initializers)
 
 
 def _shape(region: Region) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
 """`unity`: what is cut along which dimension over which devices, and what is computed twice.
 
     graph ──► candidates (substitutions) ──► best_mapping of each ──► the best, and the captured graph
-          lowered ──► placed ──► simulated beside data parallelism, columns and rows, and one device;
-          devices of the best, and of whole operators, annealed
+          ──► lowered and simulated beside data parallelism, columns and rows, one device ──► annealed
 
 Source: Unger et al., "Unity: Accelerating DNN Training Through Joint Optimization of Algebraic
 Transformations and Parallelization", OSDI 2022, section 5.
@@ -21,32 +20,37 @@ from math import inf, sqrt
 from typing import Literal, TypeAlias
 
 from netsplit import rewrite
-from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
-from netsplit.partition.common.homes import linked_groups
 from netsplit.partition.methods.annealed import LISTED, annealed
 from netsplit.partition.methods.os_dpos import OsDpos
-from netsplit.partition.methods.unity.choices import DIMENSIONS, Dimension, Machines, TaskKind, task_axes
+from netsplit.partition.methods.unity.choices import (
+    DIMENSIONS,
+    Dimension,
+    FewViews,
+    Machines,
+    TaskKind,
+    devices_of,
+    hosts,
+    speeds,
+    tasks_of_mapping,
+)
 from netsplit.partition.methods.unity.costed import Costed, Devices, Known
 from netsplit.partition.methods.unity.experts import (
-    CostedUntil,
-    FewViews,
     chosen_before,
     stages_of_hosts,
     wanted_by_experts,
     widest_cut,
 )
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
-from netsplit.partition.methods.unity.placed import devices_of, tasks_of_mapping
 from netsplit.partition.methods.unity.substitutions import Substituted, Tasks, best_graph, rules_of
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import TOLD, Placement, SolverReport
 from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs
-from netsplit.rewrite.records import Rewrite, Split
+from netsplit.rewrite.records import Rewrite
 
 __all__ = ["Unity"]
 
@@ -63,10 +67,6 @@ STARTS, ANNEALED_S, NEAREST = 4, 2.0, 5  # of annealing, and plans where none fi
 
 Before: TypeAlias = Callable[[Costed], Mapping[str, int]]
 """Numbers of choices that are made before the programme."""
-
-
-def _nothing(costed: Costed) -> Mapping[str, int]:
-    return {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +91,8 @@ class Unity(Partitioner):
     An operator may be cut along its samples, its columns, what it sums over, or its heads, and be computed
     several times, on any number of devices. The programme adds up seconds of computing, moving between two
     layouts, there and back, and sums of copies' gradients; branches may have devices of their own. Where the
-    simulated peaks do not fit, bytes get a price, which rises until they do.
-
-    Before that, rules of the algebra replace operators by others that compute the same. Of the graphs that
-    they make, that is taken for which the programme finds least.
+    simulated peaks do not fit, bytes get a price, which rises until they do. It is run for each graph that
+    rules of the algebra make, which replace operators by others that compute the same.
 
     The answer is lowered and simulated. Where that without algebra, data parallelism, columns and rows, or
     one device is simulated to take less, that is answered (`notes["answered"]`).
@@ -152,7 +150,8 @@ class Unity(Partitioner):
         estimated_s = min(judged, key=lambda each: each.rank).seconds
         judged = search.measured(judged)
         if min(judged, key=lambda each: each.rank).seconds > MUCH * estimated_s:
-            judged = search.measured([*judged, *search.anew().programmes()])
+            anew = UnitySearch(self, search.problem, search.refused)
+            judged = search.measured([*judged, *anew.programmes()])
         judged = search.measured([*judged, *search.annealed(judged)])
         best = min(judged, key=lambda each: each.rank)
         if best.missing:
@@ -161,14 +160,13 @@ class Unity(Partitioner):
         expanded, left = searched.expanded, searched.left
         why = "none left" if searched.ended_by == "empty" else f"{left} left when the budget was used up"
         graphs = f"{expanded} graph{'s' * (expanded > 1)} searched in {searched_s:.2f} s, {why}"
-        steps = best.searched.steps if best.searched else ()
         mapped = judged[0].mapped
         assert mapped is not None
         notes = {
             TOLD: f"answered by {best.origin}; {graphs}",
             "answered": best.origin,
             "programme_s": mapped.seconds,
-            "substitutions": [list(each) for each in steps],
+            "substitutions": [list(each) for each in (best.searched.steps if best.searched else ())],
             "search_seconds": searched_s,
             "ended_by": searched.ended_by,
             "expanded": expanded,
@@ -182,7 +180,7 @@ class Unity(Partitioner):
         return Choice(best.placement.device_of, rank, objective_s=seconds, notes=notes, rewrites=rewrites)
 
     def _refusal(self, problem: Problem, nearest: _Judged) -> InfeasibleError:
-        """With the plan that lacks least of all that were judged."""
+        """The refusal, with the plan that lacks least of all that were judged."""
         refusal = infeasible(problem, self.name)
         refusal.nearest = nearest.placement
         if left_out := [each for each in DIMENSIONS if each not in self.dimensions]:
@@ -242,7 +240,7 @@ class UnitySearch:
         self.spread_s, self.price = 0.0, (0.0,) * len(self.machines.cluster.devices)
 
     def programmes(self) -> Iterator[_Judged]:
-        """Of the graph best by the search asked for, of that best on one device, and of the captured one."""
+        """For the graph best by the search asked for, for that best on one device, and the captured one."""
         method, graph, known = self.method, self.problem.graph, set[str]()
         rules = rules_of(method.rules) if method.algebra else ()
         limits = method.alpha, method.budget, method.piece
@@ -270,21 +268,17 @@ class UnitySearch:
                 log.debug("unity: not %s: %s", origin, refusal)
 
     def _mapped_s(self, graph: Graph, tasks: Tasks) -> float:
-        return self._mapped(graph, tasks if self.method.search == "paper" else None).seconds
+        costed = self._costed(graph, tasks if self.method.search == "paper" else None)
+        return best_mapping(costed, cache=self.method.cache, split=self.method.split).seconds
 
-    def _kinds(self, graph: Graph) -> dict[str, set[TaskKind]]:
-        """Of operators that can be cut, all tasks on all devices."""
-        costed = self._costed(graph, None)
-        every = tuple(range(len(self.machines.cluster.devices)))
-        of = {
-            each.name: costed.options(v, every).choices
-            for v, each in enumerate(costed.vertices)
-            if each.nodes
-        }
-        return {name: {each.kind for each in own} for name, own in of.items()}
+    def _kinds(self, graph: Graph) -> dict[str, dict[TaskKind, None]]:
+        """All tasks on all devices of operators that can be cut."""
+        costed, every = self._costed(graph, None), tuple(range(len(self.machines.cluster.devices)))
+        named = [(v, each.name) for v, each in enumerate(costed.vertices) if each.nodes]
+        return {v: dict.fromkeys(each.kind for each in costed.options(i, every).choices) for i, v in named}
 
     def _alone_s(self, graph: Graph, tasks: Tasks) -> float:
-        """On one of the devices, the fastest."""
+        """Seconds on one of the devices, the fastest."""
         costs = self._costs(graph)
         return min(sum(costs.total_s(v, kind) for v in graph.nodes) for kind in costs.devices)
 
@@ -303,15 +297,14 @@ class UnitySearch:
             except TimeLimitError:
                 if best is None:
                     raise
-                break
+                return best
             rising = turn < RAISES - 1
             if best is None or now.rank < best.rank:
                 low, high, best = before if turn < RAISES else low, self.spread_s, now
             elif turn >= RAISES:
                 low = self.spread_s
-            if not (now.missing and (rising or high)) or now.seconds > self.than_s():
-                break
-            if time.perf_counter() > self.until():
+            late = now.seconds > self.than_s() or time.perf_counter() > self.until()
+            if late or not (now.missing and (rising or high)):
                 break
             self.known = Known(self.known.numbers, movement=self.known.movement)
             before, more = self.spread_s, 4 * self.spread_s or self.mapped.seconds / 2
@@ -328,12 +321,13 @@ class UnitySearch:
         return best
 
     def _lowered(
-        self, graph: Graph, origin: str, tasks: Tasks | None = None, before: Before = _nothing
+        self, graph: Graph, origin: str, tasks: Tasks | None = None, before: Before = lambda _: {}
     ) -> _Judged:
-        """Without what cannot be lowered so."""
-        captured = self.problem.graph
+        """The best mapping without what cannot be lowered so."""
+        captured, cache, split = self.problem.graph, self.method.cache, self.method.split
         while True:
-            self.mapped = mapped = self._mapped(graph, tasks, before)
+            costed = self._costed(graph, tasks)
+            self.mapped = mapped = best_mapping(costed, before(costed), cache=cache, split=split)
             rewrites = (*graph.rewrites, *tasks_of_mapping(graph, mapped.choices, self.machines))
             try:
                 made = rewrite.applied(captured, rewrites, scaled="samples") if rewrites else captured
@@ -348,14 +342,10 @@ class UnitySearch:
             device_of = devices_of(made, mapped.choices, self.machines)
             return self._judged(origin, made, device_of, mapped)
 
-    def _mapped(self, graph: Graph, tasks: Tasks | None = None, before: Before = _nothing) -> Mapped:
-        method, costed = self.method, self._costed(graph, tasks)
-        return best_mapping(costed, before(costed), cache=method.cache, split=method.split)
-
     def _costed(self, graph: Graph, tasks: Tasks | None) -> Costed:
         problem = self.problem
         turns = 1 if problem.simulator is None else problem.simulator.turns.microbatches
-        return CostedUntil(
+        return Costed(
             graph, self._costs(graph), self.machines, tuple(self.method.dimensions), turns, self.spread_s,
             self.price, refused=frozenset(self.refused), tasks=tasks, known=self.known, stages=self.stages,
             ends=self.ends,
@@ -366,23 +356,17 @@ class UnitySearch:
         problem, graph = self.problem, self.problem.graph
         if problem.simulator is None:
             return
-        for device in _one_of_each(self.machines):
+        classes = self.machines.classes
+        for device in (
+            name for p, name in enumerate(problem.cluster.names) if p == classes.index(classes[p])
+        ):
             yield self._judged(f"one device ({device})", graph, dict.fromkeys(graph.nodes, device), None)
         yield from self.by_experts()
-        if len(graph) * len(problem.cluster.devices) <= SMALL:
+        asked_all = set(self.method.dimensions) == set(DIMENSIONS)  # `os_dpos` cuts along any
+        if asked_all and len(graph) * len(problem.cluster.devices) <= SMALL:
             with suppress(InfeasibleError):
-                own = replace(problem, known=None, improved=None, meter=None)
-                placement = OsDpos().partition(own)
-                if self._is_cut_as_asked(placement):
-                    yield self._simulated(OsDpos.name, placement, None)
-
-    def _is_cut_as_asked(self, placement: Placement) -> bool:
-        """Whether operators are cut along the method's dimensions alone."""
-        graph, dimensions = self.problem.graph, tuple(self.method.dimensions)
-        cuts = [(each.node.partition(":")[0], each) for each in placement.rewrites if isinstance(each, Split)]
-        return set(dimensions) == set(DIMENSIONS) or all(
-            cut.axis in {own.axis for own in task_axes(graph, v, dimensions)} for v, cut in cuts
-        )
+                placement = OsDpos().partition(replace(problem, known=None, improved=None, meter=None))
+                yield self._simulated(OsDpos.name, placement, None)
 
     def by_experts(self) -> Iterator[_Judged]:
         """Data parallelism, and columns and rows, over all devices, over the first host, and in stages that
@@ -414,7 +398,7 @@ class UnitySearch:
             yield self._judged("devices filled in order", problem.graph, device_of, None)
 
     def measured(self, judged: list[_Judged]) -> list[_Judged]:
-        """By what devices measure of parts (`Problem.meter`), until those of the best are measured."""
+        """The plans by what devices measure of parts (`Problem.meter`), until the best's are measured."""
         done = {self.problem.graph.rewrites}
         while self.problem.meter is not None:
             rewrites = min(judged, key=lambda each: each.rank).placement.rewrites
@@ -428,13 +412,9 @@ class UnitySearch:
                 judged = [replace(n, searched=each.searched) for n, each in zip(now, judged, strict=True)]
         return judged
 
-    def anew(self) -> UnitySearch:
-        """With what is known now of parts."""
-        return UnitySearch(self.method, self.problem, self.refused)
-
     def annealed(self, judged: Sequence[_Judged]) -> Iterator[_Judged]:
-        """On small problems: devices of the best, and of the best of whole operators. Where nothing fits, of
-        the nearest, until some does."""
+        """Other devices for the best, and the best of whole operators, of small problems; where nothing fits,
+        for the nearest, until some does."""
         problem = self.problem
         ranked = sorted(judged, key=lambda each: each.rank)
         lacks = ranked[0].missing > 0
@@ -473,35 +453,7 @@ class UnitySearch:
         except ConfigError as refusal:
             log.debug("unity: no %s: %s", origin, refusal)
             return _Judged(origin, placement, inf, 2**62, {}, mapped)
-        peaks = predicted.peak_bytes
-        over = {
-            each.name: peaks.get(each.name, 0) - each.capacity_bytes for each in simulator.cluster.devices
-        }
+        peaks, devices = predicted.peak_bytes, simulator.cluster.devices
+        over = {each.name: peaks.get(each.name, 0) - each.capacity_bytes for each in devices}
         missing = missing_bytes(own, placement, predicted, simulator.cluster)
         return _Judged(origin, placement, predicted.iteration_s, missing, over, mapped)
-
-
-def speeds(graph: Graph, problem: Problem) -> tuple[float, ...]:
-    """Of the devices: how often each does all operators in the time that the slowest takes."""
-    costs = problem.costs
-    seconds = [sum(costs.total_s(v, each.kind) for v in graph.nodes) for each in problem.cluster.devices]
-    return tuple(max(seconds) / own if own > 0 else 1.0 for own in seconds)
-
-
-def hosts(cluster: Cluster) -> tuple[int, ...]:
-    """Of the devices: the number of their NIC's host, else of the group whose links are much faster."""
-    nics = [cluster.nic(each.name) for each in cluster.devices]
-    if all(nic is not None for nic in nics):
-        names = list(dict.fromkeys(nic.host for nic in nics if nic is not None))
-        return tuple(names.index(nic.host) for nic in nics if nic is not None)
-    groups = linked_groups(cluster)
-    number = {name: i for i, group in enumerate(groups) for name in group}
-    return tuple(number[each.name] for each in cluster.devices)
-
-
-def _one_of_each(machines: Machines) -> list[str]:
-    """The first device of each class."""
-    first: dict[int, str] = {}
-    for device, own in zip(machines.cluster.devices, machines.classes, strict=True):
-        first.setdefault(own, device.name)
-    return list(first.values())

@@ -15,9 +15,9 @@ from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.partition import Unity
 from netsplit.partition.base import Problem
-from netsplit.partition.methods.unity.choices import DIMENSIONS, Machines
+from netsplit.partition.methods.unity.choices import DIMENSIONS, Machines, hosts, speeds
 from netsplit.partition.methods.unity.costed import Costed
-from netsplit.partition.methods.unity.unity import UnitySearch, hosts, speeds
+from netsplit.partition.methods.unity.unity import UnitySearch
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.program.schedules import SingleBatch

@@ -16,10 +16,9 @@ from netsplit.cluster.described import DescribedDevice, LinkCost, described_clus
 from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
-from netsplit.partition.methods.unity.choices import DIMENSIONS, Machines
+from netsplit.partition.methods.unity.choices import DIMENSIONS, Machines, hosts, speeds
 from netsplit.partition.methods.unity.costed import Costed
 from netsplit.partition.methods.unity.mapping import best_mapping
-from netsplit.partition.methods.unity.unity import hosts, speeds
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from tests.partition.methods.unity.brute_force import least, least_beside, seconds_of

@@ -11,9 +11,9 @@ from netsplit.errors import InfeasibleError
 from netsplit.layout import Layout, Mesh
 from netsplit.partition import Unity
 from netsplit.partition.base import Problem
-from netsplit.partition.methods.unity.choices import Machines
+from netsplit.partition.methods.unity.choices import Machines, hosts, speeds
 from netsplit.partition.methods.unity.movement import Movement
-from netsplit.partition.methods.unity.unity import UnitySearch, hosts, speeds
+from netsplit.partition.methods.unity.unity import UnitySearch
 from netsplit.planning.fitting import fitted, nearest_fill
 from netsplit.rewrite import OperatorTasks
 from netsplit.rewrite.records import Split
