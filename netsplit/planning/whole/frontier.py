@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from netsplit.graph.checks.per_microbatch import statistics_notes
-from netsplit.graph.checks.replicated import replicated_statistics, why_unreplicable
+from netsplit.graph.checks.replicated import replicated_statistics, statistics_notes, why_unreplicable
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
