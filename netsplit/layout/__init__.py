@@ -3,7 +3,6 @@
 Mesh, Layout ──► regions of devices ──unit_tasks──► slices: who has them, who needs them
 """
 
-from netsplit.layout.layout import Box, DeviceName, Layout, Mesh, volume
-from netsplit.layout.unit_tasks import UnitTask, unit_tasks
+from netsplit.layout.layout import Box, DeviceName, Layout, Mesh, UnitTask, unit_tasks, volume
 
 __all__ = ["Box", "DeviceName", "Layout", "Mesh", "UnitTask", "unit_tasks", "volume"]

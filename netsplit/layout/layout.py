@@ -1,4 +1,5 @@
-"""Where the pieces of a tensor lie: a mesh, and a specification of S and R (AlpaComm, section 2.2).
+"""Where the pieces of a tensor lie: a mesh, and a specification of S and R (AlpaComm, section 2.2); and what
+one layout needs of another: unit tasks, each a slice, who has it and who needs it (appendix B.2).
 
     Mesh(("a", "b", "c", "d"), (2, 2))      Layout(mesh, "S0R") of [4, 4]     Layout(mesh, "S01R")
 
@@ -18,14 +19,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import TypeAlias
 
 from netsplit.errors import ReshardError
 from netsplit.layout.regions import blocks_of, both, now, through
 
-__all__ = ["Box", "DeviceName", "Layout", "Mesh", "volume"]
+__all__ = ["Box", "DeviceName", "Layout", "Mesh", "UnitTask", "unit_tasks", "volume"]
 
 DeviceName: TypeAlias = int | str
 """A device of a cluster by its name, or a process of torch.distributed by its rank."""
@@ -158,3 +159,64 @@ class Layout:
     def regions(self, shape: Sequence[int]) -> dict[DeviceName, Box]:
         """The regions of all its devices, in their order."""
         return {device: self.region(device, shape) for device in self.mesh.devices}
+
+
+@dataclass(frozen=True)
+class UnitTask:
+    """A slice that is on the same devices before, and on the same devices after.
+
+    Args:
+        region: of the tensor; never empty.
+        senders: devices of the source that have it, in the order of its mesh.
+        receivers: devices of the destination that need it and do not have it, in the order of its mesh.
+        keepers: those of the senders that need it, too: each copies it from its old piece into its new one.
+    """
+
+    region: Box
+    senders: tuple[DeviceName, ...]
+    receivers: tuple[DeviceName, ...]
+    keepers: tuple[DeviceName, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        return volume(self.region)
+
+
+def unit_tasks(source: Layout, destination: Layout, shape: Sequence[int]) -> list[UnitTask]:
+    """All of them, in row-major order of their slices.
+
+    A dimension is cut wherever a piece of the source or of the destination ends.
+
+    Raises:
+        ReshardError: a layout is for another number of dimensions, or has a partial sum.
+    """
+    for layout in (source, destination):
+        if layout.partial:
+            raise ReshardError(
+                f"'{layout.spec}' is a partial sum along axes {list(layout.partial)} of its mesh, which is "
+                "not resharded: reduce it on its own mesh first."
+            )
+    held, needed = (
+        {each: own.boxes(each, shape) for each in own.mesh.devices} for own in (source, destination)
+    )
+    edges: list[set[int]] = [{0, size} for size in shape]
+    for box in {box for boxes in (*held.values(), *needed.values()) for box in boxes}:
+        for cuts, ends in zip(edges, box, strict=True):
+            cuts.update(ends)
+    intervals = [list(pairwise(sorted(cuts))) for cuts in edges]
+    tasks = []
+    for region in product(*intervals):
+        senders = tuple(device for device, boxes in held.items() if _within(region, boxes))
+        targets = [device for device, boxes in needed.items() if _within(region, boxes)]
+        receivers = tuple(device for device in targets if device not in senders)
+        keepers = tuple(device for device in targets if device in senders)
+        tasks.append(UnitTask(region, senders, receivers, keepers))
+    return tasks
+
+
+def _within(inner: Box, boxes: Sequence[Box]) -> bool:
+    """Whether it lies in one of them."""
+    return any(
+        all(a <= start and stop <= b for (start, stop), (a, b) in zip(inner, outer, strict=True))
+        for outer in boxes
+    )

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
-from netsplit.errors import ReshardError
 from netsplit.layout import DeviceName
 
-__all__ = ["STRATEGIES", "Hop", "Strategy", "chunks_of", "strategy_named", "times_sent"]
+__all__ = ["STRATEGIES", "Hop", "Strategy", "chunks_of", "times_sent"]
 
 Groups = Sequence[Sequence[DeviceName]]
 
@@ -131,17 +130,6 @@ STRATEGIES: dict[str, Strategy] = {
     "send_receive": send_receive,
     "global_allgather": global_allgather,
 }
-
-
-def strategy_named(name: str) -> Strategy:
-    """One of `STRATEGIES`.
-
-    Raises:
-        ReshardError: there is none of that name.
-    """
-    if name not in STRATEGIES:
-        raise ReshardError(f"strategy is '{name}': give auto, {', '.join(STRATEGIES)}.")
-    return STRATEGIES[name]
 
 
 def times_sent(strategy: str, hosts: int, receivers: int) -> float:

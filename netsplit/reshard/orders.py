@@ -1,17 +1,26 @@
-"""The ways to choose senders and an order, by name; and the randomised greedy one (AlpaComm, section 3.2)."""
+"""The ways to choose senders and an order, by name (AlpaComm, section 3.2).
+
+Depth first, tasks are placed by the seconds at which they start, so that each schedule is met once. A branch
+ends where
+
+    what a NIC has done and must still do       the sum over its tasks that are left (AlpaComm, equation 4)
+    what all senders have done and must do      together, over their number
+
+is not below the best schedule that is known, or where the same NICs were as free with the same tasks left.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
-from netsplit.errors import ReshardError
-from netsplit.reshard.depth_first import depth_first
-from netsplit.reshard.exact import exact
+from netsplit.interruptible import cp_sat_solver, interruptible
 from netsplit.reshard.host_schedule import HostSchedule, HostTask, busiest_nic_s, naive, size_only, timed
 
-__all__ = ["AUTO_ORDERS", "ORDERS", "greedy", "order_named"]
+__all__ = ["AUTO_ORDERS", "ORDERS", "depth_first", "exact", "greedy"]
 
 Chooser: TypeAlias = Callable[[Sequence[HostTask], int], HostSchedule]
 """From tasks and a seed to a schedule."""
@@ -19,6 +28,10 @@ Chooser: TypeAlias = Callable[[Sequence[HostTask], int], HostSchedule]
 _ROUNDS = 8
 _DRAWS = 16
 _LOOKS = 200_000  # at a task, by the depth-first search
+_NODES = 20_000
+_BELOW = 1.0 - 1e-9
+_UNITS = 1_000_000  # integer units in the seconds that are known, for the solver
+_WORK = 10.0
 
 
 def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: int = _DRAWS) -> HostSchedule:
@@ -79,6 +92,157 @@ def _disjoint(
     return fitting
 
 
+def depth_first(tasks: Sequence[HostTask], known: HostSchedule, most_nodes: int = _NODES) -> HostSchedule:
+    """The best schedule, proven; or the best within so many nodes, never longer than the known one."""
+    if not tasks:
+        return replace(known, proven=True)
+    return _OrderSearch(tasks, known, most_nodes).run()
+
+
+@dataclass
+class _Partial:
+    """A partial schedule, and the ways on that are not yet tried."""
+
+    left: int  # bits of tasks
+    free: tuple[float, ...]  # of every NIC, sending ones first
+    start: float
+    place: tuple[int, int]  # the last task and its sender
+    ways: Iterator[tuple[float, int, int]] = field(default_factory=lambda: iter(()))
+
+
+class _OrderSearch:
+    def __init__(self, tasks: Sequence[HostTask], known: HostSchedule, most_nodes: int) -> None:
+        self.tasks, self.best, self.most_nodes = tasks, known, most_nodes
+        senders = sorted({host for task in tasks for host in task.senders})
+        receivers = sorted({host for task in tasks for host in task.receivers})
+        self.outs = len(senders)
+        self.senders = [[senders.index(host) for host in task.senders] for task in tasks]
+        self.receivers = [[self.outs + receivers.index(host) for host in task.receivers] for task in tasks]
+        self.least = [min(task.seconds) for task in tasks]
+        self.nics = self.outs + len(receivers)
+        self.alike = [tasks.index(task) for task in tasks]
+        self.visited: set[tuple[int, tuple[float, ...], float, int]] = set()
+
+    def run(self) -> HostSchedule:
+        root = _Partial((1 << len(self.tasks)) - 1, (0.0,) * self.nics, 0.0, (-1, 0))
+        at_least = self._at_least(root.left, root.free)
+        root.ways = self._ways(root)
+        stack = [root]
+        nodes = 0
+        while stack and self.best.seconds * _BELOW > at_least:
+            way = next(stack[-1].ways, None)
+            if way is None:
+                stack.pop()
+                continue
+            if nodes == self.most_nodes:
+                return self.best
+            nodes += 1
+            child = self._child(stack[-1], *way)
+            if not child.left:
+                places = [node.place for node in [*stack[1:], child]]
+                self._take(places)
+            elif self._may_be_better(child):
+                child.ways = self._ways(child)
+                stack.append(child)
+        return replace(self.best, proven=True)
+
+    def _ways(self, node: _Partial) -> Iterator[tuple[float, int, int]]:
+        """(start, task, sender) in the order of trial: soonest first, then longest."""
+        ways = []
+        offered = set()
+        for i in range(len(self.tasks)):
+            if not node.left >> i & 1 or self.alike[i] in offered:
+                continue
+            offered.add(self.alike[i])
+            into = max((node.free[nic] for nic in self.receivers[i]), default=0.0)
+            for s, nic in enumerate(self.senders[i]):
+                start = max(into, node.free[nic], node.start)
+                if (start, i) > (node.start, node.place[0]):
+                    ways.append((start, i, s))
+        return iter(sorted(ways, key=lambda way: (way[0], -self.tasks[way[1]].seconds[way[2]], way[1:])))
+
+    def _child(self, node: _Partial, start: float, i: int, s: int) -> _Partial:
+        end = start + self.tasks[i].seconds[s]
+        held = {self.senders[i][s], *self.receivers[i]}
+        free = tuple(end if nic in held else max(at, start) for nic, at in enumerate(node.free))
+        return _Partial(node.left & ~(1 << i), free, start, (i, s))
+
+    def _at_least(self, left: int, free: Sequence[float]) -> float:
+        """The earliest end of what is left on the NICs."""
+        busy = list(free)
+        sending = sum(free[: self.outs])
+        for i, seconds in enumerate(self.least):
+            if left >> i & 1:
+                sending += seconds
+                for nic in self.receivers[i]:
+                    busy[nic] += seconds
+                if len(self.senders[i]) == 1:
+                    busy[self.senders[i][0]] += seconds
+        return max(*busy, sending / self.outs)
+
+    def _may_be_better(self, node: _Partial) -> bool:
+        if self._at_least(node.left, node.free) >= self.best.seconds * _BELOW:
+            return False
+        key = node.left, node.free, node.start, node.place[0]
+        if key in self.visited:
+            return False
+        self.visited.add(key)
+        return True
+
+    def _take(self, places: Sequence[tuple[int, int]]) -> None:
+        chosen = [0] * len(self.tasks)
+        for i, s in places:
+            chosen[i] = s
+        schedule = timed(self.tasks, [i for i, _ in places], chosen)
+        if schedule.seconds < self.best.seconds:
+            self.best = schedule
+
+
+def exact(tasks: Sequence[HostTask], known: HostSchedule, seed: int = 0, work: float = _WORK) -> HostSchedule:
+    """The best schedule by constraint programming (AlpaComm, equations 1 to 3), to one part in a million a
+    task, or the best that was met; never above the known.
+
+    Args:
+        work: the solver's own deterministic measure of it, about seconds: the answer is the same everywhere.
+    """
+    from ortools.sat.python import cp_model
+
+    if known.seconds <= 0.0:
+        return replace(known, proven=True)
+    unit = known.seconds / _UNITS
+    cp = cp_model.CpModel()
+    total = cp.new_int_var(0, _UNITS + len(tasks), "total")
+    nics: dict[tuple[str, bool], list[Any]] = defaultdict(list)
+    begins, sends = [], []
+    for i, task in enumerate(tasks):
+        begin = cp.new_int_var(0, _UNITS + len(tasks), "")
+        senders = [cp.new_bool_var("") for _ in task.senders]
+        cp.add_exactly_one(senders)
+        cp.add_hint(begin, round(known.starts[i] / unit))
+        for s, sender in enumerate(senders):
+            units = round(task.seconds[s] / unit)
+            interval = cp.new_optional_fixed_size_interval_var(begin, units, sender, "")
+            nics[task.senders[s], True].append(interval)
+            for host in task.receivers:
+                nics[host, False].append(interval)
+            cp.add(total >= begin + units).only_enforce_if(sender)
+            cp.add_hint(sender, s == known.chosen[i])
+        begins.append(begin)
+        sends.append(senders)
+    for intervals in nics.values():
+        cp.add_no_overlap(intervals)
+    cp.minimize(total)
+    solver = cp_sat_solver(600.0, seed, 1)
+    solver.parameters.max_deterministic_time = work
+    status = interruptible(lambda: solver.solve(cp), solver.stop_search)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return known
+    chosen = [next(s for s, each in enumerate(senders) if solver.value(each)) for senders in sends]
+    order = sorted(range(len(tasks)), key=lambda i: (solver.value(begins[i]), i))
+    best = min(known, timed(tasks, order, chosen), key=lambda each: each.seconds)
+    return replace(best, proven=status == cp_model.OPTIMAL)
+
+
 def _searched(tasks: Sequence[HostTask], seed: int) -> HostSchedule:
     return depth_first(tasks, greedy(tasks, seed), most_nodes=_LOOKS // max(len(tasks), 10))
 
@@ -96,14 +260,3 @@ ORDERS: dict[str, Chooser] = {
 }
 AUTO_ORDERS = ("naive", "size_only", "greedy", "depth_first")
 """What auto tries: all but the solver."""
-
-
-def order_named(name: str) -> Chooser:
-    """One of `ORDERS`.
-
-    Raises:
-        ReshardError: there is none of that name.
-    """
-    if name not in ORDERS:
-        raise ReshardError(f"order is '{name}': give auto, {', '.join(ORDERS)}.")
-    return ORDERS[name]

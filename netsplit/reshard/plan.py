@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -16,15 +16,13 @@ from math import prod, sqrt
 from netsplit.errors import ReshardError
 from netsplit.layout import DeviceName, Layout, UnitTask, unit_tasks
 from netsplit.reshard.bound import least_seconds
-from netsplit.reshard.hops import STRATEGIES, Hop, Strategy, strategy_named, times_sent
+from netsplit.reshard.hops import STRATEGIES, Hop, Strategy, times_sent
 from netsplit.reshard.host_schedule import HostSchedule, HostTask
 from netsplit.reshard.network import Network
-from netsplit.reshard.orders import AUTO_ORDERS, order_named
-from netsplit.reshard.tasks import by_hosts, divided, inside_apart
-from netsplit.reshard.timing import hop_times
+from netsplit.reshard.orders import AUTO_ORDERS, ORDERS
 from netsplit.tables import nbytes
 
-__all__ = ["ReshardPlan", "best_chunks", "host_tasks", "plan_reshard"]
+__all__ = ["ReshardPlan", "best_chunks", "divided", "hop_times", "host_tasks", "inside_apart", "plan_reshard"]
 
 _AT_BOUND = 1.0 + 1e-9
 _NEAR_BOUND = 1.05
@@ -125,6 +123,9 @@ def plan_reshard(
         raise ReshardError(
             f"a plan of {chunks} chunks and {itemsize} bytes an element: give at least 1 of both."
         )
+    for word, name, known in (("strategy", strategy, STRATEGIES), ("order", order, ORDERS)):
+        if name not in ("auto", *known):
+            raise ReshardError(f"{word} is '{name}': give auto, {', '.join(known)}.")
     tasks = inside_apart(unit_tasks(source, destination, shape), network)
     bound_s = least_seconds(tasks, itemsize, network)
     strategies = list(STRATEGIES) if strategy == "auto" else [strategy]
@@ -154,10 +155,10 @@ def _tried(
     """Plans of the tasks of `asked`: of each strategy in its order, or in all; and in the naive one."""
     auto = asked.order == "auto"
     for strategy in strategies:
-        build = strategy_named(strategy)
+        build = STRATEGIES[strategy]
         between = host_tasks(asked.tasks, asked.itemsize, asked.network, strategy)
         for name in AUTO_ORDERS if auto else dict.fromkeys(["naive", asked.order]):
-            schedule = order_named(name)(list(between.values()), seed)
+            schedule = ORDERS[name](list(between.values()), seed)
             tasks, senders = _decide(asked.tasks, list(between), schedule, asked.network, name != "naive")
             hops = _all_hops(tasks, senders, build, chunks, asked.itemsize, asked.network)
             yield replace(
@@ -238,3 +239,76 @@ def best_chunks(nbytes: int, chain: Sequence[DeviceName], network: Network) -> i
     if way_s >= _MOST_CHUNKS**2 * latency_s:
         return _MOST_CHUNKS
     return max(1, round(sqrt(way_s / latency_s)))
+
+
+def hop_times(hops: Sequence[Hop], itemsize: int, network: Network) -> list[tuple[float, float]]:
+    """Seconds from the beginning at which each hop starts and ends: one walk over the hops, in their order.
+
+        NIC of A, out     ├ hop 0 ┤├ hop 1 ┤          a hop between hosts holds the sending NIC and the
+        NIC of B, in      ├ hop 0 ┤        ├ hop 2 ┤  receiving one; one inside a host, what its two devices
+        NIC of C, in               ├ hop 1 ┤          send and receive by
+        NIC of C, out                      ├ hop 2 ┤  (hop 2 waits for hop 1, which brings what it sends)
+
+    NICs and devices are held while the bytes pass. A message's latency comes after that, and only messages
+    between the same two devices wait for it.
+    """
+    free: dict[Hashable, float] = {}
+    times: list[tuple[float, float]] = []
+    for hop in hops:
+        a, b = network.host_of[hop.source], network.host_of[hop.destination]
+        out, into = (
+            ((a, "out"), (b, "in")) if a != b else ((hop.source, a, "out"), (hop.destination, a, "in"))
+        )
+        pair = hop.source, hop.destination
+        start = max(
+            *(free.get(each, 0.0) for each in (out, into, ("pair", *pair))), *(times[i][1] for i in hop.after)
+        )
+        end = start + network.seconds((hop.stop - hop.start) * itemsize, *pair)
+        free[out] = free[into] = end - network.seconds(0, *pair)
+        free["pair", *pair] = end
+        times.append((start, end))
+    return times
+
+
+def inside_apart(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
+    """The same, with receivers on hosts that have the slice already as tasks of their own, one a host.
+
+    So that nothing passes a NIC for a host that has it; the others come first, in their order.
+    """
+    across, inside = [], []
+    for task in tasks:
+        havers = by_hosts(task.senders, network)
+        groups = by_hosts(task.receivers, network)
+        own = {host: group for host, group in groups.items() if host in havers}
+        others = tuple(device for device in task.receivers if network.host(device) not in own)
+        if others or task.keepers:
+            across.append(replace(task, receivers=others))
+        inside += [UnitTask(task.region, havers[host], group) for host, group in own.items()]
+    return across + inside
+
+
+def divided(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
+    """The same, with slices that several hosts have cut into as many, along their longest dimension."""
+    pieces = []
+    for task in tasks:
+        lengths = [stop - start for start, stop in task.region]
+        length = max(lengths, default=1)
+        parts = min(len(by_hosts(task.senders, network)), length)
+        if parts == 1:
+            pieces.append(task)
+            continue
+        d = lengths.index(length)
+        first = task.region[d][0]
+        for i in range(parts):
+            ends = first + length * i // parts, first + length * (i + 1) // parts
+            pieces.append(replace(task, region=(*task.region[:d], ends, *task.region[d + 1 :])))
+    return pieces
+
+
+def by_hosts(devices: Sequence[DeviceName], network: Network) -> dict[str, tuple[DeviceName, ...]]:
+    """Devices of each host, in their order."""
+    groups: dict[str, tuple[DeviceName, ...]] = {}
+    for device in devices:
+        host = network.host(device)
+        groups[host] = (*groups.get(host, ()), device)
+    return groups

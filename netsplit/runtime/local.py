@@ -142,24 +142,20 @@ class LocalRuntime:
             try:
                 executors[name].execute(at[name])
             except Exception as error:
-                raise self._abandoned(program, executors, error, name, place) from error
+                if not program.steps_last or at[name] >= executors[name].computing:
+                    raise
+                for each in executors.values():
+                    each.abandon()
+                    assert isinstance(each.transport, LocalTransport)
+                    each.transport.forget()
+                where = f" at its {program.instructions[name][at[name]]}"
+                failure = failure_of(error, name, where, program.graph, place)
+                raise BatchError(f"device {name} {failure.reason}: {AS_BEFORE}.") from error
             at[name] += 1
         outputs: dict[tuple[str, int], Tensor] = {}
         for executor in executors.values():
             outputs.update(executor.finish())
         return dict(sorted(outputs.items(), key=lambda item: item[0][1]))
-
-    def _abandoned(
-        self, program: Program, executors: dict[str, Executor], error: Exception, device: str, place: int
-    ) -> Exception:
-        """Take the iteration back where no device has stepped, and say so; else the error as it is."""
-        index = program.order[:place].count(device)
-        if not program.steps_last or index >= program.computing(device):
-            return error
-        self._abandon(executors)
-        at = f" at its {program.instructions[device][index]}"
-        failure = failure_of(error, device, at, program.graph, place)
-        return BatchError(f"device {device} {failure.reason}: {AS_BEFORE}.")
 
     def _share_scale(self) -> None:
         """Devices that had nothing to step on have the loss scale of those that had."""
@@ -167,12 +163,6 @@ class LocalRuntime:
         for share in self.shares.values():
             if share.idle and share.scale is not None and stepped and stepped[0] is not None:
                 share.scale = replace(stepped[0])
-
-    def _abandon(self, executors: dict[str, Executor]) -> None:
-        for executor in executors.values():
-            executor.abandon()
-            assert isinstance(executor.transport, LocalTransport)
-            executor.transport.forget()
 
     def predict(self, program: Program, inputs: Any) -> dict[tuple[str, int], Tensor]:
         """Run an inference program on the trained tensors."""

@@ -11,7 +11,7 @@ from netsplit.errors import ReshardError
 from netsplit.reshard import Layout, Mesh, Network, UnitTask, network_of, plan_reshard, verify_reshard
 from netsplit.reshard.bound import least_seconds
 from netsplit.reshard.hops import Hop
-from netsplit.reshard.timing import hop_times
+from netsplit.reshard.plan import hop_times
 
 
 def cluster_of(hosts: int, inside: Link, across: Link) -> Cluster:

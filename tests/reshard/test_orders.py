@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.reshard.depth_first import depth_first
-from netsplit.reshard.exact import exact
 from netsplit.reshard.host_schedule import HostSchedule, HostTask, naive, size_only, timed
-from netsplit.reshard.orders import greedy
+from netsplit.reshard.orders import depth_first, exact, greedy
 from tests.examples import tried
 
 

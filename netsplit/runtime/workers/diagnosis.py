@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from netsplit.program.instructions import Collective, Instruction, Program, Recv, Send
+from netsplit.runtime.values import way_of
 from netsplit.runtime.workers.messages import Heartbeat, Reply
 
 __all__ = ["Findings", "Standing", "diagnose", "standing"]
@@ -26,16 +27,7 @@ class Standing:
     def where(self) -> str:
         """' at its forward of segment 1, micro-batch 0, waiting for …', to be put after a name."""
         at = " at its end" if self.instruction is None else f" at its {self.instruction}"
-        return at if self.waits is None else f"{at}, waiting {self.what}"
-
-    @property
-    def what(self) -> str:
-        """'for variable 'x' of micro-batch 0 from cpu:1'."""
-        if isinstance(self.waits, Recv):
-            return f"for {self.waits.what} from {self.waits.peer}"
-        if isinstance(self.waits, Send):
-            return f"for {self.waits.what} to reach {self.waits.peer}"
-        return f"for the {self.waits}" if self.waits is not None else ""
+        return at if self.waits is None else f"{at}, waiting for {way_of(self.waits)}"
 
 
 def standing(programs: Mapping[int, Program], rank: int, place: Heartbeat | None) -> Standing | None:

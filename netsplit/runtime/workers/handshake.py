@@ -107,26 +107,23 @@ def check_hello(hello: Hello, spec: ClusterSpec) -> None:
         )
     if not spec.external:
         return
-    for trait, own in versions().items():
-        theirs = hello.traits.get(trait, "none")
-        if theirs == own:
+    theirs = hello.traits
+    for trait, own in (versions() | {"cluster": mark_of(spec)}).items():
+        if theirs.get(trait) == own:
             continue
-        if not hello.traits:
-            break
-        if trait in _WORDS:
+        if trait in _WORDS and theirs:
             raise WorkerError(
-                f"{hello} has {_WORDS[trait]} {theirs} and the controller {own}: "
+                f"{hello} has {_WORDS[trait]} {theirs.get(trait)} and the controller {own}: "
                 "install the same on all machines."
             )
-        raise WorkerError(
-            f"{hello} has other sources of NetSplit {hello.traits['netsplit']} than the controller "
-            f"({theirs}, not {own}): bring all machines to the same commit."
-        )
-    mark = mark_of(spec)
-    if hello.traits.get("cluster") != mark:
+        if trait == "sources" and theirs:
+            raise WorkerError(
+                f"{hello} has other sources of NetSplit {theirs.get('netsplit')} than the controller "
+                f"({theirs.get(trait)}, not {own}): bring all machines to the same commit."
+            )
         raise WorkerError(
             f"{hello} was started for another cluster than '{spec.name}' as it is configured now "
-            f"(--cluster {hello.traits.get('cluster', 'is missing')}, not {mark}): "
+            f"(--cluster {theirs.get('cluster', 'is missing')}, not {mark_of(spec)}): "
             "run the command that the controller printed on all machines."
         )
 
