@@ -57,7 +57,6 @@ from netsplit.runtime.values import Key
 from netsplit.runtime.worker_calls import (
     INFERENCE,
     TRAINING,
-    CheckpointRules,
     DeviceComputed,
     DeviceIteration,
 )
@@ -289,14 +288,11 @@ class DistributedRuntime:
             raise NetSplitError(refusal.reason)
         return list(dict.fromkeys(change for answer in answers for change in answer))
 
-    def _checkpoint_rules(self) -> CheckpointRules:
-        """The rules for the training alone: what later programs brought is the controller's to keep."""
+    def _checkpoint_rules(self) -> dict[str, Any]:
+        """Of every device's `Holder`: what later programs brought is the controller's to keep."""
+        aliases = {k: init.aliases for k, init in self.program.graph.initializers.items()}
         constants = frozenset(k for program in self.loaded for k in program.graph.constants)
-        return CheckpointRules(
-            {k: init.aliases for k, init in self.program.graph.initializers.items()},
-            constants | frozenset(self.loaded.late),
-            self._copies(),
-        )
+        return {"aliases": aliases, "skip": constants | frozenset(self.loaded.late), "copies": self._copies()}
 
     def _copies(self) -> Copies:
         """The copies of parameters on every device."""

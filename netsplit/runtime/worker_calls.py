@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from netsplit.profile.costs import Offload
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.program.instructions import Backward, Forward, Gather, Program, Recv, Scatter, Send
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
-from netsplit.runtime.checkpoint.shares import Copies, Holder
+from netsplit.runtime.checkpoint.shares import Holder
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = [
     "INFERENCE",
     "TRAINING",
-    "CheckpointRules",
     "DeviceComputed",
     "DeviceIteration",
     "abandon",
@@ -175,18 +174,6 @@ class Attempt:
 
 
 TRAINING, INFERENCE = 1, 2  # phases in the workers' heartbeats
-
-
-@dataclass(frozen=True)
-class CheckpointRules:
-    """What a worker must know beside its share to write and read its part of a checkpoint."""
-
-    aliases: dict[str, tuple[str, ...]]
-    constants: frozenset[str]
-    copies: Copies
-
-    def holder(self, worker: Worker) -> Holder:
-        return Holder(worker.memory["share"], worker.device.name, self.aliases, self.constants, self.copies)
 
 
 @dataclass(frozen=True)
@@ -381,8 +368,10 @@ def predict(
     return {name: tensor.cpu() for name, tensor in outputs.items()}
 
 
-def plan_part(worker: Worker, rules: CheckpointRules, folder: Path) -> SavePlan:
-    part = worker.memory["part"] = CheckpointPart(rules.holder(worker).state(), folder)
+def plan_part(worker: Worker, rules: Mapping[str, Any], folder: Path) -> SavePlan:
+    """The device's part of a checkpoint; `rules` are of `Holder`."""
+    part = CheckpointPart(Holder(worker.memory["share"], worker.device.name, **rules).state(), folder)
+    worker.memory["part"] = part
     return part.plan()
 
 
@@ -391,8 +380,8 @@ def write_part(worker: Worker, plan: SavePlan) -> list[WriteResult] | Refusal:
     return part.write(plan)
 
 
-def load_part(worker: Worker, rules: CheckpointRules, folder: Path) -> list[str] | Refusal:
-    return rules.holder(worker).load(folder)
+def load_part(worker: Worker, rules: Mapping[str, Any], folder: Path) -> list[str] | Refusal:
+    return Holder(worker.memory["share"], worker.device.name, **rules).load(folder)
 
 
 def state(worker: Worker, averaged: bool) -> dict[str, Tensor]:
