@@ -22,7 +22,7 @@ from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
-from netsplit.runtime.sliced import SliceRules, sliced_for
+from netsplit.runtime.sliced import SlicedParameters, sliced_for
 from netsplit.runtime.transport.local import LocalTransport
 
 __all__ = ["LocalRuntime"]
@@ -66,7 +66,7 @@ class LocalRuntime:
                 copies=program.copies_on(name),
                 offload=offload,
                 regions=program.graph.regions,
-                slices=SliceRules.of(program, name),
+                sliced=SlicedParameters.of_program(program, name),
             )
             for name in program.devices
         }

@@ -24,7 +24,7 @@ from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.reading import drop_samples, parts_read
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule
-from netsplit.runtime.sliced import SliceRules
+from netsplit.runtime.sliced import SlicedParameters
 from netsplit.runtime.transport.handle import Handle
 from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.values import IterationValues, Key
@@ -215,8 +215,8 @@ def deploy(
     drop_samples(worker)
     worker.memory.clear()
     worker.memory["weights"] = weights
-    rules, missing = SliceRules.of(program, name), [k for k in held if k not in values]
-    alone = [k for k in missing if rules is not None and k in rules.let_go]  # of which slices are kept
+    sliced, missing = SlicedParameters.of_program(program, name), [k for k in held if k not in values]
+    alone = [k for k in missing if sliced is not None and k in sliced.let_go_of]  # of which slices are kept
     own = _read(worker, program, [k for k in missing if k not in alone])
     one_by_one = (pair for k in alone for pair in _read(worker, program, [k]).items())
     worker.memory["share"] = Share.of(
@@ -229,7 +229,7 @@ def deploy(
         own.keys() | alone,
         offload,
         graph.regions,
-        rules,
+        sliced,
     )
     worker.memory["transport"] = worker.transport
     worker.memory["programs"] = {}

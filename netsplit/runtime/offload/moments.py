@@ -99,10 +99,8 @@ class HostMoments:
 
     def _send(self, parameter: Tensor) -> None:
         """Single numbers, such as Adam's step counter, stay where the optimiser wants them."""
-        self._move(
-            parameter,
-            lambda value: value if value.dim() == 0 or value in self.host else self.host.take(value),
-        )
+        host = self.host
+        self._move(parameter, lambda value: host.take(value) if value.dim() and value not in host else value)
 
     def _move(self, parameter: Tensor, moved: Callable[[Tensor], Tensor]) -> None:
         state = self.optimizer.state
