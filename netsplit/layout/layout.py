@@ -163,14 +163,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class UnitTask:
-    """A slice that is on the same devices before, and on the same devices after.
+    """A slice that is on the same devices before, and on the same devices after; never empty.
 
-    Args:
-        region: of the tensor; never empty.
-        senders: devices of the source that have it, in the order of its mesh.
-        receivers: devices of the destination that need it and do not have it, in the order of its mesh.
-        keepers: those of the senders that need it, too: each copies it from its old piece into its new one.
-    """
+    `receivers` need it and do not have it; `keepers` are the senders that need it too."""
 
     region: Box
     senders: tuple[DeviceName, ...]

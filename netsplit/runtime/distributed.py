@@ -76,12 +76,9 @@ class DistributedRuntime:
 
     Args:
         values: the initializers; more than the program's where later programs may need them.
-        rule: what happens before and after the optimiser steps.
         resized: makes the training program for a batch that is not like the program's (see `train_batch`).
-        seed: of random operators, with what `draws` counts; not of where they run.
         weights: where workers have those of `values` from that are on the meta device.
         backend: of `torch.compile`, by which the devices' segments are compiled; None: they are not.
-        offload: what lies in the host's memory while no device computes with it.
     """
 
     def __init__(

@@ -61,12 +61,9 @@ __all__ = ["Executor"]
 
 @dataclass(eq=False)
 class Executor(HandingOn):
-    """Executes the instructions of one device.
+    """Executes one device's list of instructions of a whole program.
 
     Args:
-        program: the whole program; only `device`'s list is executed.
-        share: the device's tensors; segments use them, Step changes them.
-        transport: towards the other devices.
         timeout_s: longest wait for one transfer before `WorkerError` names it.
         backend: of `torch.compile`, by which segments are compiled; None: they are not.
         offload: what autograd saves within segments goes to the host's memory until their backwards.
@@ -161,7 +158,6 @@ class Executor(HandingOn):
             feeds: `feeds[i]` holds the input variables of micro-batch i read here.
             fractions: of every micro-batch's loss in what is minimised; all the same by default.
             step: without it gradients are only added up, for a later iteration to step on.
-            key: of what random operators draw; torch's generators are seeded, and left anywhere.
         """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
         if fractions is None:

@@ -29,15 +29,9 @@ __all__ = ["LocalRuntime"]
 
 
 class LocalRuntime:
-    """Trains a program in this process.
+    """Trains a program in this process, each device with its own parameters on its own ``torch.device``.
 
-    Every device keeps only its own parameters, on its own ``torch.device``; transfers are the
-    program's explicit ones. Torch's generators stand afterwards where they stood before.
-
-    Args:
-        seed: of random operators, with what `draws` counts.
-        offload: what lies in the host's memory while no device computes with it.
-    """
+    Torch's generators stand afterwards where they stood before."""
 
     def __init__(
         self,
@@ -85,14 +79,7 @@ class LocalRuntime:
         step: bool = True,
         program: Program | None = None,
     ) -> float:
-        """One iteration; the mean loss of the samples. `metrics` has what the loss returned beside it.
-
-        Args:
-            inputs: as docs/batches.md has them, or a whole `Batch`.
-            fraction: multiplies the gradients; the batch's part of the samples that one step sees.
-            step: without it gradients are only added up.
-            program: another than the usual one, for a batch of another size.
-        """
+        """One iteration, as `DistributedRuntime.train_batch`; `program` is for a batch of another size."""
         program = self.program if program is None else self._stepping_all(program)
         executors = self.executors_of(program)
         key = self.draws.training()

@@ -340,12 +340,9 @@ class Share:
         return torch.tensor(terms, dtype=torch.float64)
 
     def step(self, fraction: float = 1.0, terms: Tensor | None = None) -> None:
-        """Step on the gradients, and let them go.
+        """Step on the gradients, times `fraction`, and let them go.
 
-        Args:
-            fraction: multiplies the gradients first.
-            terms: `norm_terms`, summed over all devices; only where the rule asks for it.
-        """
+        `terms` are `norm_terms`, summed over all devices; only where the rule asks for them."""
         factor, overflow = fraction, False
         if terms is not None:
             squares, infinite, unknown = terms.tolist()

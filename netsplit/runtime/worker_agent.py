@@ -66,13 +66,7 @@ def _work(controller: str) -> None:
 
 
 def main(workers: int, controller: str, rendezvous: str, logs: str, start_method: str) -> None:
-    """So many workers, until they end.
-
-    Args:
-        controller: HOST:PORT where the workers find it.
-        rendezvous: HOST:PORT where they find each other.
-        logs: folder for torchelastic's files.
-    """
+    """So many workers, until they end; `controller` and `rendezvous` are HOST:PORT, `logs` a folder."""
     rendezvous_handler_registry.register(_BACKEND, _OneHost)
     config = LaunchConfig(
         min_nodes=1,

@@ -27,13 +27,7 @@ _PARTS = ("params", "param_names")  # of an optimiser's group, that go by the pa
 
 
 class HostMoments:
-    """An optimiser whose state is in the host's memory but for a step.
-
-    Args:
-        optimizer: of `parameters`; what state it has already moves at once.
-        parameters: all of the device, by name.
-        buckets: of them; by default `buckets_of`.
-    """
+    """An optimiser whose state is in the host's memory but for a step; what it has already moves at once."""
 
     def __init__(
         self,

@@ -35,12 +35,7 @@ _LIMIT_S = 120.0
 
 
 class Launcher:
-    """torchrun and its workers as a child of this process.
-
-    Args:
-        controller: HOST:PORT where the workers find this process.
-        key: that they share with it.
-    """
+    """torchrun and its workers as a child of this process, which is at `controller`, HOST:PORT."""
 
     def __init__(self, spec: ClusterSpec, folder: Path, controller: str, key: str) -> None:
         self.spec = spec
