@@ -110,19 +110,6 @@ class Layout:
         """Per dimension of the tensor the axes that cut it, the outermost first; () where it is whole."""
         return tuple(tuple(map(int, letter[1:])) for letter in _LETTERS.findall(self.spec))
 
-    def region(self, device: DeviceName, shape: Sequence[int]) -> Box:
-        """What a device of the mesh holds of a tensor of this shape.
-
-        Raises:
-            ReshardError: the specification is for another number of dimensions.
-        """
-        (*box,) = (runs[0] if len(runs) == 1 else None for runs in self.runs(device, shape))
-        if None in box:
-            raise ReshardError(
-                f"'{self.spec}' is in blocks, of which '{device}' holds several: ask for boxes."
-            )
-        return tuple(run for run in box if run is not None)
-
     def boxes(self, device: DeviceName, shape: Sequence[int]) -> list[Box]:
         """What a device holds of a tensor of this shape: several boxes, where it is in blocks."""
         return [tuple(box) for box in product(*self.runs(device, shape))]
@@ -156,21 +143,12 @@ class Layout:
         within = tuple((both(start, start), both(stop, stop)) for start, stop in runs)
         return [(now(start), now(stop)) for start, stop in through(within, own)]
 
-    def regions(self, shape: Sequence[int]) -> dict[DeviceName, Box]:
-        """The regions of all its devices, in their order."""
-        return {device: self.region(device, shape) for device in self.mesh.devices}
-
 
 @dataclass(frozen=True)
 class UnitTask:
-    """A slice that is on the same devices before, and on the same devices after.
+    """A slice that is on the same devices before, and on the same devices after; never empty.
 
-    Args:
-        region: of the tensor; never empty.
-        senders: devices of the source that have it, in the order of its mesh.
-        receivers: devices of the destination that need it and do not have it, in the order of its mesh.
-        keepers: those of the senders that need it, too: each copies it from its old piece into its new one.
-    """
+    `receivers` need it and do not have it; `keepers` are the senders that need it too."""
 
     region: Box
     senders: tuple[DeviceName, ...]

@@ -46,13 +46,9 @@ class Hop:
 
 
 class Strategy(Protocol):
-    """Hops of one unit task.
+    """Hops of one unit task: `elements` from its first `sender` to its receivers, those of one host together.
 
     Args:
-        task: its index.
-        elements: of its slice.
-        sender: who sends it first.
-        groups: its receivers, those of one host together.
         chunks: K; used by `broadcast`.
         first: the index of the first hop in the plan.
     """

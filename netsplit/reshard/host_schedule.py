@@ -15,13 +15,7 @@ __all__ = ["HostSchedule", "HostTask", "busiest_nic_s", "naive", "size_only", "t
 
 @dataclass(frozen=True)
 class HostTask:
-    """A unit task between hosts. No host is both sender and receiver.
-
-    Args:
-        senders: hosts that have the slice, in the order of the source's mesh.
-        seconds: with each of them as the sender.
-        receivers: hosts that need it.
-    """
+    """A unit task between hosts, none of which is both sender and receiver; `seconds` with each sender."""
 
     senders: tuple[str, ...]
     seconds: tuple[float, ...]
@@ -30,15 +24,9 @@ class HostTask:
 
 @dataclass(frozen=True)
 class HostSchedule:
-    """An answer.
+    """An answer: `order` of the tasks; of each its sender's index and its start; seconds till all have ended.
 
-    Args:
-        order: indices of the tasks.
-        chosen: of every task, the index of its sender among its `senders`.
-        starts: of every task, in seconds.
-        seconds: when the last one has ended.
-        proven: no schedule of these tasks is shorter.
-    """
+    `proven`: no schedule of these tasks is shorter."""
 
     order: tuple[int, ...]
     chosen: tuple[int, ...]

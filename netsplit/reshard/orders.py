@@ -37,12 +37,7 @@ _WORK = 10.0
 def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: int = _DRAWS) -> HostSchedule:
     """Sets of tasks that share no NIC, one after another, each the largest of some drawn ones.
 
-    Never longer than `naive` and `size_only`, with which it begins.
-
-    Args:
-        rounds: whole schedules that are made.
-        draws: random orders of what is left, for each set.
-    """
+    Never longer than `naive` and `size_only`, with which it begins. Makes `rounds` whole schedules."""
     best = min(naive(tasks), size_only(tasks), key=lambda each: each.seconds)
     drawn = random.Random(seed)
     least_s = busiest_nic_s(tasks)

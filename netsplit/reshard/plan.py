@@ -197,10 +197,7 @@ def _decide(
 ) -> tuple[list[UnitTask], list[DeviceName]]:
     """The tasks in their turns, those inside hosts last, and who sends them.
 
-    Args:
-        crossing: index in `tasks` of each task of the schedule.
-        spread: of a host's devices the one with least to send so far; else the first.
-    """
+    `crossing` has the index of each task of the schedule; `spread` takes devices with least to send."""
     chosen = {crossing[i]: schedule.chosen[i] for i in schedule.order}
     load: dict[DeviceName, int] = {}
     turns, senders = [], []

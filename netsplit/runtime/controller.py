@@ -56,10 +56,7 @@ def _take(worker: Worker, given: dict[str, Any]) -> None:
 class LoadedPrograms:
     """Programs on the workers, by number; the one trained by is the first.
 
-    Args:
-        values: the initializers; more than the program's where later programs may need them.
-        backend: of `torch.compile`, by which the devices' segments are compiled; None: they are not.
-    """
+    `values` are the initializers; more than the program's where later programs may need them."""
 
     def __init__(
         self, program: Program, pool: WorkerPool, values: Mapping[str, Tensor], backend: str | None
@@ -196,12 +193,9 @@ class Attempts:
         return inspections
 
     def commit(self, wait: bool = True) -> list[DeviceIteration]:
-        """Have all devices step on what they computed.
+        """Have all devices step on what they computed; `wait` for it, and for what they tell.
 
-        Args:
-            wait: for them to have done it, and for what they tell. A program's first step is waited for in
-                any case: an optimiser that cannot step is then told of at once.
-        """
+        A program's first step is always waited for: an optimiser that cannot step is told of at once."""
         results: list[DeviceIteration] = []
         if wait or self.begun is not self._stepped:
             results = self.pool.call(worker_calls.commit)

@@ -57,7 +57,6 @@ from netsplit.runtime.values import Key
 from netsplit.runtime.worker_calls import (
     INFERENCE,
     TRAINING,
-    CheckpointRules,
     DeviceComputed,
     DeviceIteration,
 )
@@ -77,12 +76,9 @@ class DistributedRuntime:
 
     Args:
         values: the initializers; more than the program's where later programs may need them.
-        rule: what happens before and after the optimiser steps.
         resized: makes the training program for a batch that is not like the program's (see `train_batch`).
-        seed: of random operators, with what `draws` counts; not of where they run.
         weights: where workers have those of `values` from that are on the meta device.
         backend: of `torch.compile`, by which the devices' segments are compiled; None: they are not.
-        offload: what lies in the host's memory while no device computes with it.
     """
 
     def __init__(
@@ -289,14 +285,11 @@ class DistributedRuntime:
             raise NetSplitError(refusal.reason)
         return list(dict.fromkeys(change for answer in answers for change in answer))
 
-    def _checkpoint_rules(self) -> CheckpointRules:
-        """The rules for the training alone: what later programs brought is the controller's to keep."""
+    def _checkpoint_rules(self) -> dict[str, Any]:
+        """Of every device's `Holder`: what later programs brought is the controller's to keep."""
+        aliases = {k: init.aliases for k, init in self.program.graph.initializers.items()}
         constants = frozenset(k for program in self.loaded for k in program.graph.constants)
-        return CheckpointRules(
-            {k: init.aliases for k, init in self.program.graph.initializers.items()},
-            constants | frozenset(self.loaded.late),
-            self._copies(),
-        )
+        return {"aliases": aliases, "skip": constants | frozenset(self.loaded.late), "copies": self._copies()}
 
     def _copies(self) -> Copies:
         """The copies of parameters on every device."""

@@ -40,7 +40,7 @@ from netsplit.runtime.faults.failure import may_be_unlike, require_as_captured
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.handing_on import HandingOn
 from netsplit.runtime.offload.saved_tensors import SavedTensors
-from netsplit.runtime.pieces import DevicePieces, Piece, Snapshot
+from netsplit.runtime.pieces import DevicePieces, Piece
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.handle import Handle, Transport
@@ -61,12 +61,9 @@ __all__ = ["Executor"]
 
 @dataclass(eq=False)
 class Executor(HandingOn):
-    """Executes the instructions of one device.
+    """Executes one device's list of instructions of a whole program.
 
     Args:
-        program: the whole program; only `device`'s list is executed.
-        share: the device's tensors; segments use them, Step changes them.
-        transport: towards the other devices.
         timeout_s: longest wait for one transfer before `WorkerError` names it.
         backend: of `torch.compile`, by which segments are compiled; None: they are not.
         offload: what autograd saves within segments goes to the host's memory until their backwards.
@@ -161,7 +158,6 @@ class Executor(HandingOn):
             feeds: `feeds[i]` holds the input variables of micro-batch i read here.
             fractions: of every micro-batch's loss in what is minimised; all the same by default.
             step: without it gradients are only added up, for a later iteration to step on.
-            key: of what random operators draw; torch's generators are seeded, and left anywhere.
         """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
         if fractions is None:
@@ -214,7 +210,7 @@ class Executor(HandingOn):
         self.state, self.summing = IterationValues([]), None
         self.gathering.clear()
         if self.share.sliced is not None:
-            self.share.sliced.let_go(sorted(self.share.sliced.rules.let_go))
+            self.share.sliced.let_go(sorted(self.share.sliced.let_go_of))
         if self.before is not None:
             self.before.restore(self.share)
             self.before = None
@@ -230,8 +226,8 @@ class Executor(HandingOn):
             if ins.recompute:
                 with autocast_of(self.program.graph, self.torch_device), self._drawing(piece, i):
                     leaves = {k: self._leaf(k, t) for k, t in values.items()} if piece.calls else values
-                    results, snapshot = piece.compute_without_keeping(leaves)
-                self.state.contexts[s, i] = Context(values, {}, weights, snapshot)
+                    results, buffers = piece.compute_without_keeping(leaves)
+                self.state.contexts[s, i] = Context(values, {}, weights, buffers)
             else:
                 leaves, results = self._compute(piece, i, values)
                 if self.program.training:
@@ -257,30 +253,30 @@ class Executor(HandingOn):
         return weights
 
     def _compute(
-        self, piece: Piece, i: int, values: dict[str, Tensor], snapshot: Snapshot | None = None
+        self, piece: Piece, i: int, values: dict[str, Tensor], buffers: dict[str, Tensor] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Leaves made of the values, and what the segment makes of them."""
         leaves = {k: self._leaf(k, value) for k, value in values.items()}
         if not (self.offload or piece.draws or self.program.graph.autocast):
-            return leaves, piece.compute(leaves) if snapshot is None else piece.again(leaves, snapshot)
-        saving = self._saving(piece, leaves, snapshot)
+            return leaves, piece.compute(leaves) if buffers is None else piece.again(leaves, buffers)
+        saving = self._saving(piece, leaves, buffers)
         with (
             autocast_of(self.program.graph, self.torch_device),
             self._drawing(piece, i),
             nullcontext() if saving is None else saving.hooks(),
         ):
-            results = piece.compute(leaves) if snapshot is None else piece.again(leaves, snapshot)
+            results = piece.compute(leaves) if buffers is None else piece.again(leaves, buffers)
         if saving is not None:
             saving.settle(results.values())
         return leaves, results
 
     def _saving(
-        self, piece: Piece, leaves: dict[str, Tensor], snapshot: Snapshot | None
+        self, piece: Piece, leaves: dict[str, Tensor], buffers: dict[str, Tensor] | None
     ) -> SavedTensors | None:
         host = self.share.host
         if not self.offload or host is None or not self.program.training:
             return None
-        written = () if snapshot is None else snapshot.buffers.values()
+        written = () if buffers is None else buffers.values()
         return SavedTensors(host, (*leaves.values(), *self.share.tensors.values(), *piece.bound, *written))
 
     def _drawing(self, piece: Piece, i: int) -> AbstractContextManager[None]:
@@ -311,7 +307,7 @@ class Executor(HandingOn):
                 if context.deferred is not None:
                     context.deferred.run()
         else:
-            if context.snapshot is not None:
+            if context.buffers is not None:
                 context = self._again(piece, context, ins)
             self._collect_gradients(ins)
             self._propagate(piece, context, ins)
@@ -323,7 +319,7 @@ class Executor(HandingOn):
         if context.weights is not None:
             piece.bind(context.weights)
         with self._span("recompute", ins):
-            leaves, results = self._compute(piece, ins.microbatch, context.leaves, context.snapshot)
+            leaves, results = self._compute(piece, ins.microbatch, context.leaves, context.buffers)
         wanting = {k: t for k, t in leaves.items() if t.requires_grad}
         return Context(wanting, {k: t for k, t in results.items() if t.requires_grad}, context.weights)
 

@@ -22,22 +22,16 @@ from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
-from netsplit.runtime.sliced import SliceRules, sliced_for
+from netsplit.runtime.sliced import SlicedParameters, sliced_for
 from netsplit.runtime.transport.local import LocalTransport
 
 __all__ = ["LocalRuntime"]
 
 
 class LocalRuntime:
-    """Trains a program in this process.
+    """Trains a program in this process, each device with its own parameters on its own ``torch.device``.
 
-    Every device keeps only its own parameters, on its own ``torch.device``; transfers are the
-    program's explicit ones. Torch's generators stand afterwards where they stood before.
-
-    Args:
-        seed: of random operators, with what `draws` counts.
-        offload: what lies in the host's memory while no device computes with it.
-    """
+    Torch's generators stand afterwards where they stood before."""
 
     def __init__(
         self,
@@ -66,7 +60,7 @@ class LocalRuntime:
                 copies=program.copies_on(name),
                 offload=offload,
                 regions=program.graph.regions,
-                slices=SliceRules.of(program, name),
+                sliced=SlicedParameters.of_program(program, name),
             )
             for name in program.devices
         }
@@ -85,14 +79,7 @@ class LocalRuntime:
         step: bool = True,
         program: Program | None = None,
     ) -> float:
-        """One iteration; the mean loss of the samples. `metrics` has what the loss returned beside it.
-
-        Args:
-            inputs: as docs/batches.md has them, or a whole `Batch`.
-            fraction: multiplies the gradients; the batch's part of the samples that one step sees.
-            step: without it gradients are only added up.
-            program: another than the usual one, for a batch of another size.
-        """
+        """One iteration, as `DistributedRuntime.train_batch`; `program` is for a batch of another size."""
         program = self.program if program is None else self._stepping_all(program)
         executors = self.executors_of(program)
         key = self.draws.training()

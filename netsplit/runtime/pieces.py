@@ -1,13 +1,12 @@
 """One segment as a module: its weights of any version, and its forward computed once more.
 
 compute(inputs) ─► outputs            with autograd, or
-compute(inputs, keep=False) ─► outputs, Snapshot ─► again(snapshot) ─► outputs with autograd
+compute_without_keeping(inputs) ─► outputs, written buffers ─► again(inputs, buffers) ─► outputs with autograd
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
@@ -22,14 +21,7 @@ from netsplit.program.instructions import Backward, Program, Segment
 from netsplit.runtime.compiled import compiled_call
 from netsplit.runtime.offload.saved_tensors import leaving_between
 
-__all__ = ["DevicePieces", "Piece", "Snapshot"]
-
-
-@dataclass
-class Snapshot:
-    """What computing a segment once more needs to come out the same."""
-
-    buffers: dict[str, Tensor]  # those that the segment writes, as they were
+__all__ = ["DevicePieces", "Piece"]
 
 
 class Piece:
@@ -91,21 +83,23 @@ class Piece:
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(zip(self.segment.outputs, self.run(*inputs.values()), strict=True))
 
-    def compute_without_keeping(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Snapshot]:
-        """Outputs without autograd, and what `again` needs beside the inputs."""
-        snapshot = Snapshot({k: self.tensors[k].clone() for k in self.written_buffers})
+    def compute_without_keeping(
+        self, inputs: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Outputs without autograd, and the buffers that the segment writes as they were, for `again`."""
+        buffers = {k: self.tensors[k].clone() for k in self.written_buffers}
         given = {k: t.clone() if k in self.written_inputs else t for k, t in inputs.items()}
         with torch.set_grad_enabled(self.calls):  # Python code that stays whole would see that there is none
             results = self.compute(given)
-        return {k: t.detach() for k, t in results.items()}, snapshot
+        return {k: t.detach() for k, t in results.items()}, buffers
 
-    def again(self, inputs: Mapping[str, Tensor], snapshot: Snapshot) -> dict[str, Tensor]:
+    def again(self, inputs: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same outputs with autograd; buffers are left as they are."""
-        self._bind(snapshot.buffers)
+        self._bind(buffers)
         try:
             return self.compute(inputs)
         finally:
-            self._bind({k: self.tensors[k] for k in snapshot.buffers})
+            self._bind({k: self.tensors[k] for k in buffers})
 
     @property
     def bound(self) -> list[Tensor]:

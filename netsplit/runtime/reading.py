@@ -34,12 +34,7 @@ class UnlikeBatch(NetSplitError):
 
 @dataclass(frozen=True)
 class UnreadBatch:
-    """A batch by its place.
-
-    Args:
-        key: of `Batch`: what it is known to be like.
-        here: reads it in this process.
-    """
+    """A batch by its place; `key` (of `Batch`) says what it is like, `here` reads it in this process."""
 
     place: BatchPlace
     key: Hashable
@@ -54,12 +49,7 @@ class UnreadBatch:
 class SharedSamples:
     """A dataset as workers are given it, with all that its order and its batches depend on.
 
-    Args:
-        workers: processes that load samples, of each worker; 0: the worker does.
-        prefetch: batches that each of them loads ahead.
-        key: of `Batch`: what its batches are like.
-        dims: of `Batch`.
-    """
+    `workers` processes of each worker load samples, 0: itself; `key` and `dims` are of its batches."""
 
     samples: Samples
     batch_size: int

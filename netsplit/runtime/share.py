@@ -24,7 +24,7 @@ from netsplit.optim.optimizers import ForModel, NamedOptimizer, OptimizerFactory
 from netsplit.profile.costs import Offload
 from netsplit.runtime.offload.moments import HostMoments
 from netsplit.runtime.offload.saved_tensors import HostMemory
-from netsplit.runtime.sliced import SlicedParameters, SliceRules
+from netsplit.runtime.sliced import SlicedParameters
 from netsplit.settings import OnNonFinite
 
 __all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule", "check_clipping"]
@@ -154,22 +154,21 @@ class Share:
         fresh: Container[str] = (),
         offload: Offload | None = None,
         regions: Mapping[str, Region] | None = None,
-        slices: SliceRules | None = None,
+        sliced: SlicedParameters | None = None,
     ) -> Share:
         """Copies of `values` on `device`; those in `trainable` become parameters, `fresh` ones not copied.
 
         A device without parameters has an optimiser, with empty groups, if `optimizer` is a `ForModel`.
-        `offload` is what lies in the host's memory; `slices` says of what the device keeps a slice alone.
+        `offload` is what lies in the host's memory; `sliced` says of what the device keeps a slice alone.
 
         Raises:
             ConfigError: the optimiser is not one of these parameters (see `make_optimizer`).
         """
         tensors: dict[str, Tensor] = {}
         names = set(trainable)
-        sliced = None if slices is None else SlicedParameters(slices)
         for name, value in values.items() if isinstance(values, Mapping) else values:
             copy = (value.detach() if name in fresh else value.detach().clone()).to(device)
-            if sliced is not None and name in sliced.rules.slices:
+            if sliced is not None and name in sliced.slices:
                 tensors[name] = sliced.take(name, copy)
             else:
                 tensors[name] = torch.nn.Parameter(copy) if name in names else copy
@@ -227,7 +226,7 @@ class Share:
         """What is here between iterations: of parameters that are whole in between alone, the slices."""
         if self.sliced is None:
             return self.tensors
-        let_go, of = self.sliced.rules.let_go, self.sliced.of
+        let_go, of = self.sliced.let_go_of, self.sliced.of
         whole = {k: tensor for k, tensor in self.tensors.items() if k not in let_go}
         return whole | {of[k]: self.sliced.own[of[k]] for k in self.tensors if k in let_go and k in of}
 
@@ -245,7 +244,7 @@ class Share:
     def put(self, name: str, value: Tensor) -> None:
         """Another value; in place, as segments and the optimiser have the tensors."""
         with torch.no_grad():
-            if self.sliced is not None and name in self.sliced.rules.slices:
+            if self.sliced is not None and name in self.sliced.slices:
                 self.sliced.put(name, value)
             else:
                 self.tensors[name].copy_(value)
@@ -341,12 +340,9 @@ class Share:
         return torch.tensor(terms, dtype=torch.float64)
 
     def step(self, fraction: float = 1.0, terms: Tensor | None = None) -> None:
-        """Step on the gradients, and let them go.
+        """Step on the gradients, times `fraction`, and let them go.
 
-        Args:
-            fraction: multiplies the gradients first.
-            terms: `norm_terms`, summed over all devices; only where the rule asks for it.
-        """
+        `terms` are `norm_terms`, summed over all devices; only where the rule asks for them."""
         factor, overflow = fraction, False
         if terms is not None:
             squares, infinite, unknown = terms.tolist()
@@ -383,7 +379,7 @@ class Share:
 
 def _stepped(tensors: Mapping[str, Tensor], sliced: SlicedParameters | None) -> dict[str, torch.nn.Parameter]:
     """See `Share.stepped`."""
-    in_slices = {} if sliced is None else sliced.rules.slices
+    in_slices = {} if sliced is None else sliced.slices
     every = {k: tensor for k, tensor in tensors.items() if k not in in_slices}
     every |= {} if sliced is None else sliced.own
     return {k: tensor for k, tensor in every.items() if isinstance(tensor, torch.nn.Parameter)}

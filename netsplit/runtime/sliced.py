@@ -20,40 +20,9 @@ from netsplit.profile.measure.optimizer_parts import is_element_wise
 from netsplit.program.instructions import Program
 from netsplit.program.slices import Slice
 
-__all__ = ["SliceRules", "SlicedParameters", "sliced_for"]
+__all__ = ["SlicedParameters", "sliced_for"]
 
 _ALIGNED = 16  # bytes at which every slice begins in what is sent, so that it is read as it is
-
-
-@dataclass(frozen=True)
-class SliceRules:
-    """Who keeps which rows of what, as one device needs to know it.
-
-    `let_go` are the parameters that are whole only while something is computed with them.
-    """
-
-    device: str
-    slices: Mapping[str, tuple[Slice, ...]]
-    initializers: Mapping[str, Initializer]
-    let_go: frozenset[str]
-
-    @classmethod
-    def of(cls, program: Program, device: str) -> SliceRules | None:
-        """None: the device has no slices."""
-        bundles = [bundle for bundle in program.bundles if device in bundle.devices]
-        names = [k for bundle in bundles for k in bundle.names]
-        if not names:
-            return None
-        initializers = program.graph.initializers
-        return cls(
-            device,
-            {k: program.slices[k] for k in names},
-            {k: initializers[k] for k in names},
-            frozenset(k for bundle in bundles if bundle.level == "parameters" for k in bundle.names),
-        )
-
-    def of_device(self, k: str, device: str) -> Slice | None:
-        return next((each for each in self.slices[k] if each.device == device), None)
 
 
 def sliced_for(program: Program, optimizer: OptimizerFactory | None) -> Program:
@@ -67,24 +36,38 @@ def sliced_for(program: Program, optimizer: OptimizerFactory | None) -> Program:
 
 @dataclass(eq=False)
 class SlicedParameters:
-    """The slices on one device.
+    """The slices on one device, and who keeps which rows.
 
     Args:
+        let_go_of: the parameters that are whole only while something is computed with them.
         whole: the parameters by name, which are filled when they are put together.
     """
 
-    rules: SliceRules
+    device: str
+    slices: Mapping[str, tuple[Slice, ...]]
+    initializers: Mapping[str, Initializer]
+    let_go_of: frozenset[str]
     whole: dict[str, Tensor] = field(default_factory=dict)
     own: dict[str, Tensor] = field(default_factory=dict)  # slices, by the names of such parts
     of: dict[str, str] = field(default_factory=dict)  # parameter -> this device's slice of it
     regions: dict[str, Region] = field(default_factory=dict)
 
+    @classmethod
+    def of_program(cls, program: Program, device: str) -> SlicedParameters | None:
+        """None: the device has no slices."""
+        bundles = [bundle for bundle in program.bundles if device in bundle.devices]
+        names = [k for bundle in bundles for k in bundle.names]
+        if not names:
+            return None
+        let_go_of = frozenset(k for bundle in bundles if bundle.level == "parameters" for k in bundle.names)
+        slices = {k: program.slices[k] for k in names}
+        return cls(device, slices, {k: program.graph.initializers[k] for k in names}, let_go_of)
+
     def take(self, k: str, tensor: Tensor) -> Tensor:
         """Keep the device's slice of a whole parameter; what segments are to compute with."""
-        rules, own = self.rules, self.rules.initializers[k]
-        let_go = k in rules.let_go
+        own, let_go = self.initializers[k], k in self.let_go_of
         self.whole[k] = whole = nn.Parameter(tensor, own.requires_grad) if own.requires_grad else tensor
-        mine = rules.of_device(k, rules.device)
+        mine = self._slice(k, self.device)
         if mine is not None:
             rows = _rows(tensor.detach(), mine)
             kept = rows.clone() if let_go else rows
@@ -97,8 +80,8 @@ class SlicedParameters:
 
     def put(self, k: str, value: Tensor) -> None:
         """Another value of a whole parameter."""
-        mine = self.rules.of_device(k, self.rules.device)
-        if k not in self.rules.let_go:
+        mine = self._slice(k, self.device)
+        if k not in self.let_go_of:
             self.whole[k].copy_(value)
         elif mine is not None:
             self.own[self.of[k]].copy_(_rows(value, mine))
@@ -114,20 +97,20 @@ class SlicedParameters:
         ends = self._places(names, devices)
         like = next(iter(self.whole[k] for k in names))
         packed = torch.zeros(ends, dtype=torch.uint8, device=like.device)
-        for k, at, nbytes in self._layout(names, self.rules.device):
+        for k, at, nbytes in self._layout(names, self.device):
             packed[at : at + nbytes] = self.own[self.of[k]].detach().reshape(-1).view(torch.uint8)
         return packed
 
     def unpack(self, rows: Tensor, names: Sequence[str], devices: Sequence[str]) -> None:
         """Fill the whole parameters with what `packed` of all devices was."""
         for k in names:
-            if k in self.rules.let_go:
+            if k in self.let_go_of:
                 whole = self.whole[k]
                 whole.untyped_storage().resize_(prod(whole.shape) * whole.element_size())
         for device, row in zip(devices, rows, strict=True):
             for k, at, nbytes in self._layout(names, device):
-                mine = self.rules.of_device(k, device)
-                if mine is not None and (device != self.rules.device or k in self.rules.let_go):
+                mine = self._slice(k, device)
+                if mine is not None and (device != self.device or k in self.let_go_of):
                     target = _rows(self.whole[k].data, mine)  # .data: its version is autograd's
                     target.copy_(row[at : at + nbytes].view(target.dtype).view(target.shape))
 
@@ -155,22 +138,25 @@ class SlicedParameters:
 
     def unpack_gradients(self, row: Tensor, names: Sequence[str]) -> None:
         """Add to the slices' gradients what `packed_gradients` of all devices add up to."""
-        for k, _, at, there in self._gradient_layout(self._trained(names), self.rules.device):
+        for k, _, at, there in self._gradient_layout(self._trained(names), self.device):
             if row[there]:
                 own = self.own[self.of[k]]
                 part = row[at : at + own.numel()].view(own.shape).to(own.dtype)
                 own.grad = part.clone() if own.grad is None else own.grad.add_(part)
 
+    def _slice(self, k: str, device: str) -> Slice | None:
+        return next((each for each in self.slices[k] if each.device == device), None)
+
     def _trained(self, names: Sequence[str]) -> list[str]:
-        return [k for k in names if self.rules.initializers[k].requires_grad]
+        return [k for k in names if self.initializers[k].requires_grad]
 
     def _layout(self, names: Sequence[str], device: str) -> list[tuple[str, int, int]]:
         """(parameter, where its slice begins, its bytes) in what a device sends."""
         at, layout = 0, []
         for k in names:
-            mine = self.rules.of_device(k, device)
+            mine = self._slice(k, device)
             if mine is not None:
-                nbytes = mine.nbytes(self.rules.initializers[k])
+                nbytes = mine.nbytes(self.initializers[k])
                 layout.append((k, at, nbytes))
                 at += -(-nbytes // _ALIGNED) * _ALIGNED
         return layout
@@ -183,11 +169,11 @@ class SlicedParameters:
     def _gradient_layout(self, names: Sequence[str], device: str) -> list[tuple[str, Slice, int, int]]:
         """(parameter, slice, where its gradient begins, where it says whether there is one)."""
         at, layout = 0, []
-        mine = [(k, own) for k in names if (own := self.rules.of_device(k, device)) is not None]
-        count = sum(prod(own.sizes(self.rules.initializers[k])) for k, own in mine)
+        mine = [(k, own) for k in names if (own := self._slice(k, device)) is not None]
+        count = sum(prod(own.sizes(self.initializers[k])) for k, own in mine)
         for number, (k, own) in enumerate(mine):
             layout.append((k, own, at, count + number))
-            at += prod(own.sizes(self.rules.initializers[k]))
+            at += prod(own.sizes(self.initializers[k]))
         return layout
 
     def _elements(self, names: Sequence[str], device: str) -> int:

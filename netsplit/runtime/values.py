@@ -21,7 +21,6 @@ from netsplit.program.instructions import (
     Send,
     copies_of,
 )
-from netsplit.runtime.pieces import Snapshot
 from netsplit.runtime.transport.handle import Handle
 
 __all__ = [
@@ -47,7 +46,7 @@ class Context:
     leaves: dict[str, Tensor]  # inputs; of a recomputed forward all, else those that want a gradient
     outputs: dict[str, Tensor]  # with autograd; empty where the forward is to be computed again
     weights: dict[str, Tensor] | None = None  # the version that the forward used, where there are several
-    snapshot: Snapshot | None = None
+    buffers: dict[str, Tensor] | None = None  # that it wrote, as they were, to compute it again
     deferred: WeightGradients | None = None
 
 

@@ -23,10 +23,7 @@ __all__ = ["Before", "WeightVersions", "versions_of"]
 class WeightVersions:
     """The versions of a device's parameters within one iteration, and the gradients of each Step.
 
-    Args:
-        parameters: by name; they always hold the newest weights.
-        needed: version -> how many forwards of an iteration use it.
-    """
+    `parameters` always hold the newest weights; `needed` says how many forwards use a version."""
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], needed: Mapping[int, int]) -> None:
         self.parameters = dict(parameters)

@@ -7,7 +7,6 @@ GPUs are spawned.
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 from contextlib import suppress
@@ -66,29 +65,23 @@ def _work(controller: str) -> None:
     worker_process.work(controller)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="netsplit.runtime.worker_agent", description=__doc__)
-    parser.add_argument("--workers", type=int, required=True, help="how many")
-    parser.add_argument("--controller", required=True, help="HOST:PORT where the workers find it")
-    parser.add_argument("--rendezvous", required=True, help="HOST:PORT where they find each other")
-    parser.add_argument("--logs", required=True, help="folder for torchelastic's files")
-    parser.add_argument("--start-method", choices=("fork", "spawn"), default="fork")
-    asked = parser.parse_args()
+def main(workers: int, controller: str, rendezvous: str, logs: str, start_method: str) -> None:
+    """So many workers, until they end; `controller` and `rendezvous` are HOST:PORT, `logs` a folder."""
     rendezvous_handler_registry.register(_BACKEND, _OneHost)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=asked.workers,
+        nproc_per_node=workers,
         max_restarts=0,
         monitor_interval=LOOK_S,
-        start_method=asked.start_method,
+        start_method=start_method,
         run_id="netsplit",
         rdzv_backend=_BACKEND,
-        rdzv_endpoint=asked.rendezvous,
-        logs_specs=DefaultLogsSpecs(log_dir=asked.logs),
+        rdzv_endpoint=rendezvous,
+        logs_specs=DefaultLogsSpecs(log_dir=logs),
     )
     if hasattr(config, "shutdown_timeout"):  # from torch 2.13 on
         config.shutdown_timeout = STOP_S
     with suppress(SignalException):  # the controller's, which has let its workers go
-        elastic_launch(config, _work)(asked.controller)
+        elastic_launch(config, _work)(controller)
     os._exit(0)  # an interpreter that takes torch down in good order needs a second for it

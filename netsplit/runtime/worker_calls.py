@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -17,14 +17,14 @@ from netsplit.profile.costs import Offload
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.program.instructions import Backward, Forward, Gather, Program, Recv, Scatter, Send
 from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
-from netsplit.runtime.checkpoint.shares import Copies, Holder
+from netsplit.runtime.checkpoint.shares import Holder
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
 from netsplit.runtime.faults.nonfinite import Inspection
 from netsplit.runtime.reading import drop_samples, parts_read
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule
-from netsplit.runtime.sliced import SliceRules
+from netsplit.runtime.sliced import SlicedParameters
 from netsplit.runtime.transport.handle import Handle
 from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.values import IterationValues, Key
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = [
     "INFERENCE",
     "TRAINING",
-    "CheckpointRules",
     "DeviceComputed",
     "DeviceIteration",
     "abandon",
@@ -178,18 +177,6 @@ TRAINING, INFERENCE = 1, 2  # phases in the workers' heartbeats
 
 
 @dataclass(frozen=True)
-class CheckpointRules:
-    """What a worker must know beside its share to write and read its part of a checkpoint."""
-
-    aliases: dict[str, tuple[str, ...]]
-    constants: frozenset[str]
-    copies: Copies
-
-    def holder(self, worker: Worker) -> Holder:
-        return Holder(worker.memory["share"], worker.device.name, self.aliases, self.constants, self.copies)
-
-
-@dataclass(frozen=True)
 class DeviceComputed:
     """What one device has of an iteration that none has stepped on."""
 
@@ -228,8 +215,8 @@ def deploy(
     drop_samples(worker)
     worker.memory.clear()
     worker.memory["weights"] = weights
-    rules, missing = SliceRules.of(program, name), [k for k in held if k not in values]
-    alone = [k for k in missing if rules is not None and k in rules.let_go]  # of which slices are kept
+    sliced, missing = SlicedParameters.of_program(program, name), [k for k in held if k not in values]
+    alone = [k for k in missing if sliced is not None and k in sliced.let_go_of]  # of which slices are kept
     own = _read(worker, program, [k for k in missing if k not in alone])
     one_by_one = (pair for k in alone for pair in _read(worker, program, [k]).items())
     worker.memory["share"] = Share.of(
@@ -242,7 +229,7 @@ def deploy(
         own.keys() | alone,
         offload,
         graph.regions,
-        rules,
+        sliced,
     )
     worker.memory["transport"] = worker.transport
     worker.memory["programs"] = {}
@@ -381,8 +368,10 @@ def predict(
     return {name: tensor.cpu() for name, tensor in outputs.items()}
 
 
-def plan_part(worker: Worker, rules: CheckpointRules, folder: Path) -> SavePlan:
-    part = worker.memory["part"] = CheckpointPart(rules.holder(worker).state(), folder)
+def plan_part(worker: Worker, rules: Mapping[str, Any], folder: Path) -> SavePlan:
+    """The device's part of a checkpoint; `rules` are of `Holder`."""
+    part = CheckpointPart(Holder(worker.memory["share"], worker.device.name, **rules).state(), folder)
+    worker.memory["part"] = part
     return part.plan()
 
 
@@ -391,8 +380,8 @@ def write_part(worker: Worker, plan: SavePlan) -> list[WriteResult] | Refusal:
     return part.write(plan)
 
 
-def load_part(worker: Worker, rules: CheckpointRules, folder: Path) -> list[str] | Refusal:
-    return rules.holder(worker).load(folder)
+def load_part(worker: Worker, rules: Mapping[str, Any], folder: Path) -> list[str] | Refusal:
+    return Holder(worker.memory["share"], worker.device.name, **rules).load(folder)
 
 
 def state(worker: Worker, averaged: bool) -> dict[str, Tensor]:

@@ -18,11 +18,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import cloudpickle
 import torch
@@ -38,6 +37,7 @@ from netsplit.runtime.workers.messages import (
     FAILED,
     SIGN_OF_LIFE_S,
     STOP,
+    Heartbeat,
     HeartbeatFile,
     Reply,
     Setup,
@@ -69,7 +69,9 @@ def work(controller: str, cluster: str = "") -> None:
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     traits = versions() | {"cluster": cluster} if cluster else {}
     connection.send_bytes(Hello(rank, world_size, os.getpid(), socket.gethostname(), agent, traits).packed())
-    _serve(_LogLine(connection, rank))
+    line = _LogLine(connection, rank)
+    while True:
+        line.answer()
 
 
 def _connect(controller: str) -> Connection:
@@ -93,23 +95,6 @@ def _end(sentence: str) -> NoReturn:
     os._exit(1)
 
 
-def _serve(line: _LogLine) -> None:
-    """The first message is the set-up, every other a call; each is answered."""
-    worker: Worker | None = None
-
-    def answer(message: bytes) -> Any:
-        nonlocal worker
-        task = cloudpickle.loads(message)
-        if worker is None:
-            worker = _join(line.rank, task)
-            line.heartbeat_file = worker.heartbeat_file
-            return _free_bytes(worker)
-        return task.function(worker, *task.args)
-
-    while True:
-        line.answer(answer)
-
-
 class _LogLine:
     """The connection to the controller. One thread receives, and ends the process with the connection even
     when the main thread is stuck; another shows that the process lives while a call is under way; a third has
@@ -118,7 +103,7 @@ class _LogLine:
     def __init__(self, connection: Connection, rank: int) -> None:
         self.connection = connection
         self.rank = rank
-        self.heartbeat_file: HeartbeatFile | None = None
+        self.worker: Worker | None = None  # once it is set up
         self.calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.answered = 0
         self.lock = threading.Lock()
@@ -130,11 +115,17 @@ class _LogLine:
         for target in (self._listen, self._live, self._last_word):
             threading.Thread(target=target, daemon=True).start()
 
-    def answer(self, function: Callable[[bytes], Any]) -> None:
+    def answer(self) -> None:
+        """Do what is asked: the first message is the set-up, every other a call."""
         message = self.calls.get()
         self.busy.set()
         try:
-            reply = Reply(function(message))
+            task = cloudpickle.loads(message)
+            if self.worker is None:
+                self.worker = _join(self.rank, task)
+                reply = Reply(_free_bytes(self.worker))
+            else:
+                reply = Reply(task.function(self.worker, *task.args))
         except WorkerError as error:
             reply = Reply(error=str(error), known=True, waited=True, trace=traceback.format_exc())
         except NetSplitError as error:
@@ -144,8 +135,7 @@ class _LogLine:
             reason = f"rank {self.rank} lost its peers ({one_line(error)})" if lost else one_line(error)
             reply = Reply(error=reason, known=lost, waited=lost, trace=traceback.format_exc())
         self.busy.clear()
-        place = self.heartbeat_file.place if reply.error and self.heartbeat_file is not None else None
-        self._send(replace(reply, number=self.answered, place=place))
+        self._send(replace(reply, number=self.answered, place=self._place if reply.error else None))
         self.answered += 1
 
     def _listen(self) -> None:
@@ -164,13 +154,17 @@ class _LogLine:
         while True:
             time.sleep(SIGN_OF_LIFE_S)
             if self.busy.is_set():
-                self._send(Sign(None if self.heartbeat_file is None else self.heartbeat_file.place))
+                self._send(Sign(self._place))
 
     def _last_word(self) -> None:
         os.read(self.terminated, 1)
         me = f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
         self._send(Reply(error=f"{me} was ended by torchrun", known=True, waited=True))
         _end("torchrun ends this worker.")
+
+    @property
+    def _place(self) -> Heartbeat | None:
+        return None if self.worker is None else self.worker.heartbeat_file.place
 
     def _send(self, message: Reply | Sign) -> None:
         with self.lock:

@@ -114,11 +114,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Container[str]) -> None:
-    """Check that a segment's results require gradients as in the example.
-
-    Args:
-        results: its outputs, or those that `may_be_unlike`.
-        differentiable: those that require a gradient here.
+    """Check that `results` of a segment require gradients as in the example.
 
     Raises:
         NetSplitError: the example required none, so that nobody sends one; or a loss requires none.

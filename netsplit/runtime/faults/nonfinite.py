@@ -57,12 +57,7 @@ class _Inspected(fx.Interpreter):
 def origin_of(
     program: Program, inspections: Sequence[Inspection], feeds: Sequence[Mapping[str, Tensor]]
 ) -> str:
-    """Names the device, operator and micro-batch, or what of the batch or the model it was.
-
-    Args:
-        inspections: of the devices.
-        feeds: `feeds[i]` holds the graph's inputs of micro-batch i.
-    """
+    """Names the device, operator and micro-batch, or what of the batch or the model it was."""
     graph = program.graph
     bad = {each for inspection in inspections for each in inspection.variables}
     bad |= {(k, i) for i, feed in enumerate(feeds) for k, tensor in feed.items() if not is_finite(tensor)}

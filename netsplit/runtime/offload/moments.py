@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from netsplit.errors import ConfigError
 from netsplit.optim.buckets import buckets_of
@@ -27,13 +27,7 @@ _PARTS = ("params", "param_names")  # of an optimiser's group, that go by the pa
 
 
 class HostMoments:
-    """An optimiser whose state is in the host's memory but for a step.
-
-    Args:
-        optimizer: of `parameters`; what state it has already moves at once.
-        parameters: all of the device, by name.
-        buckets: of them; by default `buckets_of`.
-    """
+    """An optimiser whose state is in the host's memory but for a step; what it has already moves at once."""
 
     def __init__(
         self,
@@ -46,7 +40,6 @@ class HostMoments:
         self.host = host
         self.parameters = parameters
         self.buckets = buckets_of(parameters.values()) if buckets is None else buckets
-        self.homes: dict[int, list[Tensor]] = {}  # id of a parameter -> its tensors there, in their order
         self.settle()
 
     def settle(self) -> None:
@@ -96,39 +89,17 @@ class HostMoments:
                 group.update(parts)
 
     def _fetch(self, parameter: Tensor) -> None:
-        state = self.optimizer.state
-        if parameter not in state:
-            return
-        self.homes[id(parameter)] = homes = []
-
-        def fetched(value: object) -> object:
-            if not isinstance(value, Tensor) or value not in self.host:
-                return value
-            homes.append(value)
-            return self.host.bring(value)
-
-        state[parameter] = tree_map(fetched, state[parameter])
+        self._move(parameter, lambda value: self.host.bring(value) if value in self.host else value)
 
     def _send(self, parameter: Tensor) -> None:
+        """Single numbers, such as Adam's step counter, stay where the optimiser wants them."""
+        host = self.host
+        self._move(parameter, lambda value: host.take(value) if value.dim() and value not in host else value)
+
+    def _move(self, parameter: Tensor, moved: Callable[[Tensor], Tensor]) -> None:
         state = self.optimizer.state
-        if parameter not in state:
-            return
-        homes = iter(self.homes.pop(id(parameter), ()))
-
-        def sent(value: object) -> object:
-            # Single numbers, such as Adam's step counter, stay where the optimiser wants them.
-            if not isinstance(value, Tensor) or value.dim() == 0 or value in self.host:
-                return value
-            home = next(homes, None)
-            if home is None or (home.shape, home.stride(), home.dtype) != (
-                value.shape,
-                value.stride(),
-                value.dtype,
-            ):
-                return self.host.take(value)
-            return home.copy_(value, non_blocking=self.host.pinned)
-
-        state[parameter] = tree_map(sent, state[parameter])
+        if parameter in state:
+            state[parameter] = tree_map_only(Tensor, moved, state[parameter])
 
 
 def check_buckets(factory: ForModel) -> None:

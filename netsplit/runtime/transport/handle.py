@@ -103,11 +103,7 @@ class Ordered:
 class Chunks:
     """The messages of one tensor under way, in their order, and the `Handle` of the whole.
 
-    Args:
-        handles: of its messages.
-        whole: what they come into, in the order of its messages; of what is sent, anything.
-        parts: chunks of it that they come into; none where it is sent.
-    """
+    They come into `parts` of `whole`; of what is sent there are none."""
 
     def __init__(self, handles: Sequence[Handle], whole: Tensor, parts: Sequence[Tensor] = ()) -> None:
         self.handles = handles

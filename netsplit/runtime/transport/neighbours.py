@@ -22,7 +22,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -35,8 +35,7 @@ __all__ = ["Neighbours", "may_be_read"]
 
 _PACKET = struct.Struct("=BqQQ")  # what it is, tag, address, bytes
 _OFFER, _TAKEN = 0, 1
-_TOKEN = struct.Struct("=qQ16s")  # rank, address of the token, the token
-_MEETING_S = 10.0
+_MEETING_S = 60.0
 _AT_ONCE = 2**30  # bytes of one call, which the system limits to 2 GiB
 _SET_PTRACER, _ANYBODY = 0x59616D61, 2**64 - 1  # prctl's, where the security module Yama asks for it
 
@@ -56,19 +55,21 @@ class Neighbours:
     @classmethod
     def meet(cls, rank: int) -> Neighbours:
         """Find who of the default process group can read whom. All its processes call this together."""
-        count = dist.get_world_size()
-        name = f"netsplit-{uuid.uuid4().hex}"
+        count, name = dist.get_world_size(), f"netsplit-{uuid.uuid4().hex}"
+        token = torch.frombuffer(bytearray(uuid.uuid4().bytes), dtype=torch.uint8)  # to be read by the others
         place = _place() if count > 1 and may_be_read() else ""
-        door = _door(name, count) if place else None
-        gathered: list[Any] = [None] * count
-        dist.all_gather_object(gathered, (place, name) if door else ("", ""))
-        sockets: dict[int, socket.socket] = {}
-        if door is not None:
-            names = {q: each[1] for q, each in enumerate(gathered) if each[0] == place}
-            with door:
-                sockets = _connected(door, rank, names)
-        dist.all_gather_object(gathered, set(sockets))  # one may have given the other up meanwhile
-        return cls({q: each for q, each in sockets.items() if rank in gathered[q]})
+        cards: list[Any] = [None] * count
+        readable: list[Any] = [None] * count
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) if place else nullcontext() as door:
+            if door is not None:
+                door.bind(f"\0{name}")
+                door.listen(count)
+            own = place, name, os.getpid(), token.data_ptr(), token.numpy().tobytes()
+            dist.all_gather_object(cards, own)
+            near = [q for q, (there, *_) in enumerate(cards) if place == there != "" and q != rank]
+            dist.all_gather_object(readable, {q for q in near if _can_read(*cards[q][2:])})
+            names = {q: cards[q][1] for q in near if q in readable[rank] and rank in readable[q]}
+            return cls({} if door is None else _joined(door, rank, names))
 
     def __contains__(self, rank: object) -> bool:
         return rank in self.wires
@@ -245,14 +246,11 @@ def _place() -> str:
         return ""
 
 
-def _door(name: str, count: int) -> socket.socket | None:
-    """The socket by which processes of the same host reach this one."""
+def _can_read(pid: int, address: int, expected: bytes) -> bool:
+    copied = torch.zeros(len(expected), dtype=torch.uint8)
     with suppress(OSError):
-        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        door.bind(f"\0{name}")
-        door.listen(count)
-        return door
-    return None
+        _read(pid, address, copied.data_ptr(), len(expected))
+    return copied.numpy().tobytes() == expected
 
 
 def _credentials(peer: socket.socket) -> tuple[int, int]:
@@ -261,38 +259,19 @@ def _credentials(peer: socket.socket) -> tuple[int, int]:
     return int(pid), int(uid)
 
 
-def _connected(door: socket.socket, rank: int, names: Mapping[int, str]) -> dict[int, socket.socket]:
-    """Sockets to those that read this process's memory and are read; ranks connect to higher ones."""
-    token = torch.frombuffer(bytearray(uuid.uuid4().bytes), dtype=torch.uint8)
+def _joined(door: socket.socket, rank: int, names: Mapping[int, str]) -> dict[int, socket.socket]:
+    """Sockets to processes by their rank; each connects to those of higher ranks."""
     sockets: dict[int, socket.socket] = {}
-    for q in sorted(names):
-        if q == rank:
-            continue
-        with suppress(OSError, struct.error):
-            if q > rank:
-                peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                peer.settimeout(_MEETING_S)
-                peer.connect(f"\0{names[q]}")
-            else:
-                door.settimeout(_MEETING_S)
-                peer, _ = door.accept()
-                peer.settimeout(_MEETING_S)
-            other = _introduced(peer, rank, token)
-            if other is not None:
-                sockets[other] = peer
+    for q in (q for q in names if q > rank):
+        sockets[q] = peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        peer.settimeout(_MEETING_S)
+        peer.connect(f"\0{names[q]}")
+        peer.send(rank.to_bytes(8, "little"))
+    door.settimeout(_MEETING_S)
+    while len(sockets) < len(names):
+        peer, _ = door.accept()
+        _, uid = _credentials(peer)
+        if uid == os.getuid():
+            peer.settimeout(_MEETING_S)
+            sockets[int.from_bytes(peer.recv(8), "little")] = peer
     return sockets
-
-
-def _introduced(peer: socket.socket, rank: int, token: Tensor) -> int | None:
-    """The other's rank, if it is of the same user and either could read the other's token."""
-    pid, uid = _credentials(peer)
-    if uid != os.getuid():
-        return None
-    peer.send(_TOKEN.pack(rank, token.data_ptr(), token.numpy().tobytes()))
-    other, address, expected = _TOKEN.unpack(peer.recv(_TOKEN.size))
-    copied = torch.zeros_like(token)
-    with suppress(OSError):
-        _read(pid, address, copied.data_ptr(), len(expected))
-    good = copied.numpy().tobytes() == expected
-    peer.send(b"y" if good else b"n")
-    return int(other) if peer.recv(1) == b"y" and good else None

@@ -75,10 +75,7 @@ class Findings:
 def diagnose(findings: Findings, who: Callable[[int], str], doing: str) -> str:
     """One sentence: the cause, then what the others were waiting for.
 
-    Args:
-        who: words for a rank.
-        doing: what was asked, for those who are in no program.
-    """
+    `doing` is what was asked, for those who are in no program."""
     causes = [f"worker {who(r)} {how}{_where(findings, r, doing)}" for r, how in findings.dead.items()]
     causes += [f"worker {who(r)} does not answer{_where(findings, r, doing)}" for r in findings.quiet]
     for r in findings.raised:

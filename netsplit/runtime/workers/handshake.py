@@ -198,11 +198,8 @@ def limit_waits(connection: Connection, seconds: float) -> None:
 def tune(connection: Connection) -> None:
     """Send what is to be sent at once; notice within a minute that the machine at the other end is gone.
 
-    Half a minute where nothing is on its way; what is would otherwise be sent again for a quarter of an hour.
-
     A message of over 16 KiB goes in two writes; without `TCP_NODELAY` the second waits until the other end
-    acknowledges the first, which it puts off for 40 ms.
-    """
+    acknowledges the first, which it puts off for 40 ms."""
     with _socket(connection) as opened:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -35,37 +35,30 @@ _LIMIT_S = 120.0
 
 
 class Launcher:
-    """torchrun and its workers as a child of this process.
-
-    Args:
-        controller: HOST:PORT where the workers find this process.
-        key: that they share with it.
-    """
+    """torchrun and its workers as a child of this process, which is at `controller`, HOST:PORT."""
 
     def __init__(self, spec: ClusterSpec, folder: Path, controller: str, key: str) -> None:
         self.spec = spec
         self.log = folder / "workers.log"
         # -P: what lies in this folder is found where `sys.path` has it, and not before all else.
         path = standard_first(absolute_path())
+        given = (
+            len(spec.devices), controller, f"{spec.host}:{spec.port}", str(folder / "torchelastic"),
+            _start_method(spec),
+        )  # fmt: skip
         begin = (
             f"import os, sys, threading; sys.path[:] = {path!r}; "
             # It ends at once when this process's end of its standard input closes; its workers end with it.
             "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "
-            "from netsplit.runtime.worker_agent import main; main()"  # loads torch, which takes seconds
+            f"from netsplit.runtime.worker_agent import main; main(*{given!r})"  # loads torch: seconds
         )
-        command = [
-            sys.executable, "-P", "-c", begin,
-            f"--workers={len(spec.devices)}", f"--controller={controller}",
-            f"--rendezvous={spec.host}:{spec.port}", f"--logs={folder / 'torchelastic'}",
-            f"--start-method={_start_method(spec)}",
-        ]  # fmt: skip
         own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1"}
         own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA counts as NVML does, by which capacities are looked up
         with self.log.open("wb") as output:
             # A session of its own: Ctrl-C reaches the controller alone, which then stops the workers.
             self.process = subprocess.Popen(
-                command,
+                [sys.executable, "-P", "-c", begin],
                 env={**KEPT_MEMORY, **os.environ, **own},
                 stdin=subprocess.PIPE,
                 stdout=output,

@@ -118,7 +118,6 @@ class WorkerPool:
     """Workers for every device of a cluster.
 
     Args:
-        spec: the devices, in rank order, and the timeout.
         folder: for the workers' logs and heartbeats.
         again: after workers that failed, whose agents elsewhere are given a while to let go of their port.
 
@@ -166,10 +165,7 @@ class WorkerPool:
         """`function(worker, *args[rank])` on every worker; their answers in rank order.
 
         An interrupt ends the wait for them, after all have been asked: they do it, and nobody hears of it.
-
-        Args:
-            least_limit_s: of a silence or standstill, where the cluster's own `timeout_s` is shorter.
-        """
+        A silence or standstill may last `least_limit_s`, where the cluster's own `timeout_s` is shorter."""
         self._doing = function.__name__.strip("_")
         with self._turn, interrupts_held():
             for rank, own in enumerate(args):

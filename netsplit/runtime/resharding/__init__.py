@@ -1,1 +1,0 @@
-"""Carrying out what `reshard/` plans: pieces of tensors from one device mesh to another."""
