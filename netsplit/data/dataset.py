@@ -14,8 +14,9 @@ from torch.utils.data import default_collate
 
 from netsplit.data.keys import ReadBy, ReadingKeys, at_least
 
-__all__ = ["IGNORED", "Data", "Drawable", "Samples", "readable"]
+__all__ = ["IGNORED", "Data", "Drawable", "MetricName", "Samples", "readable"]
 
+MetricName = Literal["accuracy", "mean_iou", "perplexity"]
 IGNORED = -100
 """The target of what does not count: `CrossEntropyLoss`'s own default, and what accuracy leaves out."""
 
@@ -62,7 +63,7 @@ class Data:
     classes: Sequence[str]
     workers: int = 0
     prefetch: int = 2
-    metric: Literal["accuracy", "mean_iou", "perplexity"] = "accuracy"
+    metric: MetricName = "accuracy"
     read_by: ReadBy = "auto"
 
     def shapes(self, count: int) -> tuple[Any, Any]:

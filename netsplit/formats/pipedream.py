@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from netsplit.errors import NetSplitError
-from netsplit.formats.text import checked_number, neighbours, topological
-from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.formats.text import ProfiledTask, checked_number, task_graph, topological
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import ACCELERATOR, Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -79,7 +78,17 @@ def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") ->
         raise NetSplitError(f"{where}: the file has no node that does anything.")
     places = {e: f"{where}, line {n}" for e, n in edges.items()}
     order = topological(list(lines), list(edges), places, where, breadth_first=True)
-    graph = _graph(order, lines, list(edges))
+    tasks = {
+        node: ProfiledTask(
+            INPUT if line.is_input else _operator(line.description),
+            line.description,
+            line.activation,
+            line.parameters,
+            differentiable=not line.is_input,
+        )
+        for node, line in lines.items()
+    }
+    graph = task_graph(order, list(edges), tasks)
     seconds = {
         node: NodeSeconds(0.0, 0.0)
         if lines[node].is_input and inputs == "free"
@@ -164,42 +173,6 @@ def _item_sinks(lines: dict[str, _Line], edges: dict[tuple[str, str], int]) -> s
         for node, line in lines.items()
         if line.description.startswith("__getitem__") and node not in read
     }
-
-
-def _graph(order: list[str], lines: dict[str, _Line], edges: list[tuple[str, str]]) -> Graph:
-    feeders, readers = neighbours(order, edges)
-    return Graph(
-        nodes={
-            node: Node(
-                name=node,
-                op=INPUT if lines[node].is_input else _operator(lines[node].description),
-                inputs=tuple(feeders[node]),
-                outputs=(node,),
-                initializers=(f"{node}.parameters",) if lines[node].parameters else (),
-                module=lines[node].description,
-            )
-            for node in order
-        },
-        variables={
-            node: Variable(
-                node, "uint8", (lines[node].activation,), node, tuple(readers[node]), not lines[node].is_input
-            )
-            for node in order
-        },
-        input_variables=(),
-        output_variables=tuple(node for node in order if not readers[node]),
-        initializers={
-            f"{node}.parameters": Initializer(
-                f"{node}.parameters",
-                "uint8",
-                (lines[node].parameters,),
-                is_parameter=True,
-                requires_grad=True,
-            )
-            for node in order
-            if lines[node].parameters
-        },
-    )
 
 
 def _operator(description: str) -> str:

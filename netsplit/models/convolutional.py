@@ -46,12 +46,9 @@ def alexnet(
     parallelizing convolutional neural networks", 2014.
 
     Args:
-        num_classes: scores a sample.
         width: channels of the first convolution; the third has six times as many.
-        hidden: features between the linear layers.
         pooled: sides to which the last maps are averaged.
         small_images: a first convolution of 3x3 that keeps the sides: for images of 32x32.
-        dropout: probability before the first two linear layers.
     """
     check_least(1, num_classes=num_classes, width=width, hidden=hidden, pooled=pooled)
     check_fraction(dropout=dropout)
@@ -97,12 +94,8 @@ def vgg19(
     (configuration E): sixteen 3x3 convolutions and three linear layers.
 
     Args:
-        num_classes: scores a sample.
         width: channels of the first group of convolutions; the last has eight times as many.
-        hidden: features between the linear layers.
         pooled: sides to which the last maps are averaged; 1 suits images of 32x32.
-        batch_norm: a BatchNorm after every convolution.
-        dropout: probability between the linear layers.
     """
     check_least(1, num_classes=num_classes, width=width, hidden=hidden, pooled=pooled)
     check_fraction(dropout=dropout)
@@ -138,11 +131,7 @@ def lenet(
     the sizes and with the pools of TensorFlow-Slim's model of that name.
 
     Args:
-        num_classes: scores a sample.
-        in_channels: colour planes of an image.
         side: height and width of the images, a multiple of 4.
-        hidden: features between the linear layers.
-        dropout: probability between them.
     """
     check_least(1, num_classes=num_classes, in_channels=in_channels, hidden=hidden)
     check_fraction(dropout=dropout)
@@ -170,10 +159,6 @@ def googlenet(num_classes: int = 1000, dropout: float = 0.2) -> nn.Module:
 
     Szegedy et al., "Going Deeper with Convolutions", CVPR 2015: nine modules of four branches, here with
     BatchNorm, 3x3 convolutions where the paper has 5x5, and no auxiliary heads.
-
-    Args:
-        num_classes: scores a sample.
-        dropout: probability before the last layer.
     """
     return _without_auxiliary_heads("GoogLeNet", num_classes, dropout)
 
@@ -184,10 +169,6 @@ def inception_v3(num_classes: int = 1000, dropout: float = 0.5) -> nn.Module:
 
     Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016: eleven modules of
     up to six branches, here without auxiliary heads.
-
-    Args:
-        num_classes: scores a sample.
-        dropout: probability before the last layer.
     """
     return _without_auxiliary_heads("Inception3", num_classes, dropout)
 

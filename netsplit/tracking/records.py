@@ -140,10 +140,8 @@ class Comparison:
 
 
 def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool = False) -> ComparisonRow:
-    """A method's line; without a history its throughput is the predicted one.
-
-    Args:
-        earlier: the history is of an earlier run, whose plan may have been another.
+    """A method's line; without a history its throughput is the predicted one. `earlier`: the history is of an
+    earlier run, whose plan may have been another.
     """
     report, predicted = plan.placement.report, plan.simulated[1]
     last = history.epochs[-1] if history is not None else None
@@ -312,12 +310,7 @@ def record_row(
     earlier: bool = False,
     decisions: Sequence[Decision] = (),
 ) -> ComparisonRow:
-    """What is predicted, beside what was measured where there is a history: trace, picture, metrics, row.
-
-    Args:
-        earlier: see `row_of`.
-        decisions: about the plan while it trained.
-    """
+    """What is predicted, beside what was measured where there is a history: trace, picture, metrics, row."""
     program, predicted = plan.simulated
     measured, typical = (history.measured, history.typical) if history is not None else (None, None)
     write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)

@@ -130,11 +130,7 @@ class Tracker:
         self.experiment_id = ""
 
     def check(self) -> None:
-        """Whether runs can be kept, before there are any; makes nothing.
-
-        Raises:
-            ConfigError: not there.
-        """
+        """Raises ConfigError: runs cannot be kept there; makes nothing."""
         if self.enabled and self.client is None:
             check_address(self.uri)
 
@@ -210,30 +206,14 @@ class MethodRun:
         """Show `markdown` on the run's page, above its metrics."""
         self.tags({"mlflow.note.content": markdown})
 
-    def params(self, config: Any, columns: Mapping[str, str] | None = None) -> None:
-        """Log a nested config whole, as the artifact ``config.yaml``, and `columns` as parameters.
-
-        Args:
-            columns: None: every key of the config, dotted.
-        """
+    def params(self, config: Any, columns: Mapping[str, str]) -> None:
+        """Log a nested config whole, as the artifact ``config.yaml``, and `columns` as parameters."""
         if config:
             self.text(masked(as_yaml(config)), "config.yaml")
-        columns = dotted_keys(config or {}) if columns is None else columns
         self._log("params", {key: masked(value) for key, value in columns.items()})
 
-    def datasets(self, records: list[DatasetInput]) -> None:
-        """Show on the run's page what it was trained and tested on."""
-        if records:
-            self._send("datasets", lambda client: client.log_inputs(self.run_id, records))
-
     def artifact(self, path: str | Path, folder: str | None = None) -> None:
-        """Copy a file, or the contents of a folder, into the run's artifacts.
-
-        Raises:
-            FileNotFoundError: there is nothing at `path`.
-        """
-        if not Path(path).exists():
-            raise FileNotFoundError(f"artifact {path} of run '{self.name}' does not exist.")
+        """Copy a file, or the contents of a folder, into the run's artifacts."""
         name = "log_artifacts" if Path(path).is_dir() else "log_artifact"
         self._send(f"artifact {path}", lambda client: getattr(client, name)(self.run_id, str(path), folder))
 
@@ -344,7 +324,7 @@ class ComparisonRun(MethodRun):
         """Record a `netsplit.data.Data` as what this run, and those of methods after it, use."""
         if self._tracker.client is not None:
             self._data = _datasets(data, self._source)
-            self.datasets(self._data)
+            self._log_data(self)
 
     @contextmanager
     def method(
@@ -357,13 +337,18 @@ class ComparisonRun(MethodRun):
         try:
             with ended(run), run.watched(self._tracker.system_metrics):
                 run.params(params, parameters(params, self._labels, name))
-                run.datasets(self._data)
+                self._log_data(run)
                 yield run
         except Exception as error:
             self._failed[name] = sentence_of(error)
             with warned(f"tags of run '{self.name}' are lost"):
                 self.tags({"failed_methods": ", ".join(self._failed)})
             raise
+
+    def _log_data(self, run: MethodRun) -> None:
+        """Show on the run's page what it is trained and tested on."""
+        if self._data:
+            run._send("datasets", lambda client: client.log_inputs(run.run_id, self._data))
 
     def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
         """End the run; FAILED also where every method failed."""
