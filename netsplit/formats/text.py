@@ -70,15 +70,12 @@ def checked_number(value: Any, what: str, where: object, most: float = LARGEST) 
     Raises:
         NetSplitError: anything else; names `where` and `what`.
     """
-    number = math.nan
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            number = math.nan
-    if not math.isfinite(number) or number < 0:
-        shown = repr(value) if not isinstance(value, str) else f"'{value}'"
-        raise NetSplitError(f"{where}: {what} is {shown}: it must be a finite number of 0 or more.")
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise NetSplitError(f"{where}: {what} is {value!r}: it must be a finite number of 0 or more.")
     if number > most:
         raise NetSplitError(f"{where}: {what} is {number:g}: more than {most:g} cannot be planned with.")
     return number

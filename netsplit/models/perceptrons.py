@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import check_least
+from netsplit.models.sizes import check_least
 
 __all__ = ["DLRM", "dlrm", "towers"]
 

@@ -9,16 +9,18 @@ same sizes loads here.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from netsplit.beside_torchvision import import_torchvision
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import Widening, check_fraction, check_least
+from netsplit.models.sizes import check_fraction, check_least
 
 __all__ = ["deeplab_v3", "resnet"]
+
+Widening = Literal["none", "bottleneck", "all"]
 
 
 class ResNetFeatures(nn.Module):

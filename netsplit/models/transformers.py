@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import check_even, check_fraction, check_least
+from netsplit.models.sizes import check_even, check_fraction, check_least
 
 __all__ = ["TransformerBlock", "attend", "bert", "check_heads", "gpt", "transformer"]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d
 
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import check_even, check_fraction, check_least
+from netsplit.models.sizes import check_even, check_fraction, check_least
 from netsplit.models.transformers import attend, check_heads
 
 __all__ = ["u_transformer", "unet", "unet_classic"]

@@ -89,7 +89,22 @@ class LearningRate:
         try:
             own = make_optimizer(optimizer, {}).optimizer
             scheduler = self._tried_on(own)
-            self._check_type(scheduler, own)
+            if not isinstance(scheduler, LRScheduler):
+                raise ConfigError(
+                    f"scheduler makes a {type(scheduler).__name__}, which is no torch.optim.lr_scheduler."
+                    "LRScheduler: give a function of an optimiser that makes one."
+                )
+            for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
+                if each.optimizer is not own:
+                    raise ConfigError(
+                        f"scheduler {type(each).__name__} is of another optimiser than the one it was given, "
+                        "which nothing steps: make it of that, as in lambda optimizer: StepLR(optimizer, 30)."
+                    )
+            if isinstance(scheduler, ReduceLROnPlateau) and self.every == "step":
+                raise ConfigError(
+                    "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
+                    "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
+                )
             for _ in range(_TRIED):
                 step(scheduler, 1.0)
             if not all(math.isfinite(group["lr"]) for group in own.param_groups):
@@ -144,24 +159,6 @@ class LearningRate:
         """Raises ConfigError: there is no loss for ``ReduceLROnPlateau``."""
         if loss is None and self.scheduler is ReduceLROnPlateau:
             raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
-
-    def _check_type(self, scheduler: Any, optimizer: Optimizer) -> None:
-        if not isinstance(scheduler, LRScheduler):
-            raise ConfigError(
-                f"scheduler makes a {type(scheduler).__name__}, which is no torch.optim.lr_scheduler."
-                "LRScheduler: give a function of an optimiser that makes one."
-            )
-        for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
-            if each.optimizer is not optimizer:
-                raise ConfigError(
-                    f"scheduler {type(each).__name__} is of another optimiser than the one it was given, "
-                    "which nothing steps: make it of that, as in lambda optimizer: StepLR(optimizer, 30)."
-                )
-        if isinstance(scheduler, ReduceLROnPlateau) and self.every == "step":
-            raise ConfigError(
-                "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
-                "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
-            )
 
 
 def step(scheduler: LRScheduler, loss: float | None) -> None:

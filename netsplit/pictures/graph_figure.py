@@ -51,7 +51,8 @@ def graph_figure(
     layers = layered_layout(len(groups.groups), groups.edges).height
     layout = layered_layout(len(groups.groups), groups.edges, _columns(len(groups.groups), layers))
     seconds = _node_seconds(placement, costs, cluster)
-    devices = _devices(placement, cluster)
+    named = [] if cluster is None else [device.name for device in cluster.devices]
+    devices = [*named, *sorted(set(placement.device_of.values()) - set(named))]
     colours = colours_of(devices)
     figure = new_figure(max(9.2, 0.6 + _BOX_IN * layout.width), 1.8 + _LAYER_IN * layout.height)
     axes = figure.subplots()
@@ -85,12 +86,6 @@ def _node_seconds(placement: Placement, costs: Costs | None, cluster: Cluster | 
     kind_of = {} if cluster is None else {device.name: device.kind for device in cluster.devices}
     tables = {p: costs.of(kind_of.get(p, only)).nodes for p in set(placement.device_of.values())}
     return {v: tables[p][v].total_s for v, p in placement.device_of.items() if v in tables[p]}
-
-
-def _devices(placement: Placement, cluster: Cluster | None) -> list[str]:
-    used = dict.fromkeys(placement.device_of.values())
-    named = [] if cluster is None else [device.name for device in cluster.devices]
-    return [*named, *sorted(device for device in used if device not in named)]
 
 
 def _draw_boxes(

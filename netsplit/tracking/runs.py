@@ -24,6 +24,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,6 +87,7 @@ def warned(consequence: str) -> Iterator[None]:
         logger.error("%s: %s", consequence, error)
 
 
+@dataclass(eq=False)
 class Tracker:
     """The place where comparisons are recorded; opened when the first one begins.
 
@@ -104,28 +106,24 @@ class Tracker:
         ConfigError: `uri` is of no usable kind; at the first comparison, it cannot be opened.
     """
 
-    def __init__(
-        self,
-        uri: str,
-        experiment: str | None = None,
-        enabled: bool = True,
-        artifacts: str | None = None,
-        system_metrics: float | None = None,
-        log_model: bool = False,
-        register_model: str | None = None,
-    ) -> None:
-        if register_model is not None and not register_model.strip():
+    uri: str
+    experiment: str | None = None
+    enabled: bool = True
+    artifacts: str | None = None
+    system_metrics: float | None = None
+    log_model: bool = False
+    register_model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.register_model is not None and not self.register_model.strip():
             raise ConfigError("tracking.register_model is empty: give a name, or null.")
-        if system_metrics is not None and not 0 < system_metrics < math.inf:
-            raise ConfigError(f"tracking.system_metrics is {system_metrics}: give seconds above 0, or null.")
-        path = sqlite_path(uri) if enabled else None
-        self.uri = uri if path is None else f"sqlite:///{path}"
-        self.experiment = experiment
-        self.enabled = enabled
-        self.artifacts = artifacts
-        self.system_metrics = system_metrics
-        self.log_model = enabled and (log_model or register_model is not None)
-        self.register_model = register_model
+        if self.system_metrics is not None and not 0 < self.system_metrics < math.inf:
+            raise ConfigError(
+                f"tracking.system_metrics is {self.system_metrics}: give seconds above 0, or null."
+            )
+        path = sqlite_path(self.uri) if self.enabled else None
+        self.uri = self.uri if path is None else f"sqlite:///{path}"
+        self.log_model = self.enabled and (self.log_model or self.register_model is not None)
         self.client: MlflowClient | None = None
         self.experiment_id = ""
 
@@ -271,15 +269,14 @@ class MethodRun:
         """Write what is queued and end the run, whose tag ``error`` is `reason`. Raises no `StoreError`."""
         with warned(f"tags of run '{self.name}' are lost"):
             self.tags({"error": reason})
-        with warned(f"run '{self.name}' stays open in MLflow"):
-            self._send(f"status {status}", lambda client: self._end(client, status))
+        client = self._tracker.client
+        if client is not None:
+            import mlflow
 
-    def _end(self, client: MlflowClient, status: str) -> None:
-        import mlflow
-
-        with addressed(client.tracking_uri):
-            mlflow.flush_async_logging()
-        client.set_terminated(self.run_id, status=status)
+            with warned(f"run '{self.name}' stays open in MLflow"), writing(f"status {status}"):
+                with addressed(client.tracking_uri):
+                    mlflow.flush_async_logging()
+                client.set_terminated(self.run_id, status=status)
 
     def _log(self, kind: Literal["params", "tags"], values: Mapping[str, str]) -> None:
         if self._tracker.client is not None:

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data, MetricName, readable
-from netsplit.data.draw import Drawn, limited
+from netsplit.data.dataset import IGNORED, Data, Drawn, MetricName, limited, readable
 from netsplit.data.keys import at_least, root_folder
 from netsplit.data.sets.images import IMAGENET_MEAN, IMAGENET_STD, to_tensor
 from netsplit.errors import ConfigError

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data, MetricName, readable
-from netsplit.data.draw import Generated, generator_of
+from netsplit.data.dataset import Data, Generated, MetricName, generator_of, readable
 from netsplit.data.keys import at_least
 from netsplit.errors import ConfigError
 
