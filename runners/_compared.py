@@ -12,8 +12,8 @@ from netsplit.session.request import Request
 from netsplit.tracking import Tracker, comparison_table, verdict_of, winner_of
 from netsplit.tracking.database import server_of
 from netsplit.tracking.records import Comparison
+from netsplit.tracking.table import ONE_DEVICE
 from netsplit.tracking.values import masked
-from netsplit.tracking.verdict import ONE_DEVICE
 
 from ._carry_out import comparison_of
 from ._progress import ConsoleProgress

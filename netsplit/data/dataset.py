@@ -1,4 +1,5 @@
-"""What every dataset builder returns."""
+"""What every dataset builder returns, and chance that can be repeated: what is drawn for a sample depends on
+named numbers only."""
 
 from __future__ import annotations
 
@@ -8,14 +9,19 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate
 
 from netsplit.data.keys import ReadBy, ReadingKeys, at_least
 
-__all__ = ["IGNORED", "Data", "Drawable", "Samples", "readable"]
+__all__ = [
+    "IGNORED", "Data", "Drawable", "Drawn", "Generated", "MetricName", "Samples", "generator_of", "limited",
+    "readable",
+]  # fmt: skip
 
+MetricName = Literal["accuracy", "mean_iou", "perplexity"]
 IGNORED = -100
 """The target of what does not count: `CrossEntropyLoss`'s own default, and what accuracy leaves out."""
 
@@ -62,7 +68,7 @@ class Data:
     classes: Sequence[str]
     workers: int = 0
     prefetch: int = 2
-    metric: Literal["accuracy", "mean_iou", "perplexity"] = "accuracy"
+    metric: MetricName = "accuracy"
     read_by: ReadBy = "auto"
 
     def shapes(self, count: int) -> tuple[Any, Any]:
@@ -98,3 +104,64 @@ def readable(build: Callable[..., Data]) -> Callable[..., Data]:
     built.__dict__["__signature__"] = inspect.Signature(every)
     built.__annotations__ = build.__annotations__ | {"workers": int, "prefetch": int, "read_by": ReadBy}
     return built
+
+
+class Source(Protocol):
+    """What samples are made from: pictures of any form, say."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def generator_of(*key: int) -> np.random.Generator:
+    """A generator of its own for every tuple of numbers from 0 on, the same one in every process."""
+    return np.random.default_rng(key)
+
+
+def limited(count: int, limit: int | None, seed: int) -> np.ndarray:
+    """At most `limit` indices below `count`, ascending and drawn by `seed`; (n,) int64."""
+    if limit is None or limit >= count:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).permutation(count)[:limit])
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """`change(item, generator)` of every item of `source`: augmented, masked or merely made a tensor.
+
+    The generator is that of (seed, epoch, index), so that neither the order in which samples are loaded, nor
+    the process that loads them, nor those loaded before make a difference.
+    """
+
+    source: Source
+    change: Callable[[Any, np.random.Generator], tuple[Any, ...]]
+    seed: int = 0
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int, /) -> tuple[Any, ...]:
+        return self.change(self.source[index], generator_of(self.seed, self.epoch, index))
+
+    def at_epoch(self, epoch: int) -> Self:
+        return replace(self, epoch=epoch)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """`make(generator)` for every index; the generator is that of (seed, half, index), in every epoch."""
+
+    make: Callable[[np.random.Generator], tuple[Any, ...]]
+    count: int
+    seed: int
+    half: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int, /) -> tuple[Any, ...]:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return self.make(generator_of(self.seed, self.half, index))

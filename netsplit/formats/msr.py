@@ -17,8 +17,7 @@ from typing import Any
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import NetSplitError
-from netsplit.formats.text import checked_number, neighbours, reading, topological
-from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.formats.text import ProfiledTask, checked_number, reading, task_graph, topological
 from netsplit.planning.workload import ACCELERATOR, CPU, Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 
@@ -81,9 +80,23 @@ def read_msr(data: dict[str, Any], where: str, name: str) -> Workload:
             f"{where}: node {first} runs on no accelerator, and maxCPUs is 0: it has no device."
         )
     forbidden = 2 * sum(task.cpu + task.accelerator for task in tasks.values()) + 1
+    colors: dict[str, list[str]] = {}
+    for v in order:
+        if (color := tasks[v].color) is not None:
+            colors.setdefault(color, []).append(v)
+    ops = {v: "msr.backward" if task.backward else "msr.forward" for v, task in tasks.items()}
+    graph = task_graph(
+        order,
+        list(edges),
+        {
+            v: ProfiledTask(ops[v], each.name, nbytes.get(v, 0), each.size, "size")
+            for v, each in tasks.items()
+        },
+        tuple(tuple(together) for together in colors.values() if len(together) > 1),
+    )
     return Workload(
         name=name,
-        graph=_graph(order, tasks, list(edges), nbytes),
+        graph=graph,
         costs=Costs(
             {
                 ACCELERATOR: _forward(
@@ -178,40 +191,6 @@ def _bytes(costs: dict[str, float], sizes: dict[str, float | None]) -> tuple[dic
         size is not None and abs(size - cost * per_ms) <= TOLERANCE * size for cost, size in pairs
     )
     return {u: round(cost * per_ms) for u, cost in costs.items()}, UNIT_S / per_ms, own
-
-
-def _graph(
-    order: list[str], tasks: dict[str, _FileTask], edges: list[tuple[str, str]], nbytes: dict[str, int]
-) -> Graph:
-    feeders, readers = neighbours(order, edges)
-    colors: dict[str, list[str]] = {}
-    for v in order:
-        if (color := tasks[v].color) is not None:
-            colors.setdefault(color, []).append(v)
-    return Graph(
-        nodes={
-            v: Node(
-                name=v,
-                op="msr.backward" if tasks[v].backward else "msr.forward",
-                inputs=tuple(feeders[v]),
-                outputs=(v,),
-                initializers=(f"{v}.size",) if tasks[v].size else (),
-                module=tasks[v].name,
-            )
-            for v in order
-        },
-        variables={v: Variable(v, "uint8", (nbytes.get(v, 0),), v, tuple(readers[v])) for v in order},
-        input_variables=(),
-        output_variables=tuple(v for v in order if not readers[v]),
-        initializers={
-            f"{v}.size": Initializer(
-                f"{v}.size", "uint8", (tasks[v].size,), is_parameter=False, requires_grad=False
-            )
-            for v in order
-            if tasks[v].size
-        },
-        colocated=tuple(tuple(group) for group in colors.values() if len(group) > 1),
-    )
 
 
 def _cluster(name: str, accelerators: int, cpus: int, capacity: int, seconds_per_byte: float) -> Cluster:

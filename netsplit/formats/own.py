@@ -220,7 +220,12 @@ def _require_list(
 
 def _costs_out(costs: Costs) -> dict[str, Any]:
     kinds = costs.devices.items()
-    seconds = {kind: {node: _seconds_out(s) for node, s in each.nodes.items()} for kind, each in kinds}
+    seconds = {
+        kind: {
+            v: [s.forward_s, s.backward_s, *[s.weight_s] * bool(s.weight_s)] for v, s in each.nodes.items()
+        }
+        for kind, each in kinds
+    }
     rates = {
         _KEYS.get(name, name): {kind: r for kind, each in kinds if (r := getattr(each, name)) != default}
         for name, default in _RATES.items()
@@ -238,10 +243,6 @@ def _costs_out(costs: Costs) -> dict[str, Any]:
         "variable_copies": costs.variable_copies,
         **({"offload": costs.offload.name} if costs.offload else {}),
     }
-
-
-def _seconds_out(each: NodeSeconds) -> list[float]:
-    return [each.forward_s, each.backward_s, *([each.weight_s] if each.weight_s else [])]
 
 
 def _cluster_in(item: dict[str, Any], where: str) -> Cluster:

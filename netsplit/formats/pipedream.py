@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from netsplit.errors import NetSplitError
-from netsplit.formats.text import checked_number, neighbours, topological
-from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.formats.text import ProfiledTask, checked_number, task_graph, topological
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import ACCELERATOR, Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -39,6 +38,10 @@ _NODE = re.compile(
     r"activation_size=(?P<activation>\[[^\]]*\]|[^,]*), *parameter_size=(?P<parameters>[^,\s]*)"
     r"(?: -- stage_id=(?P<stage>\S+))?\s*"
 )
+_READS = (
+    "id -- description -- forward_compute_time=..., backward_compute_time=..., activation_size=..., "
+    "parameter_size=..."
+)
 _EDGE = re.compile(r"\s+(?P<source>\S+) -- (?P<target>\S+)\s*")
 
 
@@ -56,6 +59,11 @@ class _Line:
     def is_input(self) -> bool:
         return self.description.startswith("Input")
 
+    @property
+    def operator(self) -> str:
+        """``Conv2d`` of ``Conv2d(3, 64, kernel_size=(3, 3))``."""
+        return self.description.partition("(")[0].strip().replace(".", "_") or "node"
+
 
 def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") -> Workload:
     """The workload of a `graph.txt`.
@@ -72,14 +80,25 @@ def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") ->
         NetSplitError: the first line that is wrong.
     """
     lines, edges = _parse(text, where)
-    dropped = _item_sinks(lines, edges)
+    read = {u for u, _ in edges}
+    dropped = {v for v, e in lines.items() if e.description.startswith("__getitem__") and v not in read}
     lines = {node: line for node, line in lines.items() if node not in dropped}
     edges = {ends: line for ends, line in edges.items() if ends[1] not in dropped}
     if not lines:
         raise NetSplitError(f"{where}: the file has no node that does anything.")
     places = {e: f"{where}, line {n}" for e, n in edges.items()}
     order = topological(list(lines), list(edges), places, where, breadth_first=True)
-    graph = _graph(order, lines, list(edges))
+    tasks = {
+        node: ProfiledTask(
+            INPUT if line.is_input else line.operator,
+            line.description,
+            line.activation,
+            line.parameters,
+            differentiable=not line.is_input,
+        )
+        for node, line in lines.items()
+    }
+    graph = task_graph(order, list(edges), tasks)
     seconds = {
         node: NodeSeconds(0.0, 0.0)
         if lines[node].is_input and inputs == "free"
@@ -119,7 +138,7 @@ def _parse(text: str, where: str) -> tuple[dict[str, _Line], dict[tuple[str, str
             continue
         node = _NODE.fullmatch(line)
         if node is None:
-            raise NetSplitError(f"{place}: not a node: {_fault(line)}.")
+            raise NetSplitError(f"{place}: not a node, which reads '{_READS}'.")
         if node["id"] in lines:
             raise NetSplitError(f"{place}: node '{node['id']}' is there a second time.")
         lines[node["id"]] = _Line(
@@ -138,14 +157,6 @@ def _parse(text: str, where: str) -> tuple[dict[str, _Line], dict[tuple[str, str
     return lines, edges
 
 
-def _fault(line: str) -> str:
-    """Why a line is not a node's."""
-    for key in ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size"):
-        if f"{key}=" not in line:
-            return f"{key}=... is missing"
-    return "it must read 'id -- description -- key=value, ...', with the four keys in the usual order"
-
-
 def _activation(text: str, place: str) -> int:
     items = text.strip("[] ").split(";") if text.startswith("[") else [text]
     return round(
@@ -155,53 +166,3 @@ def _activation(text: str, place: str) -> int:
             if item.strip() or len(items) == 1
         )
     )
-
-
-def _item_sinks(lines: dict[str, _Line], edges: dict[tuple[str, str], int]) -> set[str]:
-    read = {u for u, _ in edges}
-    return {
-        node
-        for node, line in lines.items()
-        if line.description.startswith("__getitem__") and node not in read
-    }
-
-
-def _graph(order: list[str], lines: dict[str, _Line], edges: list[tuple[str, str]]) -> Graph:
-    feeders, readers = neighbours(order, edges)
-    return Graph(
-        nodes={
-            node: Node(
-                name=node,
-                op=INPUT if lines[node].is_input else _operator(lines[node].description),
-                inputs=tuple(feeders[node]),
-                outputs=(node,),
-                initializers=(f"{node}.parameters",) if lines[node].parameters else (),
-                module=lines[node].description,
-            )
-            for node in order
-        },
-        variables={
-            node: Variable(
-                node, "uint8", (lines[node].activation,), node, tuple(readers[node]), not lines[node].is_input
-            )
-            for node in order
-        },
-        input_variables=(),
-        output_variables=tuple(node for node in order if not readers[node]),
-        initializers={
-            f"{node}.parameters": Initializer(
-                f"{node}.parameters",
-                "uint8",
-                (lines[node].parameters,),
-                is_parameter=True,
-                requires_grad=True,
-            )
-            for node in order
-            if lines[node].parameters
-        },
-    )
-
-
-def _operator(description: str) -> str:
-    """``Conv2d`` of ``Conv2d(3, 64, kernel_size=(3, 3))``."""
-    return description.partition("(")[0].strip().replace(".", "_") or "node"

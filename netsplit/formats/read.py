@@ -48,8 +48,6 @@ _UNKNOWN = (
 
 
 def _text(file: Path) -> str:
-    if file.exists() and not file.is_file():
-        raise NetSplitError(f"graph file '{file}' is a folder or a device: give a file.")
     try:
         raw = file.read_bytes()
     except FileNotFoundError as error:
@@ -59,10 +57,7 @@ def _text(file: Path) -> str:
     if not raw.strip():
         raise NetSplitError(f"{file}: the file is empty.")
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise NetSplitError(f"{file}, line {line}: not text in UTF-8, so not a graph file.") from error
-    if "\0" in text:
-        raise NetSplitError(f"{file}: not a text file, so not a graph file.")
-    return text

@@ -6,13 +6,31 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json
+from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.graph.order import topological_order
 
-__all__ = ["checked_number", "neighbours", "parse_json", "reading", "topological"]
+__all__ = ["ProfiledTask", "checked_number", "parse_json", "reading", "task_graph", "topological"]
+
+PARAMETERS = "parameters"
+
+
+@dataclass(frozen=True)
+class ProfiledTask:
+    """A task of a profile: `made` are the bytes of its variable, `held` those that it keeps: parameters,
+    which are trained, or others."""
+
+    op: str
+    title: str
+    made: int
+    held: int
+    holds: str = PARAMETERS
+    differentiable: bool = False
+
 
 LARGEST = 1e14  # bytes or time units; thousands of them, several times, still fit 64-bit integers
 _SHOWN = 6  # nodes of a cycle that an error names
@@ -52,15 +70,12 @@ def checked_number(value: Any, what: str, where: object, most: float = LARGEST) 
     Raises:
         NetSplitError: anything else; names `where` and `what`.
     """
-    number = math.nan
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            number = math.nan
-    if not math.isfinite(number) or number < 0:
-        shown = repr(value) if not isinstance(value, str) else f"'{value}'"
-        raise NetSplitError(f"{where}: {what} is {shown}: it must be a finite number of 0 or more.")
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise NetSplitError(f"{where}: {what} is {value!r}: it must be a finite number of 0 or more.")
     if number > most:
         raise NetSplitError(f"{where}: {what} is {number:g}: more than {most:g} cannot be planned with.")
     return number
@@ -98,14 +113,34 @@ def topological(
     return [names[i] for i in order]
 
 
-def neighbours(
-    order: Sequence[str], edges: Sequence[tuple[str, str]]
-) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """What leads to each name, and what it leads to, as they stand in `order`."""
+def task_graph(
+    order: Sequence[str],
+    edges: Sequence[tuple[str, str]],
+    tasks: Mapping[str, ProfiledTask],
+    colocated: tuple[tuple[str, ...], ...] = (),
+) -> Graph:
+    """A graph of tasks, each of which makes one variable, called as the task is.
+
+    Args:
+        order: of the tasks, topological.
+        edges: (u, v), each once.
+    """
     rank = {name: i for i, name in enumerate(order)}
     before: dict[str, list[str]] = {name: [] for name in order}
     after: dict[str, list[str]] = {name: [] for name in order}
     for u, v in sorted(edges, key=lambda ends: (rank[ends[0]], rank[ends[1]])):
         after[u].append(v)
         before[v].append(u)
-    return before, after
+    nodes: dict[str, Node] = {}
+    variables: dict[str, Variable] = {}
+    initializers: dict[str, Initializer] = {}
+    for v in order:
+        task, name = tasks[v], f"{v}.{tasks[v].holds}"
+        trained = task.holds == PARAMETERS
+        if task.held:
+            initializers[name] = Initializer(name, "uint8", (task.held,), trained, trained)
+        holds = (name,) if task.held else ()
+        nodes[v] = Node(v, task.op, tuple(before[v]), (v,), holds, module=task.title)
+        variables[v] = Variable(v, "uint8", (task.made,), v, tuple(after[v]), task.differentiable)
+    outputs = tuple(v for v in order if not after[v])
+    return Graph(nodes, variables, (), outputs, initializers, colocated=colocated)

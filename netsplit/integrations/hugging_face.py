@@ -213,11 +213,7 @@ class SplitTrainer(SplitModel, Base):
 
 
 def _loaded(file: Path) -> Any:
-    """What a file of tensors and plain values has.
-
-    Raises:
-        NetSplitError: it is cut, or asks for anything else.
-    """
+    """What a file of tensors and plain values has; raises NetSplitError where it is cut, or asks for more."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever the bytes ask for
@@ -248,11 +244,7 @@ HOOKS = ("on_pre_optimizer_step", "on_optimizer_step")  # called where gradients
 
 
 def refuse_of_trainer(trainer: Any) -> None:
-    """Called before anything is trained.
-
-    Raises:
-        NetSplitError: the first thing that split training would do otherwise, or not at all.
-    """
+    """Raises NetSplitError: the first thing that split training would do otherwise, or not at all."""
     for reason in (*_arguments(trainer.args), *_parts(trainer), *_code(trainer)):
         raise NetSplitError(f"a split Trainer cannot take {reason}.")
 

@@ -149,11 +149,7 @@ OWN = ("lightning", "pytorch_lightning", "lightning_fabric")
 
 
 def refuse_of_lightning(trainer: Any) -> None:
-    """Called before anything is trained.
-
-    Raises:
-        NetSplitError: the first thing that split training would do otherwise, or not at all.
-    """
+    """Raises NetSplitError: the first thing that split training would do otherwise, or not at all."""
     for reason in (*_of_trainer(trainer), *_of_module(trainer.lightning_module), *_of_callbacks(trainer)):
         raise NetSplitError(f"NetSplitStrategy cannot take {reason}.")
 

@@ -20,15 +20,7 @@ __all__ = ["KEY", "SplitModel", "overriding", "pack"]
 
 
 class NamedGroups:
-    """A factory of optimisers like one that holds a model's own parameters.
-
-    Args:
-        optimizer: of the model's parameters; it has not stepped yet.
-        model: with the names that the parameters have where it is split.
-
-    Raises:
-        NetSplitError: it has a state already, parameters of something else, or what its class does not take.
-    """
+    """A factory of optimisers like one that holds a model's own parameters and has not stepped yet."""
 
     def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -70,10 +62,8 @@ class OtherSettings:
         self.fixed = self._fixed()
 
     def give(self, parallel: ParallelModel) -> None:
-        """Before a step: the split model steps with the learning rates there are here.
-
-        Raises:
-            NetSplitError: something else has been changed, as momentum by some schedulers.
+        """Have the split model step with the learning rates there are here; raises NetSplitError where
+        something else has been changed, as momentum by some schedulers.
         """
         now = self._fixed()
         for before, after in zip(self.fixed, now, strict=True):
@@ -135,12 +125,7 @@ KEY = "netsplit"  # under which frameworks' files have it
 
 
 def pack(parallel: ParallelModel) -> dict[str, Tensor]:
-    """The files of `ParallelModel.save_checkpoint` by their paths in its folder, as bytes.
-
-    Raises:
-        NetSplitError: it cannot be written.
-        WorkerError: a worker died.
-    """
+    """The files of `ParallelModel.save_checkpoint` by their paths in its folder, as bytes."""
     with tempfile.TemporaryDirectory(prefix="netsplit-") as folder:
         place = Path(folder) / "checkpoint"
         parallel.save_checkpoint(place)
@@ -154,11 +139,7 @@ def pack(parallel: ParallelModel) -> dict[str, Tensor]:
 
 
 def unpack(parallel: ParallelModel, packed: Mapping[str, Tensor]) -> None:
-    """Go on where what `pack` gave stands.
-
-    Raises:
-        NetSplitError: it is of another model or optimiser, or no such mapping.
-    """
+    """Go on where what `pack` gave stands; raises NetSplitError where it is of another model or optimiser."""
     with tempfile.TemporaryDirectory(prefix="netsplit-") as folder:
         place = (Path(folder) / "checkpoint").resolve()
         for name, content in packed.items():

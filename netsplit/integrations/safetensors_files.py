@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError, plain_errors
@@ -48,10 +47,12 @@ def save_safetensors(
     for name, value in state.items():
         if not isinstance(value, Tensor) or value.is_sparse or value.is_nested:
             raise NetSplitError(
-                f"the state's '{name}' is {_kind(value)}, and safetensors files hold plain tensors only: "
-                "leave it out, or write the state with save()."
+                f"the state's '{name}' is a {type(value).__name__}, which is no plain tensor, as safetensors "
+                "files hold: leave it out, or write the state with save()."
             )
-        home = homes.setdefault(_place(value, name), name)
+        own = value.is_meta or not value.numel()  # of no bytes
+        place = (name,) if own else (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+        home = homes.setdefault(place, name)
         if home == name:
             tensors[name] = value.detach().cpu().contiguous().clone()
         else:
@@ -111,17 +112,6 @@ def _give(into: ParallelModel | nn.Module, state: dict[str, Tensor], strict: boo
         into.load_state_dict(whole, strict)
     except RuntimeError as error:
         raise NetSplitError(f"{type(into).__name__} does not take the state: {_reason(error)}.") from error
-
-
-def _place(tensor: Tensor, name: str) -> tuple[Any, ...]:
-    """The same for tensors that are one; one of no bytes is its own."""
-    if tensor.is_meta or not tensor.numel():
-        return (name,)
-    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
-
-
-def _kind(value: Any) -> str:
-    return "sparse or nested" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
 
 
 def _reason(error: Exception) -> str:

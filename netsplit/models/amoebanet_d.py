@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import check_least
+from netsplit.models.sizes import check_least
 
 __all__ = ["AmoebaNetD", "amoebanet_d"]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from netsplit.beside_torchvision import import_torchvision
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import check_fraction, check_least
+from netsplit.models.sizes import check_fraction, check_least
 
 __all__ = ["alexnet", "googlenet", "inception_v3", "lenet", "vgg19"]
 
@@ -46,41 +46,22 @@ def alexnet(
     parallelizing convolutional neural networks", 2014.
 
     Args:
-        num_classes: scores a sample.
         width: channels of the first convolution; the third has six times as many.
-        hidden: features between the linear layers.
         pooled: sides to which the last maps are averaged.
         small_images: a first convolution of 3x3 that keeps the sides: for images of 32x32.
-        dropout: probability before the first two linear layers.
     """
     check_least(1, num_classes=num_classes, width=width, hidden=hidden, pooled=pooled)
     check_fraction(dropout=dropout)
     kernel, stride, padding = (3, 1, 1) if small_images else (11, 4, 2)
-    features = nn.Sequential(
-        nn.Conv2d(3, width, kernel, stride, padding),
-        nn.ReLU(),
-        nn.MaxPool2d(3, stride=2),
-        nn.Conv2d(width, 3 * width, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(3, stride=2),
-        nn.Conv2d(3 * width, 6 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(6 * width, 4 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(4 * width, 4 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(3, stride=2),
-    )
-    classifier = nn.Sequential(
-        nn.Dropout(dropout),
-        nn.Linear(4 * width * pooled**2, hidden),
-        nn.ReLU(),
-        nn.Dropout(dropout),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, num_classes),
-    )
-    return ConvNet(features, pooled, classifier)
+    features: list[nn.Module] = [nn.Conv2d(3, width, kernel, stride, padding), nn.ReLU(), nn.MaxPool2d(3, 2)]
+    for before, after, side, pools in ((1, 3, 5, True), (3, 6, 3, False), (6, 4, 3, False), (4, 4, 3, True)):
+        features += [nn.Conv2d(before * width, after * width, side, padding=side // 2), nn.ReLU()]
+        features += [nn.MaxPool2d(3, 2)] * pools
+    classifier: list[nn.Module] = []
+    for size in (4 * width * pooled**2, hidden):
+        classifier += [nn.Dropout(dropout), nn.Linear(size, hidden), nn.ReLU()]
+    classifier.append(nn.Linear(hidden, num_classes))
+    return ConvNet(nn.Sequential(*features), pooled, nn.Sequential(*classifier))
 
 
 def vgg19(
@@ -97,12 +78,8 @@ def vgg19(
     (configuration E): sixteen 3x3 convolutions and three linear layers.
 
     Args:
-        num_classes: scores a sample.
         width: channels of the first group of convolutions; the last has eight times as many.
-        hidden: features between the linear layers.
         pooled: sides to which the last maps are averaged; 1 suits images of 32x32.
-        batch_norm: a BatchNorm after every convolution.
-        dropout: probability between the linear layers.
     """
     check_least(1, num_classes=num_classes, width=width, hidden=hidden, pooled=pooled)
     check_fraction(dropout=dropout)
@@ -110,15 +87,10 @@ def vgg19(
     for multiple, convolutions in VGG_GROUPS:
         plan += [*[multiple * width] * convolutions, "M"]
     features = import_torchvision().models.vgg.make_layers(plan, batch_norm=batch_norm)
-    classifier = nn.Sequential(
-        nn.Linear(8 * width * pooled**2, hidden),
-        nn.ReLU(inplace=True),
-        nn.Dropout(dropout),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(inplace=True),
-        nn.Dropout(dropout),
-        nn.Linear(hidden, num_classes),
-    )
+    classifier: list[nn.Module] = []
+    for size in (8 * width * pooled**2, hidden):
+        classifier += [nn.Linear(size, hidden), nn.ReLU(inplace=True), nn.Dropout(dropout)]
+    classifier.append(nn.Linear(hidden, num_classes))
     for module in (*features, *classifier):
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -126,7 +98,7 @@ def vgg19(
             nn.init.normal_(module.weight, std=0.01)
         if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-    return ConvNet(features, pooled, classifier)
+    return ConvNet(features, pooled, nn.Sequential(*classifier))
 
 
 def lenet(
@@ -138,31 +110,22 @@ def lenet(
     the sizes and with the pools of TensorFlow-Slim's model of that name.
 
     Args:
-        num_classes: scores a sample.
-        in_channels: colour planes of an image.
         side: height and width of the images, a multiple of 4.
-        hidden: features between the linear layers.
-        dropout: probability between them.
     """
     check_least(1, num_classes=num_classes, in_channels=in_channels, hidden=hidden)
     check_fraction(dropout=dropout)
     if side < 4 or side % 4:
         raise ConfigError(f"model.side is {side}: give a multiple of 4, as the images are halved twice.")
-    features = nn.Sequential(
-        nn.Conv2d(in_channels, 32, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-    )
+    features: list[nn.Module] = []
+    for before, after in ((in_channels, 32), (32, 64)):
+        features += [nn.Conv2d(before, after, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
     classifier = nn.Sequential(
         nn.Linear(64 * (side // 4) ** 2, hidden),
         nn.ReLU(),
         nn.Dropout(dropout),
         nn.Linear(hidden, num_classes),
     )
-    return ConvNet(features, None, classifier)
+    return ConvNet(nn.Sequential(*features), None, classifier)
 
 
 def googlenet(num_classes: int = 1000, dropout: float = 0.2) -> nn.Module:
@@ -170,10 +133,6 @@ def googlenet(num_classes: int = 1000, dropout: float = 0.2) -> nn.Module:
 
     Szegedy et al., "Going Deeper with Convolutions", CVPR 2015: nine modules of four branches, here with
     BatchNorm, 3x3 convolutions where the paper has 5x5, and no auxiliary heads.
-
-    Args:
-        num_classes: scores a sample.
-        dropout: probability before the last layer.
     """
     return _without_auxiliary_heads("GoogLeNet", num_classes, dropout)
 
@@ -184,10 +143,6 @@ def inception_v3(num_classes: int = 1000, dropout: float = 0.5) -> nn.Module:
 
     Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016: eleven modules of
     up to six branches, here without auxiliary heads.
-
-    Args:
-        num_classes: scores a sample.
-        dropout: probability before the last layer.
     """
     return _without_auxiliary_heads("Inception3", num_classes, dropout)
 

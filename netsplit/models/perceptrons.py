@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import check_least
+from netsplit.models.sizes import check_least
 
 __all__ = ["DLRM", "dlrm", "towers"]
 
@@ -57,9 +57,7 @@ def dlrm(
     with the concatenation as interaction. Without a bottom it is XDL's model (Jiang et al., DLP-KDD 2019).
 
     Args:
-        num_classes: scores a sample.
         tables: rows of each table.
-        width: of what is looked up.
         bottom: how many numbers a sample has, and the sizes of the layers that they go through; () for none.
         top: sizes of the layers before the last one.
     """
@@ -105,13 +103,10 @@ def towers(
     Side by side they are CANDLE's Uno, which predicts from a cell and two drugs how a tumour grows.
 
     Args:
-        num_classes: scores a sample.
         inputs: the size of each.
         tower: of the layers of each tower.
         joined: sum: a last layer of each tower scores, and scores are added up; cat: what towers make goes
             side by side through `top` and a last layer.
-        top: of layers, for cat.
-        bias: of all layers.
     """
     check_least(1, num_classes=num_classes, inputs=min(inputs, default=0), tower=min(tower, default=0))
     check_least(1, top=min(top, default=1))

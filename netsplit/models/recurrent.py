@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from netsplit.models._sizes import check_even, check_fraction, check_least
+from netsplit.models.sizes import check_even, check_fraction, check_least
 
 __all__ = ["gnmt", "rnnlm"]
 
@@ -107,9 +107,7 @@ def rnnlm(vocabulary: int = 10000, width: int = 1500, layers: int = 2, dropout: 
     a state of zeros, where the paper hands the state on to the next piece of the text.
 
     Args:
-        vocabulary: number of different tokens.
         width: features of a token and of every layer's state.
-        layers: of LSTM.
         dropout: probability before and after every layer.
     """
     check_least(1, vocabulary=vocabulary, width=width, layers=layers)

@@ -9,16 +9,18 @@ same sizes loads here.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from netsplit.beside_torchvision import import_torchvision
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import Widening, check_fraction, check_least
+from netsplit.models.sizes import check_fraction, check_least
 
 __all__ = ["deeplab_v3", "resnet"]
+
+Widening = Literal["none", "bottleneck", "all"]
 
 
 class ResNetFeatures(nn.Module):
@@ -94,12 +96,10 @@ def resnet(
     He et al., CVPR 2016; Zagoruyko and Komodakis, "Wide Residual Networks", BMVC 2016.
 
     Args:
-        num_classes: scores a sample.
         blocks: bottleneck blocks in each of the four layers: (3, 4, 6, 3) is ResNet-50.
         width: channels after the stem; the last maps have 32 times as many.
         widening: "bottleneck" doubles the middle of every block (Wide-ResNet-x-2 as torchvision has it),
             "all" doubles every channel count, which is to give twice the `width`.
-        in_channels: colour planes of an image.
         small_images: a stem of one 3x3 convolution, which keeps the sides: for images of 32x32.
         groups: of the 3x3 convolutions: 32 in ResNeXt (Xie et al., CVPR 2017).
         group_width: channels of each in the first layer, of 64 a `width`: 4 in ResNeXt-50 32x4d.
@@ -178,13 +178,8 @@ def deeplab_v3(
 
     Args:
         num_classes: scores a pixel, the background's among them.
-        blocks: of the ResNet, as `resnet` has them.
-        width: of the ResNet.
-        widening: of the ResNet.
         rates: how far apart the taps of the pyramid's 3x3 convolutions are, in maps of 1/8 of the sides.
         channels: that each branch of the pyramid puts out.
-        dropout: probability after the pyramid.
-        in_channels: colour planes of an image.
     """
     check_least(1, num_classes=num_classes, channels=channels, in_channels=in_channels)
     check_backbone(blocks, width)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import check_even, check_fraction, check_least
+from netsplit.models.sizes import check_even, check_fraction, check_least
 
 __all__ = ["TransformerBlock", "attend", "bert", "check_heads", "gpt", "transformer"]
 
@@ -186,11 +186,7 @@ def gpt(
     network, a causal mask, scores by the same matrix that embeds the tokens.
 
     Args:
-        size: GPT-2's name of layers, heads and width.
-        vocabulary: number of different tokens.
         context: tokens that it can look back on; a sample may have fewer.
-        layers: blocks; None as `size` has them.
-        heads: of attention; None as `size` has them.
         width: features of a token, a multiple of the heads; None as `size` has them.
         dropout: probability after the embedding, in attention and after every residual branch.
         tied: scores by the embedding's matrix, which keeps first and last operator on one device.
@@ -265,11 +261,8 @@ def bert(
     next sentences.
 
     Args:
-        size: BERT's name of layers, heads and width.
         vocabulary: number of different tokens, the mask's own among them.
         context: the most tokens that a sample may have.
-        layers: blocks; None as `size` has them.
-        heads: of attention; None as `size` has them.
         width: features of a token, a multiple of the heads; None as `size` has them.
         dropout: probability after the embedding, in attention and after every residual branch.
     """
@@ -376,9 +369,7 @@ def transformer(
         vocabulary: number of different tokens, of both languages together.
         context: the most tokens that a sample may have.
         layers: blocks of the encoder, and of the decoder.
-        heads: of every attention.
         width: features of a token, even and a multiple of the heads.
-        hidden: features within the two-layer networks.
         dropout: probability after the embeddings and after every residual branch.
     """
     check_least(1, vocabulary=vocabulary, context=context, layers=layers, hidden=hidden)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d
 
 from netsplit.errors import ConfigError
-from netsplit.models._sizes import check_even, check_fraction, check_least
+from netsplit.models.sizes import check_even, check_fraction, check_least
 from netsplit.models.transformers import attend, check_heads
 
 __all__ = ["u_transformer", "unet", "unet_classic"]
@@ -107,8 +107,6 @@ def unet(
         num_classes: scores a pixel; the benchmarks have 1.
         num_convs: convolutions of each level, on the way down and on the way up.
         base_channels: channels of the first level; every level doubles them. An even number.
-        depth: levels, not counting the bottom.
-        in_channels: colour planes of an image.
         dropout: probability that a whole map is left out, after every convolution.
     """
     check_least(1, num_classes=num_classes, num_convs=num_convs, depth=depth, in_channels=in_channels)
@@ -175,10 +173,7 @@ def unet_classic(
     2015; here convolutions are padded, so that scores are as large as the image.
 
     Args:
-        num_classes: scores a pixel.
         base_channels: channels of the first level; every level doubles them. An even number.
-        depth: levels, not counting the bottom.
-        in_channels: colour planes of an image.
         batch_norm: after every convolution; the paper has none.
         up: how maps are enlarged: by a learnt 2x2 convolution, as in the paper, or bilinearly.
     """
@@ -289,13 +284,9 @@ def u_transformer(
     Petit et al., "U-Net Transformer: Self and Cross Attention for Medical Image Segmentation", MLMI 2021.
 
     Args:
-        num_classes: scores a pixel.
         image_size: pixels a side of every image, a multiple of 2^depth; attention of the first level is
             over a quarter of all pixels, to the square.
         base_channels: channels of the first level; every level doubles them. A multiple of 4 and of `heads`.
-        depth: levels, not counting the bottom.
-        heads: of every attention.
-        in_channels: colour planes of an image.
     """
     check_least(1, num_classes=num_classes, depth=depth, in_channels=in_channels)
     check_heads(heads, base_channels=base_channels)

@@ -13,11 +13,7 @@ __all__ = ["called", "check_settings"]
 
 
 def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
-    """What a dotted name stands for, or the target itself.
-
-    Raises:
-        ConfigError: there is nothing of that name, or it cannot be called.
-    """
+    """What a dotted name stands for, or the target itself; raises ConfigError where it cannot be called."""
     if isinstance(target, str):
         return locate(target, key)
     if not callable(target):

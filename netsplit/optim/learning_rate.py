@@ -61,22 +61,14 @@ class LearningRate:
         return LearningRate(self.scheduler, self.every, **settings)
 
     def scheduler_for(self, optimizer: Optimizer) -> LRScheduler:
-        """The scheduler of one device's optimiser.
-
-        Raises:
-            ConfigError: a setting is "all", and nobody said how many.
-        """
+        """The scheduler of one device's optimiser."""
         for key, value in self.settings.items():
             if value == ALL:
                 raise ConfigError(f"scheduler.{key} is 'all', of a training of unknown length: say how many.")
         return self.scheduler(optimizer, **self.settings)
 
-    def copied(self) -> LearningRate:
-        """A copy as a device has it: trying it leaves these functions, which may count, as they were.
-
-        Raises:
-            ConfigError: it has what cannot be copied.
-        """
+    def _tried_on(self, optimizer: Optimizer) -> LRScheduler:
+        """A copy's scheduler: trying it leaves these functions, which may count, as they were."""
         try:
             copy: LearningRate = cloudpickle.loads(cloudpickle.dumps(self))
         except Exception as error:  # of what a function may have at hand
@@ -85,7 +77,7 @@ class LearningRate:
                 f"scheduler has what cannot be sent to a worker ({reason}): let it go by numbers and "
                 "functions."
             ) from error
-        return copy
+        return copy.scheduler_for(optimizer)
 
     def check(self, optimizer: ForModel) -> None:
         """Try it on an optimiser without values, before any worker starts.
@@ -96,8 +88,23 @@ class LearningRate:
         """
         try:
             own = make_optimizer(optimizer, {}).optimizer
-            scheduler = self.copied().scheduler_for(own)
-            self._check_type(scheduler, own)
+            scheduler = self._tried_on(own)
+            if not isinstance(scheduler, LRScheduler):
+                raise ConfigError(
+                    f"scheduler makes a {type(scheduler).__name__}, which is no torch.optim.lr_scheduler."
+                    "LRScheduler: give a function of an optimiser that makes one."
+                )
+            for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
+                if each.optimizer is not own:
+                    raise ConfigError(
+                        f"scheduler {type(each).__name__} is of another optimiser than the one it was given, "
+                        "which nothing steps: make it of that, as in lambda optimizer: StepLR(optimizer, 30)."
+                    )
+            if isinstance(scheduler, ReduceLROnPlateau) and self.every == "step":
+                raise ConfigError(
+                    "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
+                    "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
+                )
             for _ in range(_TRIED):
                 step(scheduler, 1.0)
             if not all(math.isfinite(group["lr"]) for group in own.param_groups):
@@ -116,16 +123,13 @@ class LearningRate:
             ) from error
 
     def check_switchable(self, optimizer: Optimizer, other: Optimizer) -> None:
-        """Whether a scheduler that another plan's devices make goes on where this one stands.
-
-        Args:
-            optimizer: one.
-            other: one like it.
+        """Whether a scheduler that another plan's devices make, of an optimiser like it, goes on where this
+        one stands.
 
         Raises:
             ConfigError: its `state_dict`, which moves, lacks what its rates go by.
         """
-        scheduler, resumed = (self.copied().scheduler_for(each) for each in (optimizer, other))
+        scheduler, resumed = map(self._tried_on, (optimizer, other))
         for _ in range(_TRIED):
             step(scheduler, 1.0)
         resumed.load_state_dict(pickle.loads(pickle.dumps(scheduler.state_dict())))
@@ -142,15 +146,8 @@ class LearningRate:
                 )
 
     def check_steps(self, optimizer: ForModel, steps: int) -> None:
-        """Refuse a scheduler that has an end before the training has.
-
-        Args:
-            steps: how often it will be stepped.
-
-        Raises:
-            ConfigError: only ``OneCycleLR`` has such an end.
-        """
-        scheduler = self.copied().scheduler_for(make_optimizer(optimizer, {}).optimizer)
+        """Raises ConfigError: it ends before so many steps, as ``OneCycleLR`` may."""
+        scheduler = self._tried_on(make_optimizer(optimizer, {}).optimizer)
         last = getattr(scheduler, "total_steps", None)
         if isinstance(last, int) and last < steps:
             raise ConfigError(
@@ -159,31 +156,9 @@ class LearningRate:
             )
 
     def check_loss(self, loss: float | None) -> None:
-        """Refuse to step ``ReduceLROnPlateau`` without a loss.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """Raises ConfigError: there is no loss for ``ReduceLROnPlateau``."""
         if loss is None and self.scheduler is ReduceLROnPlateau:
             raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
-
-    def _check_type(self, scheduler: Any, optimizer: Optimizer) -> None:
-        if not isinstance(scheduler, LRScheduler):
-            raise ConfigError(
-                f"scheduler makes a {type(scheduler).__name__}, which is no torch.optim.lr_scheduler."
-                "LRScheduler: give a function of an optimiser that makes one."
-            )
-        for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
-            if each.optimizer is not optimizer:
-                raise ConfigError(
-                    f"scheduler {type(each).__name__} is of another optimiser than the one it was given, "
-                    "which nothing steps: make it of that, as in lambda optimizer: StepLR(optimizer, 30)."
-                )
-        if isinstance(scheduler, ReduceLROnPlateau) and self.every == "step":
-            raise ConfigError(
-                "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
-                "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
-            )
 
 
 def step(scheduler: LRScheduler, loss: float | None) -> None:
@@ -210,11 +185,7 @@ def step(scheduler: LRScheduler, loss: float | None) -> None:
 
 
 def every_epoch(rate: LearningRate | None) -> LearningRate:
-    """One that whoever trains steps after each epoch.
-
-    Raises:
-        NetSplitError: there is none, or it is stepped with every optimiser step.
-    """
+    """The one given; raises NetSplitError where there is none that is stepped after each epoch."""
     if rate is None or rate.every != "epoch":
         why = "none was given" if rate is None else "its scheduler is stepped with every optimiser step"
         raise NetSplitError(
@@ -224,14 +195,7 @@ def every_epoch(rate: LearningRate | None) -> LearningRate:
 
 
 def require_same_rates(rates: Mapping[str, Sequence[float]]) -> None:
-    """Refuse to go on where devices have unlike rates.
-
-    Args:
-        rates: of the groups, by device.
-
-    Raises:
-        NetSplitError: it names two devices.
-    """
+    """Raises NetSplitError: two devices have unlike rates of their groups."""
     (first, own), *others = rates.items()
     for name, each in others:
         apart = next(((a, b) for a, b in zip(own, each, strict=False) if a != b), None)
@@ -244,11 +208,7 @@ def require_same_rates(rates: Mapping[str, Sequence[float]]) -> None:
 
 
 def rates_of(given: float | Sequence[float], groups: int) -> list[float]:
-    """A learning rate for each of so many groups, from one for all or one for each.
-
-    Raises:
-        NetSplitError: numbers below 0, or not as many as groups.
-    """
+    """A learning rate for each of so many groups; raises NetSplitError for other numbers."""
     rates = [float(given)] * groups if isinstance(given, int | float) else [float(rate) for rate in given]
     if len(rates) != groups or not all(0 <= rate < math.inf for rate in rates):
         raise NetSplitError(f"learning_rate is {given}: give a number of at least 0, or {groups} of them.")

@@ -85,11 +85,7 @@ class ParameterGroups:
         return f"ParameterGroups({name}, {self.settings}, {self.groups})"
 
     def check_names(self, names: Collection[str]) -> None:
-        """Refuse a pattern for which the model has no parameter.
-
-        Raises:
-            ConfigError: it says which.
-        """
+        """Raises ConfigError: a pattern for which the model has no parameter."""
         for patterns, _ in self.groups:
             for pattern in patterns:
                 if not any(fnmatchcase(name, pattern) for name in names):
@@ -148,9 +144,6 @@ def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> 
     """The factory for a model, and for a loss where that is a module with parameters (named ``loss.…``).
 
     Parameters that do not require gradients are left out; a tied one has the first of its names.
-
-    Raises:
-        ConfigError: a parameter has an attribute that cannot be sent to devices.
     """
     if isinstance(factory, ForModel):
         return factory
@@ -340,11 +333,7 @@ _MOST = 2**20  # bytes of an attribute
 
 
 def _sendable(name: str, parameter: Tensor) -> dict[str, Any]:
-    """A parameter's attributes.
-
-    Raises:
-        ConfigError: one cannot be sent.
-    """
+    """A parameter's attributes; raises ConfigError where one cannot be sent."""
     for key, value in vars(parameter).items():
         sent = None if isinstance(value, nn.Module | nn.Parameter) else _as_bytes(value)
         if sent is None or len(sent) > _MOST:
@@ -383,10 +372,8 @@ def uncarried_attribute(optimizer: torch.optim.Optimizer, step: Callable[[], obj
 
 
 def check_hooks() -> None:
-    """Refuse those that torch calls for every optimiser of this process: the devices' are in others.
-
-    Raises:
-        ConfigError: there are some.
+    """Raises ConfigError: torch is to call some for every optimiser of this process, and devices' are in
+    others.
     """
     if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
         raise ConfigError(
@@ -397,11 +384,7 @@ def check_hooks() -> None:
 
 
 def check_keys(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse state of no parameter: checkpoints and changes of plan go by parameters.
-
-    Raises:
-        ConfigError: it names the key.
-    """
+    """Raises ConfigError: there is state of no parameter; checkpoints and changes of plan go by these."""
     keys = [key for key in optimizer.state if not isinstance(key, Tensor)]
     if keys:
         raise ConfigError(

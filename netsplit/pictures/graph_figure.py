@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
@@ -51,14 +51,17 @@ def graph_figure(
     layers = layered_layout(len(groups.groups), groups.edges).height
     layout = layered_layout(len(groups.groups), groups.edges, _columns(len(groups.groups), layers))
     seconds = _node_seconds(placement, costs, cluster)
-    devices = _devices(placement, cluster)
+    named = [] if cluster is None else [device.name for device in cluster.devices]
+    devices = [*named, *sorted(set(placement.device_of.values()) - set(named))]
     colours = colours_of(devices)
     figure = new_figure(max(9.2, 0.6 + _BOX_IN * layout.width), 1.8 + _LAYER_IN * layout.height)
     axes = figure.subplots()
     axes.set_xlim(-0.1, layout.width + 0.1)
     axes.set_ylim(layout.height, 0)
     axes.axis("off")
-    _draw_edges(axes, groups, layout)
+    for edge in groups.edges:
+        for points in layout.paths[edge]:
+            _draw_line(axes, points, edge in groups.cut_edges)
     _draw_jumps(axes, groups, layout)
     _draw_boxes(axes, groups, layout, seconds, colours)
     title = f"{placement.method}: {len(graph)} nodes in {len(groups.groups)} boxes"
@@ -81,22 +84,8 @@ def _node_seconds(placement: Placement, costs: Costs | None, cluster: Cluster | 
         return {}
     only = next(iter(costs.devices))
     kind_of = {} if cluster is None else {device.name: device.kind for device in cluster.devices}
-    seconds = {}
-    for name, device in placement.device_of.items():
-        table = costs.of(kind_of.get(device, only)).nodes
-        if name in table:
-            seconds[name] = table[name].total_s
-    return seconds
-
-
-def _seconds_of(names: Iterable[str], seconds: Mapping[str, float]) -> float:
-    return sum(seconds.get(name, 0.0) for name in names)
-
-
-def _devices(placement: Placement, cluster: Cluster | None) -> list[str]:
-    used = dict.fromkeys(placement.device_of.values())
-    named = [] if cluster is None else [device.name for device in cluster.devices]
-    return [*named, *sorted(device for device in used if device not in named)]
+    tables = {p: costs.of(kind_of.get(p, only)).nodes for p in set(placement.device_of.values())}
+    return {v: tables[p][v].total_s for v, p in placement.device_of.items() if v in tables[p]}
 
 
 def _draw_boxes(
@@ -108,10 +97,11 @@ def _draw_boxes(
 ) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    longest = max((_seconds_of(group.nodes, seconds) for group in groups.groups), default=0.0)
-    for group, (x, y) in zip(groups.groups, layout.boxes, strict=True):
-        fraction = _seconds_of(group.nodes, seconds) / longest if longest > 0 else 0.3
-        lines = _box_lines(group, seconds)
+    totals = [sum(seconds.get(name, 0.0) for name in group.nodes) for group in groups.groups]
+    longest = max(totals, default=0.0)
+    for group, total, (x, y) in zip(groups.groups, totals, layout.boxes, strict=True):
+        fraction = total / longest if longest > 0 else 0.3
+        lines = _box_lines(group, total)
         width, height = 0.9, max(0.52 + 0.28 * fraction, _LINE * (len(lines) + 1))
         if group.moves:
             width, height = 0.6, 0.22
@@ -132,16 +122,14 @@ def _draw_boxes(
         axes.text(x, y, "\n".join(lines), ha="center", va="center", fontsize=size, color=colour, zorder=4)
 
 
-def _box_lines(group: NodeGroup, seconds: Mapping[str, float]) -> list[str]:
+def _box_lines(group: NodeGroup, seconds: float) -> list[str]:
     lines = [_fitted(group.label, _CHARACTERS)]
     if group.moves:
         return lines
-    if group.module:
-        lines.append(_fitted_end(group.module, _CHARACTERS))
+    if module := group.module:  # whose end says more than its beginning
+        lines.append(module if len(module) <= _CHARACTERS else f"…{module[1 - _CHARACTERS :]}")
     lines += [_fitted(line, _CHARACTERS + 2) for line in group.part_lines]
-    if _seconds_of(group.nodes, seconds) > 0:
-        lines.append(_time(_seconds_of(group.nodes, seconds)))
-    return lines
+    return [*lines, _time(seconds)] if seconds > 0 else lines
 
 
 def _time(seconds: float) -> str:
@@ -152,26 +140,13 @@ def _fitted(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _fitted_end(text: str, limit: int) -> str:
-    return text if len(text) <= limit else "…" + text[1 - limit :]
-
-
-def _draw_edges(axes: Axes, groups: GroupGraph, layout: LayeredLayout) -> None:
-    cut = set(groups.cut_edges)
-    for edge in groups.edges:
-        crossing = edge in cut
-        for points in layout.paths[edge]:
-            _draw_line(axes, points, crossing)
-
-
 def _draw_jumps(axes: Axes, groups: GroupGraph, layout: LayeredLayout) -> None:
     """Lettered connectors at the foot of a column and at the head of the next; red where the edge is cut."""
     sources = dict.fromkeys(jump.source for jump in layout.jumps)
     name_of = {source: _letters(number) for number, source in enumerate(sources)}
-    cut = set(groups.cut_edges)
     for jump in layout.jumps:
         for x, y in (jump.foot, jump.head):
-            crossing = any((jump.source, target) in cut for target in jump.targets)
+            crossing = any((jump.source, target) in groups.cut_edges for target in jump.targets)
             colour = _CUT_COLOUR if crossing else "#555555"
             box = {"boxstyle": "circle,pad=0.25", "facecolor": "white", "edgecolor": colour}
             axes.text(x, y, name_of[jump.source], ha="center", va="center", fontsize=9, bbox=box, zorder=5)
@@ -206,7 +181,7 @@ def _device_sentence(placement: Placement, device: str, seconds: Mapping[str, fl
     names = [name for name, where in placement.device_of.items() if where == device]
     sentence = f"{device}: {len(names)} node{'' if len(names) == 1 else 's'}"
     if seconds:
-        sentence += f", {_time(_seconds_of(names, seconds))} per micro-batch"
+        sentence += f", {_time(sum(seconds.get(name, 0.0) for name in names))} per micro-batch"
     return sentence
 
 

@@ -12,9 +12,10 @@ predecessor) become one; so do the nodes of one module, by ever shorter prefixes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from math import log
 from typing import Any
 
@@ -42,7 +43,7 @@ class NodeGroup:
 
     nodes: tuple[str, ...]
     device: str
-    module: str  # longest dotted prefix that the nodes' modules share
+    module: str
     kinds: tuple[str, ...]  # of operators in order, of the nodes that have edges; what movements do
     parts: tuple[NodePart, ...] = ()  # of operators
     moving: int = 0  # how many nodes only move tensors for parts
@@ -86,8 +87,8 @@ class GroupGraph:
     variables: dict[tuple[int, int], tuple[str, ...]]  # edge -> the graph's variables on it
 
     @cached_property
-    def cut_edges(self) -> tuple[tuple[int, int], ...]:
-        return tuple((a, b) for a, b in self.edges if self.groups[a].device != self.groups[b].device)
+    def cut_edges(self) -> frozenset[tuple[int, int]]:
+        return frozenset((a, b) for a, b in self.edges if self.groups[a].device != self.groups[b].device)
 
 
 def group_nodes(graph: Graph, device_of: Mapping[str, str], wanted: int = 150) -> GroupGraph:
@@ -179,7 +180,10 @@ class _Merger:
         return not any(nx.descendants(self.links, each) & groups for each in outside)
 
     def module(self, group: int) -> str:
-        return _common_prefix(self.graph.nodes[name].module for name in self.members[group])
+        """The longest dotted prefix that the nodes' modules share."""
+        paths = [self.graph.nodes[name].module.split(".") for name in self.members[group]]
+        same = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+        return ".".join(part for part, *_ in same)
 
     def result(self) -> GroupGraph:
         import networkx as nx
@@ -211,15 +215,3 @@ class _Merger:
 
         self.members[into] += self.members.pop(other)
         nx.contracted_nodes(self.links, into, other, self_loops=False, copy=False, store_contraction_as=None)
-
-
-def _common_prefix(paths: Iterable[str]) -> str:
-    common: list[str] | None = None
-    for path in paths:
-        parts = path.split(".")
-        if common is None:
-            common = parts
-        else:
-            same = [a == b for a, b in zip(common, parts, strict=False)] + [False]
-            common = common[: same.index(False)]
-    return ".".join(common or [])

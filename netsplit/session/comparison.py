@@ -23,7 +23,7 @@ from netsplit.data.reading.loader import batches
 from netsplit.data.reading.own import as_data
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.batches.batch import Batch
-from netsplit.models.within_memory import within_memory
+from netsplit.models.sizes import within_memory
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner

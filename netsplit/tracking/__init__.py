@@ -7,8 +7,13 @@ from netsplit.lazy import lazy_names
 if TYPE_CHECKING:
     from netsplit.tracking.host import host_tags
     from netsplit.tracking.runs import ComparisonRun, MethodRun, Tracker
-    from netsplit.tracking.table import ComparisonRow, comparison_markdown, comparison_table
-    from netsplit.tracking.verdict import verdict_of, winner_of
+    from netsplit.tracking.table import (
+        ComparisonRow,
+        comparison_markdown,
+        comparison_table,
+        verdict_of,
+        winner_of,
+    )
 
 __all__ = [
     "ComparisonRow",

@@ -54,11 +54,7 @@ def require_database(uri: str) -> None:
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """The absolute path of a SQLite database, or None where `uri` is another kind of address.
-
-    Raises:
-        ConfigError: an address that MLflow cannot keep runs at.
-    """
+    """The absolute path of a SQLite database; None of another kind of address that MLflow knows."""
     if uri.startswith(_SQLITE):
         name = uri.removeprefix(_SQLITE)
         if not name or re.search(r"^(file:|:memory:)|\?|%[0-9A-Fa-f]{2}", name):
@@ -83,11 +79,9 @@ def open_client(uri: str) -> MlflowClient:
     """
     check_address(uri)
     path = sqlite_path(uri)
-    if path is None:
-        return _connect(uri)
-    if not path.exists():
+    if path is not None and not path.exists():
         _create(path)
-    return _connect(f"{_SQLITE}{path}")
+    return _connect(uri if path is None else f"{_SQLITE}{path}")
 
 
 def check_address(uri: str) -> None:
@@ -106,20 +100,14 @@ def check_address(uri: str) -> None:
             check_writable(path)
         except NetSplitError as error:
             raise ConfigError(f"tracking uri '{uri}' cannot be used: {error}") from error
-        if path.exists() and not os.access(path, os.W_OK):
-            raise ConfigError(
-                f"{path} cannot be written: change its permissions, or set another tracking.uri."
-            )
         if path.exists():
+            if not os.access(path, os.W_OK):
+                raise ConfigError(f"{path} cannot be written: change its permissions, or set tracking.uri.")
             _check_database(f"{_SQLITE}{path}", "PRAGMA schema_version")
 
 
 def artifact_root(uri: str, given: str | None) -> str | None:
-    """Where files of runs go: `given`, else beside a SQLite file; None: where the server keeps them.
-
-    Raises:
-        ConfigError: `uri` is not one MLflow can use.
-    """
+    """Where files of runs go: `given`, else beside a SQLite file; None: where the server keeps them."""
     if given is not None:
         return given if "://" in given else Path(given).absolute().as_uri()
     path = sqlite_path(uri)
@@ -188,11 +176,7 @@ def server_of(uri: str) -> str:
 
 
 def newest_charts(uri: str) -> str | None:
-    """The charts of the newest comparison that is recorded at `uri`; None where there is none.
-
-    Raises:
-        ConfigError: `uri` cannot be opened.
-    """
+    """The charts of the newest comparison that is recorded at `uri`; None where there is none."""
     client = open_client(uri)
     experiments = [each.experiment_id for each in client.search_experiments()]
     condition = f"tags.role = 'method' and tags.{COMPARISON} LIKE '%'"

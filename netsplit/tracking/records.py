@@ -13,7 +13,7 @@ from typing import Protocol
 
 from torch import nn
 
-from netsplit.cluster.cluster import Cluster, Link
+from netsplit.cluster.cluster import Cluster
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
 from netsplit.files import write_json, write_text
@@ -47,7 +47,6 @@ __all__ = [
     "record_comparison",
     "record_decisions",
     "record_model",
-    "record_parts",
     "record_plan",
     "record_result",
     "record_row",
@@ -62,8 +61,9 @@ __all__ = [
 ]
 
 
-_LAST_PLAN = "last_plan"
-"""The folder of the plan that was trained by last, where that is not the one it began with."""
+_DECIDED = (
+    "predicted_before_s", "predicted_after_s", "measured_before_s", "measured_after_s", "switch_s"
+)  # fmt: skip
 _TAGGED = 50  # decisions, the last ones; the file has all
 
 
@@ -140,10 +140,8 @@ class Comparison:
 
 
 def row_of(plan: Plan, name: str, history: History | None = None, earlier: bool = False) -> ComparisonRow:
-    """A method's line; without a history its throughput is the predicted one.
-
-    Args:
-        earlier: the history is of an earlier run, whose plan may have been another.
+    """A method's line; without a history its throughput is the predicted one. `earlier`: the history is of an
+    earlier run, whose plan may have been another.
     """
     report, predicted = plan.placement.report, plan.simulated[1]
     last = history.epochs[-1] if history is not None else None
@@ -179,14 +177,25 @@ def record_workload(run: MethodRun, workload: Workload, folder: Path) -> None:
     assert workload.cluster is not None
     save_workload(workload, folder / "graph.json")
     run.artifact(folder / "graph.json")
-    run.tags({f"link.{p} to {q}": _in_words(link) for (p, q), link in workload.cluster.links.items()})
+    links = {}
+    for (p, q), link in workload.cluster.links.items():
+        fit = "given" if link.r_squared is None else f"R² {link.r_squared:.4f}"
+        rates = f"{1e6 * link.latency_s:.1f} µs, {link.bandwidth / 1e9:.2f} GB/s"
+        links[f"link.{p} to {q}"] = f"{rates}, {fit}"
+    run.tags(links)
 
 
 def record_plan(run: MethodRun, plan: Plan, folder: Path) -> None:
     """Record placement, program, summary and the placed graph's picture, before any training."""
     record_solver(run, plan.placement.report)
     write_plan(plan, folder)
-    record_parts(run, plan)
+    run.tags(
+        {
+            "operators_in_parts": len({each.captured for each in plan.splits}),
+            "in_parts": parts_summary(plan.splits),
+            "algebra": "; ".join(algebra_lines(plan.placement)),
+        }
+    )
     run.describe(f"```\n{plan.summary()}\n```")
 
 
@@ -207,16 +216,15 @@ def record_solver(run: MethodRun, report: SolverReport) -> None:
 
 def record_timelines(run: MethodRun, predicted: Timeline, measured: Timeline | None, samples: int) -> None:
     """Seconds and bytes of an iteration of so many samples, and the peaks of each device and of its host."""
-    names = {
-        "predicted": ("speed/samples_per_s_predicted", "seconds_per_iteration_predicted"),
-        "measured": ("speed/samples_per_s", "speed/seconds_per_iteration"),
-    }
-    for kind, each in (("predicted", predicted), ("measured", measured)):
+    for kind, each, seconds, ending in (
+        ("predicted", predicted, "seconds_per_iteration", "_predicted"),
+        ("measured", measured, "speed/seconds_per_iteration", ""),
+    ):
         if each is not None:
-            rate, seconds = names[kind]
+            rate = samples / each.iteration_s if each.iteration_s else None
             peak = max(each.peak_bytes.values(), default=None)
-            run.summary({rate: samples / each.iteration_s if each.iteration_s else None})
-            run.summary({seconds: each.iteration_s, "peak_bytes" + "_predicted" * (each is predicted): peak})
+            values = {"speed/samples_per_s": rate, seconds: each.iteration_s, "peak_bytes": peak}
+            run.summary({name + ending: value for name, value in values.items()})
             run.tags({f"{kind}_peak_bytes": each.peak_bytes, f"{kind}_host_bytes": each.host_bytes})
 
 
@@ -265,7 +273,7 @@ def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:
 
     What an earlier training has left there is removed.
     """
-    own = folder / _LAST_PLAN
+    own = folder / "last_plan"
     shutil.rmtree(own, ignore_errors=True)
     if last.placement != first.placement:
         own.mkdir()
@@ -288,13 +296,7 @@ def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path
     )
     run.tags({f"{DECISION}{n}": json.dumps(asdict(each)) for n, each in enumerate(decisions[-_TAGGED:])})
     for each in decisions:
-        values = {
-            "predicted_before_s": each.predicted_before_s,
-            "predicted_after_s": each.predicted_after_s,
-            "measured_before_s": each.measured_before_s,
-            "measured_after_s": each.measured_after_s,
-            "switch_s": each.switch_s,
-        }
+        values = {name: getattr(each, name) for name in _DECIDED}
         if each.change is not None:
             counts = {"moved": each.change.moved, "split": each.change.split, "joined": each.change.joined}
             values |= {key: count for key, count in counts.items() if count or key == "moved"}
@@ -312,12 +314,7 @@ def record_row(
     earlier: bool = False,
     decisions: Sequence[Decision] = (),
 ) -> ComparisonRow:
-    """What is predicted, beside what was measured where there is a history: trace, picture, metrics, row.
-
-    Args:
-        earlier: see `row_of`.
-        decisions: about the plan while it trained.
-    """
+    """What is predicted, beside what was measured where there is a history: trace, picture, metrics, row."""
     program, predicted = plan.simulated
     measured, typical = (history.measured, history.typical) if history is not None else (None, None)
     write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)
@@ -368,22 +365,6 @@ def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     if trained:
         training_figure(trained, comparison.folder / "training.png")
         run.artifact(comparison.folder / "training.png")
-
-
-def _in_words(link: Link) -> str:
-    fit = "given" if link.r_squared is None else f"R² {link.r_squared:.4f}"
-    return f"{1e6 * link.latency_s:.1f} µs, {link.bandwidth / 1e9:.2f} GB/s, {fit}"
-
-
-def record_parts(run: MethodRun, plan: Plan) -> None:
-    """How many operators are in parts, along what, by what fraction and where; what algebra replaced."""
-    run.tags(
-        {
-            "operators_in_parts": len({each.captured for each in plan.splits}),
-            "in_parts": parts_summary(plan.splits),
-            "algebra": "; ".join(algebra_lines(plan.placement)),
-        }
-    )
 
 
 def record_model(run: MethodRun, plain: nn.Module, model: ParallelModel, data: Data) -> None:

@@ -24,6 +24,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,6 +87,7 @@ def warned(consequence: str) -> Iterator[None]:
         logger.error("%s: %s", consequence, error)
 
 
+@dataclass(eq=False)
 class Tracker:
     """The place where comparisons are recorded; opened when the first one begins.
 
@@ -104,37 +106,29 @@ class Tracker:
         ConfigError: `uri` is of no usable kind; at the first comparison, it cannot be opened.
     """
 
-    def __init__(
-        self,
-        uri: str,
-        experiment: str | None = None,
-        enabled: bool = True,
-        artifacts: str | None = None,
-        system_metrics: float | None = None,
-        log_model: bool = False,
-        register_model: str | None = None,
-    ) -> None:
-        if register_model is not None and not register_model.strip():
+    uri: str
+    experiment: str | None = None
+    enabled: bool = True
+    artifacts: str | None = None
+    system_metrics: float | None = None
+    log_model: bool = False
+    register_model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.register_model is not None and not self.register_model.strip():
             raise ConfigError("tracking.register_model is empty: give a name, or null.")
-        if system_metrics is not None and not 0 < system_metrics < math.inf:
-            raise ConfigError(f"tracking.system_metrics is {system_metrics}: give seconds above 0, or null.")
-        path = sqlite_path(uri) if enabled else None
-        self.uri = uri if path is None else f"sqlite:///{path}"
-        self.experiment = experiment
-        self.enabled = enabled
-        self.artifacts = artifacts
-        self.system_metrics = system_metrics
-        self.log_model = enabled and (log_model or register_model is not None)
-        self.register_model = register_model
+        if self.system_metrics is not None and not 0 < self.system_metrics < math.inf:
+            raise ConfigError(
+                f"tracking.system_metrics is {self.system_metrics}: give seconds above 0, or null."
+            )
+        path = sqlite_path(self.uri) if self.enabled else None
+        self.uri = self.uri if path is None else f"sqlite:///{path}"
+        self.log_model = self.enabled and (self.log_model or self.register_model is not None)
         self.client: MlflowClient | None = None
         self.experiment_id = ""
 
     def check(self) -> None:
-        """Whether runs can be kept, before there are any; makes nothing.
-
-        Raises:
-            ConfigError: not there.
-        """
+        """Raises ConfigError: runs cannot be kept there; makes nothing."""
         if self.enabled and self.client is None:
             check_address(self.uri)
 
@@ -210,30 +204,14 @@ class MethodRun:
         """Show `markdown` on the run's page, above its metrics."""
         self.tags({"mlflow.note.content": markdown})
 
-    def params(self, config: Any, columns: Mapping[str, str] | None = None) -> None:
-        """Log a nested config whole, as the artifact ``config.yaml``, and `columns` as parameters.
-
-        Args:
-            columns: None: every key of the config, dotted.
-        """
+    def params(self, config: Any, columns: Mapping[str, str]) -> None:
+        """Log a nested config whole, as the artifact ``config.yaml``, and `columns` as parameters."""
         if config:
             self.text(masked(as_yaml(config)), "config.yaml")
-        columns = dotted_keys(config or {}) if columns is None else columns
         self._log("params", {key: masked(value) for key, value in columns.items()})
 
-    def datasets(self, records: list[DatasetInput]) -> None:
-        """Show on the run's page what it was trained and tested on."""
-        if records:
-            self._send("datasets", lambda client: client.log_inputs(self.run_id, records))
-
     def artifact(self, path: str | Path, folder: str | None = None) -> None:
-        """Copy a file, or the contents of a folder, into the run's artifacts.
-
-        Raises:
-            FileNotFoundError: there is nothing at `path`.
-        """
-        if not Path(path).exists():
-            raise FileNotFoundError(f"artifact {path} of run '{self.name}' does not exist.")
+        """Copy a file, or the contents of a folder, into the run's artifacts."""
         name = "log_artifacts" if Path(path).is_dir() else "log_artifact"
         self._send(f"artifact {path}", lambda client: getattr(client, name)(self.run_id, str(path), folder))
 
@@ -291,15 +269,14 @@ class MethodRun:
         """Write what is queued and end the run, whose tag ``error`` is `reason`. Raises no `StoreError`."""
         with warned(f"tags of run '{self.name}' are lost"):
             self.tags({"error": reason})
-        with warned(f"run '{self.name}' stays open in MLflow"):
-            self._send(f"status {status}", lambda client: self._end(client, status))
+        client = self._tracker.client
+        if client is not None:
+            import mlflow
 
-    def _end(self, client: MlflowClient, status: str) -> None:
-        import mlflow
-
-        with addressed(client.tracking_uri):
-            mlflow.flush_async_logging()
-        client.set_terminated(self.run_id, status=status)
+            with warned(f"run '{self.name}' stays open in MLflow"), writing(f"status {status}"):
+                with addressed(client.tracking_uri):
+                    mlflow.flush_async_logging()
+                client.set_terminated(self.run_id, status=status)
 
     def _log(self, kind: Literal["params", "tags"], values: Mapping[str, str]) -> None:
         if self._tracker.client is not None:
@@ -344,7 +321,7 @@ class ComparisonRun(MethodRun):
         """Record a `netsplit.data.Data` as what this run, and those of methods after it, use."""
         if self._tracker.client is not None:
             self._data = _datasets(data, self._source)
-            self.datasets(self._data)
+            self._log_data(self)
 
     @contextmanager
     def method(
@@ -357,13 +334,18 @@ class ComparisonRun(MethodRun):
         try:
             with ended(run), run.watched(self._tracker.system_metrics):
                 run.params(params, parameters(params, self._labels, name))
-                run.datasets(self._data)
+                self._log_data(run)
                 yield run
         except Exception as error:
             self._failed[name] = sentence_of(error)
             with warned(f"tags of run '{self.name}' are lost"):
                 self.tags({"failed_methods": ", ".join(self._failed)})
             raise
+
+    def _log_data(self, run: MethodRun) -> None:
+        """Show on the run's page what it is trained and tested on."""
+        if self._data:
+            run._send("datasets", lambda client: client.log_inputs(run.run_id, self._data))
 
     def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
         """End the run; FAILED also where every method failed."""

@@ -32,7 +32,7 @@ from netsplit.session.request import without_reading
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName
 from netsplit.tracking.records import write_plan, write_whole
-from netsplit.tracking.verdict import Contender, verdict
+from netsplit.tracking.table import Contender, verdict
 from netsplit.training.options import Training
 
 from .._entry import console_of

@@ -72,7 +72,7 @@ def test_a_bracketed_activation_is_summed_and_parameters_are_one_initializer() -
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("node9 -- ReLU -- forward_compute_time=1.0", ["line 14", "backward_compute_time=... is missing"]),
+        ("node9 -- ReLU -- forward_compute_time=1.0", ["line 14", "not a node", "backward_compute_time=..."]),
         (line("node9", "ReLU", "-1.0", "0", "0", "0"), ["line 14", "forward_compute_time", "-1.0"]),
         (line("node3", "ReLU", "1.0", "1", "1", "1"), ["line 14", "'node3'", "second time"]),
         ("\tnode3 -- node8", ["line 14", "'node8'", "no node"]),

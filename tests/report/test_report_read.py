@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.placement.placement import SolverReport
 from netsplit.report import check_output, read_report, write_report
-from netsplit.report.choose import read_runs
-from netsplit.report.read import row_from
+from netsplit.report.read import read_runs, row_from
 from netsplit.simulate.timeline import Timeline
 from netsplit.tracking import ComparisonRun, Tracker
 from netsplit.tracking.database import open_client

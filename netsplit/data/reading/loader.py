@@ -103,7 +103,9 @@ class Loader:
         if self.drop_last:
             indices = indices[: len(indices) - len(indices) % self.batch_size]
         order = _EpochBatches(self.batch_size, epoch, indices, rows)
-        return self._shared(order) if self.workers else self._alone(order)
+        if self.workers:
+            return self._shared(order)
+        return (pair_of(collated(self._keyed.__getitems__(batch))) for batch in order)
 
     def close(self) -> None:
         """End the loader processes; they are started again when needed."""
@@ -117,10 +119,6 @@ class Loader:
         generator = torch.Generator().manual_seed((self.seed * EPOCHS_PER_SEED + epoch) % 2**63)
         torch.empty((), dtype=torch.int64).random_(generator=generator)  # as a DataLoader draws first
         return torch.randperm(count, generator=generator)
-
-    def _alone(self, order: _EpochBatches) -> Iterator[Pair]:
-        for batch in order:
-            yield pair_of(collated(self._keyed.__getitems__(batch)))
 
     def _shared(self, order: _EpochBatches) -> Iterator[Pair]:
         self._turn += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from operator import length_hint
 from typing import Any
 
 from torch import Tensor
@@ -12,19 +13,15 @@ from netsplit.data.dataset import Data, Samples
 from netsplit.data.keys import ReadingKeys
 from netsplit.data.reading.samples import KeyedSamples, collated, pair_of
 from netsplit.data.reading.stream import Stream
-from netsplit.errors import ConfigError, NetSplitError
+from netsplit.errors import ConfigError, NetSplitError, brief
 
 __all__ = ["as_data"]
 
 _HALVES = (("train", "training"), ("test", "validation", "val"))
-_HOW = "give a torch.utils.data.Dataset, a pair of them (train, test), or a netsplit.data.Data"
 
 
 def as_data(source: Any, name: str, keys: ReadingKeys) -> Data:
     """What a dataset's target made, as the two halves of a dataset; one dataset alone is all training.
-
-    Args:
-        name: of the dataset, where it does not say its own.
 
     Raises:
         ConfigError: it is no dataset, a stream of unknown length, or its samples are no pairs.
@@ -46,13 +43,9 @@ def as_data(source: Any, name: str, keys: ReadingKeys) -> Data:
 def _classes(train: Any) -> tuple[int, list[str]]:
     """How many a dataset says it has, and their names: `classes` is often a list of these, or a number."""
     classes = getattr(train, "classes", ())
-    if isinstance(classes, int) and not isinstance(classes, bool):
+    if isinstance(classes, int):
         return max(classes, 0), []
-    names = (
-        [str(each) for each in classes]
-        if isinstance(classes, Collection) and not isinstance(classes, str)
-        else []
-    )
+    names = list(map(str, classes)) if isinstance(classes, Collection) else []
     return len(names), names
 
 
@@ -64,23 +57,20 @@ def _halves(source: Any) -> tuple[Any, Any]:
                 f"dataset._target_ makes a mapping of {', '.join(map(str, source))}: name one 'train'."
             )
         return train, test
-    if isinstance(source, tuple) and len(source) == 2 and all(_is_dataset(each) for each in source):
-        return source
-    if _is_dataset(source):
-        return source, None
-    raise ConfigError(f"dataset._target_ makes {_shown(source)}: {_HOW}.")
-
-
-def _is_dataset(value: Any) -> bool:
-    if isinstance(value, (str, bytes, Tensor, Mapping)):
-        return False
-    return _is_stream(value) or (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
+    pair = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
+    for half in pair:
+        sized = hasattr(half, "__getitem__") and hasattr(half, "__len__")
+        if half is not None and (isinstance(half, str | bytes | Tensor) or not (_is_stream(half) or sized)):
+            raise ConfigError(
+                f"dataset._target_ makes {brief(source)}: give a torch.utils.data.Dataset, a pair of them "
+                "(train, test), or a netsplit.data.Data."
+            )
+    return pair
 
 
 def _is_stream(value: Any) -> bool:
-    if isinstance(value, (IterableDataset, DataLoader)):
-        return True
-    return hasattr(value, "__iter__") and not hasattr(value, "__getitem__")
+    iterated = hasattr(value, "__iter__") and not hasattr(value, "__getitem__")
+    return isinstance(value, (IterableDataset, DataLoader)) or iterated
 
 
 def _samples(half: Any, keys: ReadingKeys) -> Samples:
@@ -92,8 +82,8 @@ def _samples(half: Any, keys: ReadingKeys) -> Samples:
     if not _is_stream(half):
         samples: Samples = half
         return samples
-    count = keys.samples if keys.samples is not None else _length(half)
-    if count is None:
+    count = keys.samples if keys.samples is not None else length_hint(half, -1)
+    if count < 0:
         raise ConfigError(
             f"{type(half).__name__} is a stream that has no length: say how many samples make an epoch, "
             "dataset.samples=<number>."
@@ -104,13 +94,6 @@ def _samples(half: Any, keys: ReadingKeys) -> Samples:
             "torch.utils.data.IterableDataset."
         )
     return Stream(half, count, keys.seed)
-
-
-def _length(stream: Any) -> int | None:
-    try:
-        return len(stream)
-    except TypeError:
-        return None
 
 
 def _check_sample(samples: Samples, seed: int) -> None:
@@ -125,16 +108,10 @@ def _check_sample(samples: Samples, seed: int) -> None:
     elif hasattr(sample, "sentence"):
         raise ConfigError(f"the dataset cannot be used: {sample.sentence}")
     else:
+        names = (
+            f"a mapping of {', '.join(map(str, sample))}" if isinstance(sample, Mapping) else brief(sample)
+        )
         raise ConfigError(
-            f"sample 0 of the dataset is {_shown(sample)}: give pairs (input, target); those of Hugging Face "
+            f"sample 0 of the dataset is {names}: give pairs (input, target); those of Hugging Face "
             "are columns, and dataset=huggingface names them."
         )
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"a mapping of {', '.join(map(str, value))}"
-    if isinstance(value, list | tuple):
-        return f"a {type(value).__name__} of {len(value)}"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:80]}…"

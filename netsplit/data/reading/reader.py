@@ -36,14 +36,7 @@ class Reader:
         self._rows: list[int] | None = None  # of whole batches, those that are read
 
     def batch(self, place: BatchPlace, rows: Sequence[int] | None = None) -> Pair:
-        """Inputs and targets of a batch, or of some of its samples.
-
-        Args:
-            rows: places in the batch of the samples that are read, at least one; None: all.
-
-        Raises:
-            ReadError: a sample cannot be loaded, or a loader process died.
-        """
+        """Inputs and targets of a batch, or of the samples at some places in it; raises as `Loader.epoch`."""
         given = list(range(place.count)) if rows is None else list(rows)
         before = list(range(self.loader.batch_size)) if self._rows is None else self._rows
         if self._next != (place.epoch, place.start) or given != [row for row in before if row < place.count]:

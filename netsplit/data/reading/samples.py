@@ -7,6 +7,7 @@ import random
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,12 @@ Key = tuple[int, int]  # epoch, index
 Pair = tuple[Any, Any]  # inputs, targets
 
 
+@dataclass
 class Unreadable:
     """Comes in place of a sample or batch that cannot be had: an exception would lose its sentence."""
 
-    def __init__(self, sentence: str, known: type[NetSplitError] = ReadError) -> None:
-        self.sentence = sentence
-        self.known = known
+    sentence: str
+    known: type[NetSplitError] = ReadError
 
 
 class KeyedSamples:
@@ -103,11 +104,7 @@ def collated(samples: list[Any]) -> Any:
 
 
 def pair_of(batch: Any) -> Pair:
-    """Inputs and targets of what `collated` gave.
-
-    Raises:
-        ReadError: it is unreadable; or another NetSplitError that the dataset raised.
-    """
+    """Inputs and targets of what `collated` gave; raises what is unreadable."""
     if isinstance(batch, Unreadable):
         raise batch.known(batch.sentence)
     inputs, targets = batch

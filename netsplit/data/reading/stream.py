@@ -23,10 +23,7 @@ class Stream:
     """
 
     def __init__(self, source: Iterable[Any], count: int, seed: int = 0, epoch: int = 0) -> None:
-        self.source = source
-        self.count = count
-        self.seed = seed
-        self.epoch = epoch
+        self.source, self.count, self.seed, self.epoch = source, count, seed, epoch
         self._next = 0
         self._iterator: Iterator[Any] | None = None
         self._generators: Generators | None = None

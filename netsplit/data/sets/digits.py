@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import TensorDataset
 
-from netsplit.data.dataset import Data, readable
-from netsplit.data.draw import Generated
+from netsplit.data.dataset import Data, Generated, readable
 from netsplit.data.keys import at_least
 from netsplit.errors import ConfigError
 

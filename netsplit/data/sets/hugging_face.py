@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data, readable
-from netsplit.data.draw import Drawn, limited
+from netsplit.data.dataset import IGNORED, Data, Drawn, MetricName, limited, readable
 from netsplit.data.keys import at_least, root_folder
 from netsplit.data.sets.images import IMAGENET_MEAN, IMAGENET_STD, to_tensor
 from netsplit.errors import ConfigError
@@ -64,8 +63,8 @@ def hugging_face(
     halves = [Drawn(each.select(limited(len(each), limit, seed)), read) for each in splits]
     classes = tuple(getattr(features.get(target), "names", None) or ())
     count = len(classes) if target is not None else len(read.tokenizer)
-    metric: Any = "perplexity" if target is None else "accuracy"
     test_half = halves[1] if len(halves) > 1 else ()
+    metric: MetricName = "perplexity" if target is None else "accuracy"
     return Data(Path(root).resolve().name, halves[0], test_half, count, classes, metric=metric)
 
 
@@ -126,10 +125,11 @@ def _splits(folder: Path, train: str, test: str | None) -> list[Any]:
         ) from error
     if isinstance(saved, datasets.Dataset):
         return [saved]
-    for split in (train, *([test] if test is not None else [])):
+    wanted = [train, *([test] if test is not None else [])]
+    for split in wanted:
         if split not in saved:
             raise ConfigError(f"{folder} has no split '{split}': give one of {', '.join(saved)}.")
-    return [saved[train]] + ([saved[test]] if test is not None else [])
+    return [saved[split] for split in wanted]
 
 
 def _tokenizer(folder: str | None) -> Any:

@@ -19,8 +19,7 @@ from torchvision.datasets import CIFAR10, ImageFolder, VOCSegmentation
 from torchvision.transforms import v2
 from torchvision.tv_tensors import Mask
 
-from netsplit.data.dataset import IGNORED, Data, readable
-from netsplit.data.draw import Drawn, limited
+from netsplit.data.dataset import IGNORED, Data, Drawn, limited, readable
 from netsplit.data.keys import at_least, root_folder
 from netsplit.errors import ConfigError
 

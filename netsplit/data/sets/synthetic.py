@@ -10,23 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data, readable
-from netsplit.data.draw import Generated, generator_of
+from netsplit.data.dataset import Data, Generated, MetricName, generator_of, readable
 from netsplit.data.keys import at_least
 from netsplit.errors import ConfigError
 
 __all__ = ["records", "synthetic"]
 
 Kind = Literal["image", "mask", "tokens"]
-
-SHAPES = {
-    "image": ["channels", "height", "width"],
-    "mask": ["channels", "height", "width"],
-    "tokens": ["length"],
-}
-_METRICS: dict[str, Literal["accuracy", "mean_iou", "perplexity"]] = {
-    "image": "accuracy", "mask": "mean_iou", "tokens": "perplexity",
-}  # fmt: skip
 
 CELLS = 4  # a mask is so many by so many patches of one class
 FOLLOWS = 0.9  # how often a token is followed by the one that its own choice says
@@ -62,21 +52,16 @@ def synthetic(
     Raises:
         ConfigError: a shape that does not fit the kind, or a number that cannot be used.
     """
-    if kind not in SHAPES:
-        raise ConfigError(f"dataset.kind is '{kind}': give one of {', '.join(SHAPES)}.")
-    if len(shape) != len(SHAPES[kind]) or min(shape) < 1:
-        wanted = ", ".join(SHAPES[kind])
-        raise ConfigError(f"dataset.shape is {list(shape)}: give [{wanted}] for kind {kind}, all above 0.")
+    if kind not in _KINDS:
+        raise ConfigError(f"dataset.kind is '{kind}': give one of {', '.join(_KINDS)}.")
+    maker, names, metric = _KINDS[kind]
+    if len(shape) != len(names.split(", ")) or min(shape) < 1:
+        raise ConfigError(f"dataset.shape is {list(shape)}: give [{names}] for kind {kind}, all above 0.")
     at_least(1, num_classes=num_classes, train=train, test=test)
-    makers: dict[str, type[_Images | _Masks | _Tokens]] = {
-        "image": _Images,
-        "mask": _Masks,
-        "tokens": _Tokens,
-    }
-    make = makers[kind](tuple(shape), num_classes, learnable, seed)
+    make = maker(tuple(shape), num_classes, learnable, seed)
     halves = [Generated(make, min(n, limit or n), seed, half) for half, n in enumerate((train, test))]
     classes = tuple(map(str, range(num_classes)))
-    return Data(f"synthetic_{kind}", halves[0], halves[1], num_classes, classes, metric=_METRICS[kind])
+    return Data(f"synthetic_{kind}", halves[0], halves[1], num_classes, classes, metric=metric)
 
 
 @dataclass(frozen=True)
@@ -142,6 +127,13 @@ class _Tokens(_Maker):
             tokens = (tokens[np.arange(length) - since] + since * step) % self.num_classes
         tensors = torch.from_numpy(tokens)
         return tensors[:-1], tensors[1:]
+
+
+_KINDS: dict[str, tuple[type[_Images | _Masks | _Tokens], str, MetricName]] = {
+    "image": (_Images, "channels, height, width", "accuracy"),
+    "mask": (_Masks, "channels, height, width", "mean_iou"),
+    "tokens": (_Tokens, "length", "perplexity"),
+}
 
 
 @readable

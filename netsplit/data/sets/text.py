@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data, readable
-from netsplit.data.draw import Drawn, limited
+from netsplit.data.dataset import IGNORED, Data, Drawn, limited, readable
 from netsplit.data.keys import at_least, root_folder
 from netsplit.errors import ConfigError
 
