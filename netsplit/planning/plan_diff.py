@@ -10,8 +10,7 @@ import numpy as np
 
 from netsplit.errors import ConfigError
 from netsplit.partition.base import Problem
-from netsplit.partition.common.instance import Instance
-from netsplit.partition.common.interchangeable import interchangeable_devices
+from netsplit.partition.common.instance import Instance, interchangeable_devices
 from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.change import PlacementChange
 from netsplit.planning.explanation.notation import listed, percent, seconds, wrapped
