@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from netsplit.graph.checks.replicated import unreplicable_nodes
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
-from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.bounds.least_bytes import why_no_room
+from netsplit.partition.bounds.iteration_tasks import AnySchedule, why_no_room
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 
 __all__ = ["of_every_plan_s", "why_none_fits", "without_replicas_s"]
