@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from netsplit.graph.ir import Graph
-from netsplit.partition.bounds.least_bytes import bytes_saved_by
+from netsplit.partition.bounds.iteration_tasks import bytes_saved_by
 from netsplit.profile.memory import node_state_bytes
 from netsplit.program.schedules import Schedule
 

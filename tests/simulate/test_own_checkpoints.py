@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
-from netsplit.partition.bounds.least_bytes import bytes_saved_by
+from netsplit.partition.bounds.iteration_tasks import bytes_saved_by
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.program import GPipe, Program, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, OneFOneB

@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 
 from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.base import Problem
-from netsplit.partition.bounds.iteration_tasks import AnySchedule, IterationTasks
-from netsplit.partition.bounds.least_bytes import least_bytes_of_atoms
+from netsplit.partition.bounds.iteration_tasks import AnySchedule, IterationTasks, least_bytes_of_atoms
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.mixed_integer import highs, run_highs
 from netsplit.partition.engines.rows import Rows, Term

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["proven_bound", "solve_non_contiguous"]
 
 _UNITS = 1e8  # integer units in the known value: seconds are rounded down, so that the bound holds
+_INF = np.inf
+_GROUPS = 200  # that `core_bound` looks at
+_ROUNDING = 1e-7  # relative: what the solvers' own tolerances may have moved a value by
+_ORDERS = 4  # whose best contiguous split is the start
+_SMALL = 300  # (group, device) pairs that CP-SAT is asked to close
 
 
 def _placement_model(model: Hypergraph) -> tuple[Any, list[list[Any]]]:
@@ -78,11 +83,6 @@ def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int)
     cp.minimize(most)
     solver, impossible, where = _solved(cp, x, time_limit_s, seed)
     return value if impossible else max(0.0, min(value, solver.best_objective_bound * unit)), where
-
-
-_INF = np.inf
-_GROUPS = 200  # that `core_bound` looks at
-_ROUNDING = 1e-7  # relative: what the solvers' own tolerances may have moved a value by
 
 
 class _LoneDevice:
@@ -175,10 +175,6 @@ def _quiet() -> highspy.Highs:
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
     return highs
-
-
-_ORDERS = 4  # whose best contiguous split is the start
-_SMALL = 300  # (group, device) pairs that CP-SAT is asked to close
 
 
 def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> Choice:

@@ -9,8 +9,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.graph.checks.replicated import unreplicable_nodes
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
-from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.bounds.least_bytes import why_no_room
+from netsplit.partition.bounds.iteration_tasks import AnySchedule, why_no_room
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.explanation.notation import counted, microbatches_listed

@@ -34,6 +34,8 @@ __all__ = [
 
 _SHORTEST_S = 2.0  # below it a limit is for methods that search
 _LOOKS = 64  # nodes between two looks at the time
+RETRIES = 4
+_AT_ONCE = 1024  # tasks between two looks at the time
 
 
 class PlacingClock:
@@ -282,10 +284,6 @@ def _book(tasks: TaskArrays, state: ListState, task: int, p: int) -> None:
 def _message_s(tasks: TaskArrays, e: int, q: int, p: int) -> float:
     """Seconds of an edge's messages from q to p."""
     return float(tasks.messages[e] * tasks.latency_s[q, p] + tasks.nbytes[e] * tasks.seconds_per_byte[q, p])
-
-
-RETRIES = 4
-_AT_ONCE = 1024  # tasks between two looks at the time
 
 
 class PartialSchedule:

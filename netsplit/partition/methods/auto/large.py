@@ -7,7 +7,6 @@ intervals ──► the same problem of groups ──► portfolio and annealing
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -34,6 +33,21 @@ from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.simulate.simulator import ONE_BATCH
 
 __all__ = ["FAST_METHODS", "LARGE", "CoarseProblem", "intervals", "large_answer", "most_instructions"]
+
+LARGE = 4000  # nodes
+GROUPS = 1200
+AFTER_S = 9e-5  # an instruction, for compiling, simulating and verifying the plan
+FORWARDED = 2.5  # times as much, where devices may hand on what they receive: it is simulated without, too
+MOST_AFTER = 0.6  # of the time, at most, for that
+FAST, COARSELY, END = 0.85, 0.88, 0.93  # of the rest: when methods, the search of groups, and all have ended
+GROUPED = 0.6  # of the time that methods leave, for the search of groups; the rest is for the whole
+HEAT = 0.003  # of the last search, which begins where another has ended
+FAST_METHODS: tuple[Partitioner, ...] = (
+    Single(), Layerwise(), RoundRobin(), Heft(), Balanced(), MTopo(), Dpos(), MEtf(),
+)  # fmt: skip
+"""In about the order of what they bring for their time, which grows like the graph; no replicas."""
+
+TRIED = 3  # answers of the search of groups, on the whole graph
 
 
 def intervals(instance: Instance, target: int) -> list[list[int]]:
@@ -184,24 +198,6 @@ def _grouped(graph: Graph, groups: Sequence[Sequence[int]], group_of: Ints) -> G
 
 def _name(g: int) -> str:
     return f"g{g}"
-
-
-log = logging.getLogger(__name__)
-
-LARGE = 4000  # nodes
-GROUPS = 1200
-AFTER_S = 9e-5  # an instruction, for compiling, simulating and verifying the plan
-FORWARDED = 2.5  # times as much, where devices may hand on what they receive: it is simulated without, too
-MOST_AFTER = 0.6  # of the time, at most, for that
-FAST, COARSELY, END = 0.85, 0.88, 0.93  # of the rest: when methods, the search of groups, and all have ended
-GROUPED = 0.6  # of the time that methods leave, for the search of groups; the rest is for the whole
-HEAT = 0.003  # of the last search, which begins where another has ended
-FAST_METHODS: tuple[Partitioner, ...] = (
-    Single(), Layerwise(), RoundRobin(), Heft(), Balanced(), MTopo(), Dpos(), MEtf(),
-)  # fmt: skip
-"""In about the order of what they bring for their time, which grows like the graph; no replicas."""
-
-TRIED = 3  # answers of the search of groups, on the whole graph
 
 
 def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool) -> Choice:
