@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from netsplit.graph.ir import Graph
-from netsplit.graph.surroundings.settings import settings, take_settings
-from netsplit.graph.surroundings.surroundings import carried_modules
+from netsplit.graph.surroundings.surroundings import carried_modules, settings, take_settings
 from netsplit.interrupts import interrupts_held
 from netsplit.profile.costs import Offload
 from netsplit.program.instructions import Program
