@@ -22,7 +22,7 @@ from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable, once_of
 from netsplit.graph.operators import mode_of, resolve
 from netsplit.graph.recording.record import Watched
-from netsplit.graph.recording.stand_in_mode import StandInMode
+from netsplit.graph.recording.stand_ins import StandInMode
 from netsplit.graph.storage import storage_of
 from netsplit.graph.template import decoded
 

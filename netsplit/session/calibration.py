@@ -23,7 +23,7 @@ from torch import Tensor
 from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
-from netsplit.graph.surroundings.settings import settings
+from netsplit.graph.surroundings.surroundings import settings
 from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs, DeviceCosts
 from netsplit.profile.measure.clock import host_seconds_per_byte, reference_seconds

@@ -295,15 +295,6 @@ def test_a_batch_that_cannot_be_computed_at_once_is_kept_whole() -> None:
     assert "cannot be compared on its batch at once" in own.notes_for(1)[0]
 
 
-def test_of_large_models_gradients_with_hooks_are_compared_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    loss, batch = nn.CrossEntropyLoss(), Batch.of(X, Y)
-    graph = capture(Clipped(), loss, batch.rows(0, 4).own())
-    monkeypatch.setattr("netsplit.graph.checks.cutting._GRADIENT_BYTES", 130)
-    own = BatchCuts(ModelStep(Clipped(), loss, (X, Y)), named=False)
-    assert own.allowed(graph, [1, 4]) == [1]
-    assert "the gradient of 'fc.weight' in Clipped on 2 samples at once differs" in own.notes_for(1)[0]
-
-
 def test_a_forward_that_writes_into_what_is_not_cut_is_refused() -> None:
     class Writing(nn.Module):
         def __init__(self) -> None:

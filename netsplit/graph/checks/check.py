@@ -157,9 +157,9 @@ class _CaptureCheck:
 
     def _plain(self, call: int, tensors: tuple[Tensor, ...], backward: bool) -> list[Tensor]:
         """The model's own step. What it assigns to buffers is written into them, which are compared."""
-        before = dict(self.step.named_buffers(remove_duplicate=False))
+        before = named_tensors(self.step)
         outputs = self.both.plain(call, tensors, backward)
-        after = dict(self.step.named_buffers(remove_duplicate=False))
+        after = named_tensors(self.step)
         for name in after.keys() - before.keys():
             raise CaptureError(
                 f"{self.name} makes the buffer '{name.removeprefix('model.')}' in its forward: call the "
@@ -167,6 +167,11 @@ class _CaptureCheck:
             )
         new = {k: t.detach().clone() for k, t in after.items() if t._cdata != before[k]._cdata}
         for name, value in new.items():
+            if isinstance(before[name], nn.Parameter):
+                raise CaptureError(
+                    f"the forward gives '{name.removeprefix('model.')}' another parameter, which a captured "
+                    "step cannot follow: tie or exchange them where the model is made."
+                )
             path, _, key = name.rpartition(".")
             before[name].data = value
             self.step.get_submodule(path)._buffers[key] = before[name]

@@ -50,7 +50,6 @@ log = logging.getLogger(__name__)
 
 _EXACT, _PLAIN, _COARSE = (1e-7, 1e-5), (1e-3, 1e-2), (3e-2, 0.2)
 """How much of a loss, and of a gradient, may be rounding: in float64, in float32, with fewer digits."""
-_GRADIENT_BYTES = 2**24  # of parameters whose gradients are compared
 _OTHERWISE_IN_TRAINING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
 _FEWER_DIGITS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -147,12 +146,9 @@ class _AtOnce:
     ) -> None:
         self.model, self.loss, self.graph, self.double = model, loss, graph, double
         self.name = type(model).__name__
-        self.room = _room(model, loss, copies=7 if double else 3)  # what is kept, in double, two gradients
-        self.recorded = self.room > 0  # by autograd, as in training
-        self.gradients = gradients and self.recorded  # else losses alone
-        if not self.recorded:
-            self.room = _room(model, loss, copies=3 if double else 1)
-        self.compared = _smallest(model, loss, _GRADIENT_BYTES) if double else None  # None: of all parameters
+        few = 7 if double else 3  # copies: what is kept, in double, two gradients
+        self.gradients = gradients and (double or _room(model, loss, few) > 0)  # else losses alone
+        self.room = _room(model, loss, few if self.gradients else 1)
         dtypes = {variable.dtype for variable in graph.variables.values()}
         few_digits = graph.autocast is not None or dtypes & {"float16", "bfloat16"}
         own = _COARSE if few_digits else _PLAIN if "float32" in dtypes else _EXACT
@@ -217,14 +213,14 @@ class _AtOnce:
         np.random.seed(0)
         steady = self.double or any(map(node_draws, self.graph))
         with (
-            torch.set_grad_enabled(self.recorded),
+            torch.enable_grad(),
             stance(self.graph),
             autocast_of(self.graph, "cpu"),
             _Steady(self.double) if steady else nullcontext(),
         ):
             value = step(*tensors)[0]
             if self.gradients:
-                value.backward(inputs=self.compared)
+                value.backward()
         before.back()
         gradients = dict[str, Tensor]()
         for k, parameter in step.named_parameters():
@@ -283,16 +279,6 @@ def _doubled(model: nn.Module, loss: Loss | None) -> Iterator[None]:
         torch.set_default_dtype(default)
         for tensor, data in before.values():
             tensor.data = data
-
-
-def _smallest(model: nn.Module, loss: Loss | None, nbytes: int) -> list[Tensor] | None:
-    """As many trained parameters as have so many bytes, those with hooks and with the fewest elements first;
-    None: that is all."""
-    trained = {t._cdata: t for t in named_tensors(model, loss).values() if t.requires_grad}
-    in_order = sorted(trained.values(), key=lambda t: (not t._backward_hooks, t.numel()))
-    ends = list(itertools.accumulate(t.nbytes for t in in_order))
-    few = [t for t, end in zip(in_order, ends, strict=True) if end <= nbytes]
-    return few if 0 < len(few) < len(in_order) else None
 
 
 def _other(whole: Batch) -> int:

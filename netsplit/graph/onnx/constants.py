@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.code_places import line_of
 from netsplit.graph.onnx.files import OnnxNode, onnx_package
 from netsplit.graph.onnx.operators import DRAWING, STATISTICS
 
@@ -123,8 +124,9 @@ def evaluate_node(
         feeds = {k: v for k, v in zip(node.inputs, values, strict=True) if k}
         return [np.asarray(each) for each in evaluator.run(None, feeds)]
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
-        raise NetSplitError(f"node '{node.name}' ({node.op}) cannot be computed: {reason}.") from error
+        raise NetSplitError(
+            f"node '{node.name}' ({node.op}) cannot be computed: {line_of(error)}."
+        ) from error
 
 
 @cache

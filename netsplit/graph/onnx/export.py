@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
+from netsplit.graph.code_places import line_of
 from netsplit.graph.onnx.files import METADATA, onnx_package
 from netsplit.graph.recording.step import as_tuple
 from netsplit.graph.surroundings.keep import kept
@@ -199,25 +198,15 @@ def _names(what: str, count: int) -> list[str]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Silences what the exporter prints of a failure (from C++ too), and of its own future."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
-    try:
-        with warnings.catch_warnings(), open(os.devnull, "wb") as nowhere:
-            warnings.simplefilter("ignore")
-            os.dup2(nowhere.fileno(), 1)
-            os.dup2(nowhere.fileno(), 2)
-            yield
-    finally:
-        for number, copy in zip((1, 2), kept, strict=True):
-            os.dup2(copy, number)
-            os.close(copy)
+    """Silences what the exporter prints of a failure, and of its own future."""
+    nowhere = io.StringIO()
+    with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _why_not(model: nn.Module, error: Exception) -> str:
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    reason = reason.partition(" Please feel free")[0].partition("  [Caused by")[0].rstrip(".")
+    reason = line_of(error).partition(" Please feel free")[0].partition("  [Caused by")[0].rstrip(".")
     return (
         f"{type(model).__name__} cannot be exported to ONNX: {reason}; rewrite what stops it with other "
         "operators, or give another opset."

@@ -45,7 +45,7 @@ class OnnxNode:
 
 def onnx_package() -> ModuleType:
     """The package ``onnx`` with what it leaves to be imported by hand."""
-    for part in ("checker", "inliner", "numpy_helper", "shape_inference"):
+    for part in ("checker", "inliner", "numpy_helper", "shape_inference", "version_converter"):
         import_module(f"onnx.{part}")
     return import_module("onnx")
 

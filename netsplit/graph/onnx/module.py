@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.code_places import line_of
 from netsplit.graph.onnx.call import OnnxCall, Value, as_tensor
 from netsplit.graph.onnx.constants import evaluate_node, fold_constants, kinds_of
 from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, onnx_package, opsets_of
@@ -20,8 +21,8 @@ from netsplit.graph.onnx.operators import DRAWING, HOST_ONLY, OPERATORS
 
 __all__ = ["OLDEST", "OnnxModule", "from_onnx"]
 
-OLDEST = 9
-"""The oldest operator set whose operators mean here what they meant then."""
+OLDEST, CONVERTED = 13, 17
+"""The oldest operator set that is known, and that to which files of older ones are converted."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,8 @@ class OnnxFile:
     def __init__(self, model: Any, path: str, frozen: tuple[str, ...] = ()) -> None:
         """Reads a ModelProto; raises NetSplitError where it is too old, or `frozen` names what it has not."""
         to_array = onnx_package().numpy_helper.to_array
-        self.path, self.opset, self.notes = path, opsets_of(model).get("", 0), metadata_of(model)
-        if self.opset < OLDEST:
-            raise NetSplitError(
-                f"'{path}' is written in operator set {self.opset}: export it with {OLDEST} or a later one."
-            )
+        model, self.path, self.notes = _recent(model, path), path, metadata_of(model)
+        self.opset = opsets_of(model).get("", 0)
         nodes = nodes_of(model, path)
         self.kinds = kinds_of(model, nodes, self.notes)
         self.arrays = {each.name: to_array(each) for each in model.graph.initializer}
@@ -117,6 +115,20 @@ class OnnxFile:
         if missing:
             named = ", ".join(f"{op} (node '{name}')" for op, name in sorted(missing.items()))
             raise NetSplitError(f"'{self.path}' has operators that are not known: {named}.")
+
+
+def _recent(model: Any, path: str) -> Any:
+    """The model in an operator set that is known, by ONNX's own converter."""
+    opset = opsets_of(model).get("", 0)
+    if opset >= OLDEST:
+        return model
+    try:
+        return onnx_package().version_converter.convert_version(model, CONVERTED)
+    except Exception as error:
+        raise NetSplitError(
+            f"'{path}' is written in operator set {opset}, which ONNX cannot convert ({line_of(error)}): "
+            f"export it with {OLDEST} or a later one."
+        ) from error
 
 
 def _dims(value: Any) -> tuple[int | None, ...] | None:
@@ -213,8 +225,7 @@ class OnnxModule(nn.Module):
         except NetSplitError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
-            raise call.refuse(f"{reason}.") from error
+            raise call.refuse(f"{line_of(error)}.") from error
         return result if isinstance(result, tuple | list) else (result,)
 
     def _value(self, known: Mapping[str, Value | None], name: str) -> Any:

@@ -56,11 +56,10 @@ def write_onnx(graph: Graph, path: str | Path, notes: NodeNotes | None = None) -
         notes: devices and seconds.
 
     Raises:
-        NetSplitError: `notes` has a node that the graph has not, or a dtype has no form in ONNX.
+        NetSplitError: a dtype has no form in ONNX.
     """
     onnx = onnx_package()
     notes = notes or NodeNotes()
-    _check(graph, notes)
     helper = onnx.helper
     computed = [k for k in graph.variables if graph.variables[k].producer is not None]
     inner = [k for k in computed if k not in graph.output_variables]
@@ -82,13 +81,6 @@ def write_onnx(graph: Graph, path: str | Path, notes: NodeNotes | None = None) -
     _note(model, {METADATA + "devices": json.dumps(devices)})
     text = model.SerializeToString()
     write_atomically(path, lambda place: place.write_bytes(text))
-
-
-def _check(graph: Graph, notes: NodeNotes) -> None:
-    for each in (notes.device, notes.forward_s, notes.backward_s):
-        unknown = [name for name in each if name not in graph.nodes]
-        if unknown:
-            raise NetSplitError(f"the notes speak of the node '{unknown[0]}', which the graph has not.")
 
 
 def _node(onnx: Any, graph: Graph, node: Node, notes: NodeNotes, weights: Mapping[str, str]) -> Any:

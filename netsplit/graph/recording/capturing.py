@@ -11,7 +11,6 @@ values too, the one around that. In the end that is the whole step, which then r
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
@@ -35,8 +33,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.recording.build import built
 from netsplit.graph.recording.observe import Observation, Observed, ResultKind, observe
 from netsplit.graph.recording.record import Recorder, Unrecordable
-from netsplit.graph.recording.stand_in_mode import StandInMode
-from netsplit.graph.recording.stand_ins import named_tensors, refuse_tensors
+from netsplit.graph.recording.stand_ins import StandInMode, named_tensors, refuse_tensors
 from netsplit.graph.recording.traps import said_to_compile, trapped
 from netsplit.graph.recording.whole import ModuleCall, skeleton_of
 from netsplit.graph.surroundings.keep import kept
@@ -210,7 +207,6 @@ class _Kept:
                 "whole on one device, where TorchScript cannot be sent (a step of it depends on values, or "
                 "cannot be captured for another reason): give it as plain Python."
             )
-        _refuse_given(module)
         observed = self._observation(module)
         tensors, structure, _ = flatten((args, kwargs))
         given = [recorder.ours(tensor) for tensor in tensors]
@@ -243,39 +239,15 @@ class _Kept:
         return observed
 
 
-def _refuse_given(module: nn.Module) -> None:
-    """Tensors that the forward puts into a module from outside, which its copy elsewhere would not have."""
-    for part in module.modules():
-        for key, value in vars(part).items():
-            if isinstance(value, FakeTensor):
-                must = " (the momentum of BatchNorm must be a number)" if key == "momentum" else ""
-                raise CaptureError(
-                    f"the forward sets '{key}' of a {type(part).__name__} to a tensor, and that module has "
-                    f"to stay whole on one device, which would not have it{must}: pass it as an argument."
-                )
-
-
 def _copied(module: nn.Module) -> nn.Module:
     with torch.utils._python_dispatch._disable_current_modes():
         try:
             return skeleton_of(module)
         except Exception as error:
             raise CaptureError(
-                f"a {type(module).__name__} would have to run whole on one device, and {_uncopied(module)} "
-                f"cannot be copied there ({line_of(error)}): let copy.deepcopy copy it, or keep it elsewhere."
+                f"a {type(module).__name__} would have to run whole on one device, and cannot be "
+                f"copied there ({line_of(error)}): let copy.deepcopy copy it."
             ) from error
-
-
-def _uncopied(module: nn.Module) -> str:
-    """The attribute that cannot be copied."""
-    for path, part in module.named_modules():
-        for key, value in vars(part).items():
-            try:
-                if not isinstance(value, nn.Module | dict):
-                    copy.deepcopy(value)
-            except Exception:
-                return f"its attribute '{'.'.join(filter(None, (path, key)))}'"
-    return "it"
 
 
 def _like(recorder: Recorder, kinds: Sequence[ResultKind]) -> list[Tensor]:

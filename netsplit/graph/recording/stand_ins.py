@@ -7,23 +7,78 @@ literal, a plain attribute, something from around the function. Each gets one st
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.strides import is_spread, repeated_dims
 from netsplit.graph.ir import Initializer
 
 __all__ = [
-    "StandIns", "attribute_tensors", "named_tensors", "persistent_tensors", "refuse_other_parameters",
-    "refuse_sharing", "refuse_tensors",
+    "StandInMode", "StandIns", "attribute_tensors", "named_tensors", "persistent_tensors",
+    "refuse_other_parameters", "refuse_sharing", "refuse_tensors",
 ]  # fmt: skip
+
+
+_NORM = torch.ops.aten._native_batch_norm_legit.default
+_RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
+_ENOUGH_BYTES = 2**20
+"""Bytes of an LSTM layer's output from which on what is kept grows by the same bytes a step."""
+
+
+class StandInMode(FakeTensorMode):
+    """The mode of every recording; tensors of the code around it that have data may be read.
+
+    Torch is slow to find the shapes of a batch normalisation, by running what it is made of, and wrong about
+    the workspace that an LSTM layer keeps for its backward on a CPU, which is more than all else: it says 0.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+
+    def dispatch(self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if func is _NORM and not kwargs and args[0].device.type == "cpu" and args[0].dim() >= 2:
+            with self:
+                return _batch_norm(args)
+        result: Any = super().dispatch(func, types, args, kwargs)
+        if func is _RNN_LAYER and args[-1] and torch.is_grad_enabled():
+            with self:
+                return *result[:-1], torch.empty(_workspace_bytes(args), dtype=torch.uint8)
+        return result
+
+
+def _batch_norm(args: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """The normalised input, and what the backward keeps: each channel's mean and deviation."""
+    x, weight, _, mean, _, training, *_ = args
+    channels = x.shape[1] if training else 0
+    dtype = next((each.dtype for each in (weight, mean) if each is not None), x.dtype)
+    normalised = torch.empty_like(x, memory_format=suggest_memory_format(x))
+    return normalised, x.new_empty(channels, dtype=dtype), x.new_empty(channels, dtype=dtype)
+
+
+def _workspace_bytes(args: Sequence[Any]) -> int:
+    """Bytes of an LSTM layer's workspace, known by its library alone: from a run on few of many steps."""
+    steps, samples, _ = args[0].shape
+    few = 2 * -(-_ENOUGH_BYTES // (2 * samples * args[5].shape[-1] * args[0].element_size()))
+    if steps <= few:
+        return _kept_bytes(args, steps)
+    few_bytes = _kept_bytes(args, few)
+    return few_bytes + (steps - few) * (few_bytes - _kept_bytes(args, few // 2)) // (few // 2)
+
+
+def _kept_bytes(args: Sequence[Any], steps: int) -> int:
+    with _disable_current_modes(), torch.enable_grad():  # without it nothing is kept
+        given = args[0].new_empty(steps, *args[0].shape[1:], device="meta"), *args[1:]
+        real: list[Any] = [
+            torch.zeros(each.shape, dtype=each.dtype) if isinstance(each, Tensor) else each for each in given
+        ]
+        return int(torch.mkldnn_rnn_layer(*real)[-1].nbytes)
 
 
 def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
@@ -167,35 +222,8 @@ def refuse_tensors(model: nn.Module, loss: Any = None) -> None:
                 f"buffer '{name}' of {kind} requires a gradient, and no optimiser steps buffers: register it "
                 "as an nn.Parameter, or detach it."
             )
-        if tensor.requires_grad and _overlaps_itself(tensor):
-            raise CaptureError(
-                f"elements of the parameter '{name}' of {kind} share memory, so that no optimiser can step "
-                "on them: give each its own (.clone() before nn.Parameter)."
-            )
     refuse_other_parameters(model, loss)
     refuse_sharing(tensors)
-
-
-def _overlaps_itself(tensor: Tensor) -> bool:
-    if tensor.is_meta or tensor.numel() < 2 or not is_spread(tensor.shape, tensor.stride()):
-        return False
-    repeated = repeated_dims(tensor.shape, tensor.stride())
-    return bool(repeated) or len(_places(tensor).unique()) < tensor.numel()
-
-
-def _places(tensor: Tensor) -> Tensor:
-    """The address of every element."""
-    places = torch.tensor([tensor.data_ptr()])
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        places = (places[:, None] + stride * tensor.element_size() * torch.arange(size)).reshape(-1)
-    return places
-
-
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors whose spans of memory overlap share an element."""
-    if not any(is_spread(each.shape, each.stride()) for each in (a, b)):
-        return True
-    return bool(torch.isin(_places(a), _places(b)).any())
 
 
 def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
@@ -206,29 +234,20 @@ def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
     """
     for module in (model, loss):
         if isinstance(module, nn.Module):
-            own: dict[int, str] = {}
-            for name, p in nn.Module.named_parameters(module, remove_duplicate=False):
-                if p.requires_grad:
-                    own.setdefault(id(p), name)
+            named = nn.Module.named_parameters(module, remove_duplicate=False)
+            own = {id(p): name for name, p in named if p.requires_grad}
             given = {id(p) for p in module.parameters() if p.requires_grad}
-            method = "named_parameters" if "named_parameters" in _overridden(module) else "parameters"
-            why = "is its own" if _overridden(module) else "takes modules that are equal (__eq__) for one"
-            says = f"{method}() of {type(module).__name__}, which {why},"
-            left = [name for key, name in own.items() if key not in given]
-            if left:
+            left = next((name for key, name in own.items() if key not in given), None)
+            says = f"parameters() of {type(module).__name__} (its own, or of modules equal by __eq__)"
+            if left is not None:
                 raise CaptureError(
-                    f"{says} leaves out '{left[0]}', which requires a gradient and which an optimiser would "
-                    "not train: call requires_grad_(False) on what is not to be trained."
+                    f"{says} leaves out '{left}', which requires a gradient and which an optimiser would not "
+                    "train: call requires_grad_(False) on what is not to be trained."
                 )
             if given - own.keys():
                 raise CaptureError(
                     f"{says} gives a parameter that none of its modules has: register it as an nn.Parameter."
                 )
-
-
-def _overridden(module: nn.Module) -> set[str]:
-    names = ("parameters", "named_parameters")
-    return {k for k in names if getattr(type(module), k) is not getattr(nn.Module, k) or k in vars(module)}
 
 
 def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) -> None:
@@ -251,7 +270,7 @@ def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) ->
         pair = [] if last is None or span[0] >= last[1] else [last, span]
         trained = any(each[3].requires_grad for each in pair)
         own = next((each[2] for each in pair if each[2] in written), "")
-        if last is not None and (trained or own) and _overlap(last[3], span[3]):
+        if last is not None and (trained or own):
             if not trained:
                 raise CaptureError(
                     f"the buffers '{last[2]}' and '{span[2]}' lie in the same memory, and the forward writes "
@@ -271,12 +290,10 @@ def _digest(tensor: Tensor) -> str:
     """A digest of the value, so that every capture gives a literal the same name."""
     text = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}"
     digest = hashlib.sha1(text.encode())
-    if tensor.device.type == "meta":
+    if tensor.is_meta or tensor.layout is not torch.strided:
         digest.update(str(tensor._cdata).encode())
-    elif tensor.layout is torch.strided:
+    else:
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
-    else:
-        digest.update(str(tensor._cdata).encode())
     return digest.hexdigest()[:12]

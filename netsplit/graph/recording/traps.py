@@ -38,7 +38,7 @@ from netsplit.graph.recording.torch_calls import (
     script_unoptimised,
 )
 from netsplit.graph.recording.whole import FunctionCall
-from netsplit.graph.surroundings.reach import has_contents, reached
+from netsplit.graph.surroundings.keep import has_contents, reached
 
 __all__ = ["Whole", "said_to_compile", "trapped"]
 
@@ -75,7 +75,6 @@ def trapped(
         for owner, name, what in _BEYOND:
             stack.enter_context(mock.patch.object(owner, name, _refused(recorder, what)))
         stack.enter_context(_assignments(recorder, step))
-        stack.enter_context(_same_parts(step, paths))
         stack.enter_context(TensorMethods(recorder))
         yield
 
@@ -137,27 +136,6 @@ def _no_other_contexts(recorder: Recorder) -> Iterator[None]:
         mock.patch.object(TorchDispatchMode, "__enter__", mode),
     ):
         yield
-
-
-@contextmanager
-def _same_parts(step: nn.Module, paths: Mapping[int, str]) -> Iterator[None]:
-    """Refuse a forward that gives a module's parameter or submodule's name to another one."""
-    before = [
-        (module, store, dict(store))
-        for module in step.modules()
-        for store in (module._parameters, module._modules)
-        if isinstance(store, dict)
-    ]
-    yield
-    for module, store, parts in before:
-        for key, old in parts.items():
-            if old is not None and store.get(key) is not old:
-                name = ".".join(filter(None, (paths.get(id(module), ""), key)))
-                kind = "submodule" if isinstance(old, nn.Module) else "parameter"
-                raise CaptureError(
-                    f"the forward gives '{name}' another {kind}, which a captured step cannot follow: tie or "
-                    "exchange them where the model is made."
-                )
 
 
 def _module_call(
@@ -291,8 +269,7 @@ _GRAD_FN = vars(torch._C.TensorBase)["grad_fn"].__get__
 _GRADIENT = vars(torch._C.TensorBase)["grad"].__get__
 _SWITCHED = (Tensor.requires_grad_, vars(torch._C.TensorBase)["requires_grad"].__set__)
 _TAKEN = {Tensor.tolist: "tolist", Tensor.numpy: "numpy", Tensor.__array__: "__array__"}
-_BY_PYTHON = {Tensor.apply_: "apply_", Tensor.map_: "map_", Tensor.map2_: "map2_"}
-_LENT = (Tensor.__dlpack__, Tensor.__dlpack_device__)
+_IN_MEMORY = (Tensor.apply_, Tensor.map_, Tensor.map2_, Tensor.__dlpack__, Tensor.__dlpack_device__)
 _DIFFERENTIATED = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
 
 
@@ -331,10 +308,8 @@ class TensorMethods(TorchFunctionMode):
             if sys._getframe(1).f_code is nn.Module._apply.__code__:
                 raise recorder.failure("it casts or moves a module within the forward")
             raise recorder.failure("it reads the gradient of a parameter (.grad) within the forward")
-        if func in _BY_PYTHON:
-            raise recorder.failure(f"it computes elements of a tensor in Python ({_BY_PYTHON[func]})")
-        if func in _LENT:
-            raise recorder.failure("it hands a tensor's memory to others (dlpack)")
+        if func in _IN_MEMORY:  # torch would read memory that is not there
+            raise recorder.failure("it reads a tensor's memory in Python (apply_, dlpack)")
         if func in _TAKEN and recorder.reference(args[0]) is not None:
             value = recorder.constant_value(recorder.ours(args[0]))
             if value is None:

@@ -1,37 +1,41 @@
-"""A model's Python state and tensors, kept while its own code runs, and put back."""
+"""A model's Python state and tensors, kept while its own code runs, and put back.
+
+What is kept is what the user's own code reaches and can change: attributes, containers, closures, and the
+globals that it names.
+"""
 
 from __future__ import annotations
 
 import functools
-import os
 import random
 import sys
+import sysconfig
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import CellType, FunctionType, ModuleType
+from logging import Logger
+from pathlib import Path
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from netsplit.graph.surroundings.reach import (
-    PLAIN,
-    has_contents,
-    is_own_file,
-    is_own_module,
-    reached,
-    slots,
-    spaces_of,
-)
+from netsplit.graph.code_places import is_users
 
-__all__ = ["kept"]
+__all__ = ["has_contents", "is_own_file", "is_own_module", "kept", "names_in", "reached"]
 
 _DEEPEST = 4000
 """Calls within one another: modules may nest as deep as Python lets them, with calls of ours between."""
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CLOSED = (*_PLAIN, Tensor, CodeType, torch.dtype, torch.device, np.ndarray, torch.Generator, Logger)
+_MOST, _LONG = 20_000, 4096
+_PLACES = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"])
+_INSTALLED = (*_PLACES, *(each for each in sys.path if Path(each).name in ("site-packages", "dist-packages")))
 
 PutBack = Callable[[], Any]
 
@@ -57,19 +61,12 @@ def kept(*modules: Any) -> Iterator[None]:
 
 
 def _world() -> Iterator[PutBack]:
-    numpy, environment = np.random.get_state(), dict(os.environ)
+    numpy: Any = np.random.get_state()
     yield functools.partial(torch.set_rng_state, torch.get_rng_state())
     yield functools.partial(random.setstate, random.getstate())
     yield functools.partial(np.random.set_state, numpy)
     yield functools.partial(torch.set_default_dtype, torch.get_default_dtype())
     yield functools.partial(torch.set_grad_enabled, torch.is_grad_enabled())
-
-    def environment_back() -> None:
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
-
-    yield environment_back
 
 
 def _kept(value: Any) -> Iterator[PutBack]:
@@ -97,8 +94,6 @@ def _kept(value: Any) -> Iterator[PutBack]:
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
             yield functools.partial(_put_back, own, dict(own))
-        for key in slots(value):
-            yield functools.partial(setattr, value, key, getattr(value, key))
 
 
 def _class_back(kind: type, before: Mapping[str, Any]) -> None:
@@ -137,7 +132,7 @@ def _rebind(space: dict[str, Any], before: Mapping[str, Any]) -> None:
     for key, value in before.items():
         if space.get(key) is not value:
             space[key] = value
-    for key in [key for key in space if key not in before and isinstance(space[key], (*PLAIN, Tensor))]:
+    for key in [key for key in space if key not in before and isinstance(space[key], (*_PLAIN, Tensor))]:
         del space[key]
 
 
@@ -152,22 +147,116 @@ def _copied(store: Any) -> Any:
     """What it holds, though its class answers something else (a registry that makes instances)."""
     if isinstance(store, dict):
         return dict(dict.items(store))
-    return next(kind for kind in (list, set, deque) if isinstance(store, kind)).copy(store)
+    return _kind_of(store).copy(store)
+
+
+def _kind_of(store: Any) -> Any:
+    return next(kind for kind in (OrderedDict, dict, list, set, deque) if isinstance(store, kind))
 
 
 def _put_back(store: Any, before: Any) -> None:
     """Past the methods of the store's own class, which may make something else of it."""
-    now = _copied(store)
+    now, kind = _copied(store), _kind_of(store)
     if isinstance(store, dict):
-        unchanged = now.keys() == before.keys() and all(now[k] is v for k, v in before.items())
-    else:
-        unchanged = len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
-    if unchanged:
-        return
-    kind: Any = next(each for each in (OrderedDict, dict, list, set, deque) if isinstance(store, each))
-    kind.clear(store)
-    if isinstance(store, dict):
+        if now.keys() == before.keys() and all(now[k] is v for k, v in before.items()):
+            return
+        kind.clear(store)
         for key, value in before.items():
             kind.__setitem__(store, key, value)
-    else:
+    elif len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True)):
+        kind.clear(store)
         (kind.update if kind is set else kind.extend)(store, before)
+
+
+def reached(roots: Iterable[Any]) -> list[Any]:
+    """Objects within reach, each once, the nearest first; code of installed packages is not entered."""
+    values: dict[int, Any] = {}
+    queue = deque(roots)
+    while queue and len(values) < _MOST:
+        value = queue.popleft()
+        if id(value) not in values and not isinstance(value, _PLAIN):
+            values[id(value)] = value
+            queue.extend(_parts(value))
+    return list(values.values())
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, FunctionType):
+        return _of_function(value)
+    if isinstance(value, CellType):
+        return [value.cell_contents] if has_contents(value) else []
+    if isinstance(value, type):
+        own = (each for each in value.__mro__ if is_own_module(each.__module__))
+        return [part for each in own for part in vars(each).values()]
+    if isinstance(value, (*_CLOSED, ModuleType)):
+        return []
+    parts = list((getattr(value, "__dict__", None) or {}).values())
+    if isinstance(value, nn.Module):  # of TorchScript they are in no dictionary
+        parts += [*value._parameters.values(), *value._buffers.values(), *value._modules.values()]
+    if isinstance(value, dict):
+        parts += list(dict.values(value))[:_LONG]
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        parts += list(value)[:_LONG]
+    elif isinstance(value, MethodType):
+        parts += [value.__self__, value.__func__]
+    elif isinstance(value, staticmethod | classmethod):
+        parts.append(value.__func__)
+    elif isinstance(value, property):
+        parts.append(value.fget)
+    elif isinstance(value, functools.partial):
+        parts += [value.func, value.args, value.keywords]
+    elif is_own_module(type(value).__module__):
+        parts.append(type(value))
+    return parts
+
+
+def _of_function(function: FunctionType) -> Iterator[Any]:
+    wrapped = getattr(function, "__wrapped__", None)  # as of torch.no_grad()
+    if wrapped is not None:
+        yield wrapped
+    if is_own_file(function.__code__.co_filename):
+        yield from function.__closure__ or ()
+        yield from (function.__defaults__, function.__kwdefaults__, vars(function))
+        names = names_in(function.__code__)
+        for space in spaces_of(function):
+            yield from (space[key] for key in names if key in space)
+
+
+def spaces_of(function: FunctionType) -> Iterator[dict[str, Any]]:
+    """Namespaces that a function's code may set names of: its globals, and the user's modules it names."""
+    yield function.__globals__
+    for key in names_in(function.__code__):
+        module = function.__globals__.get(key, sys.modules.get(key))
+        if isinstance(module, ModuleType) and is_own_module(module.__name__):
+            yield vars(module)
+
+
+@functools.lru_cache(maxsize=10_000)
+def names_in(code: CodeType) -> frozenset[str]:
+    """All that code names beside its own variables."""
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return frozenset(code.co_names).union(*map(names_in, inner))
+
+
+def has_contents(cell: CellType) -> bool:
+    """Whether a variable around a function has a value already."""
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def is_own_file(file: str) -> bool:
+    """Whether a source file is the user's, not installed and not of this package's graphs."""
+    return is_users(file) and not file.startswith(_INSTALLED)
+
+
+def is_own_module(name: str) -> bool:
+    """Whether a module is code of the user's, by its file; one without a file is a script or a notebook."""
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if file is None:
+        written = module is None or getattr(module, "__spec__", None) is None
+        return name == "__main__" or (written and name != "builtins")
+    return is_own_file(file)

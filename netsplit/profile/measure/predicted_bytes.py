@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.ir import CALL, Graph, Initializer, Node, Variable, once_of
-from netsplit.graph.recording.stand_in_mode import StandInMode
+from netsplit.graph.recording.stand_ins import StandInMode
 from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import NodeBytes
 from netsplit.profile.measure.bench import NodeBench

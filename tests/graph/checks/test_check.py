@@ -322,14 +322,6 @@ def test_a_forward_that_casts_a_layer_leaves_the_users_own_as_it_was() -> None:
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize(("bias", "reason"), [(torch.zeros(1).expand(3), "share memory")])
-def test_a_parameter_whose_elements_share_memory_is_named(bias: Tensor, reason: str) -> None:
-    model = Net()
-    model.b.bias = nn.Parameter(bias)
-    with pytest.raises(CaptureError, match=f"'b.bias' of Net {reason}"):
-        refuse_tensors(model)
-
-
 def test_lazy_modules_that_never_ran_are_named() -> None:
     with pytest.raises((CaptureError, ConfigError), match=r"'0\.weight' of Sequential has no shape yet"):
         refuse_tensors(nn.Sequential(nn.LazyLinear(3)))

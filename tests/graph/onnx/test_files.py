@@ -50,13 +50,6 @@ def test_a_placed_graph_is_a_valid_file_with_devices_seconds_and_bytes(tmp_path:
     assert {each.key: each.value for each in file.metadata_props}["netsplit.devices"] == '["cpu:0", "cpu:1"]'
 
 
-def test_notes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    graph, _ = placed()
-    with pytest.raises(NetSplitError, match="speak of the node 'ghost', which the graph has not"):
-        write_onnx(graph, tmp_path / "m.onnx", NodeNotes({"ghost": "cpu:0"}))
-    assert not list(tmp_path.iterdir())
-
-
 NET = nn.Linear(2, 2)
 
 

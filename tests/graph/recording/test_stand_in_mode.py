@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from netsplit.graph.recording.stand_in_mode import StandInMode
+from netsplit.graph.recording.stand_ins import StandInMode
 
 LAYOUTS = {
     "contiguous": lambda x: x,

@@ -17,4 +17,4 @@ class Net(nn.Module):
 
 
 EXPECT = "refused"
-REASON = "attribute 'lock' cannot"
+REASON = "cannot be copied there .cannot pickle"

@@ -8,9 +8,7 @@ from torch import nn
 from tests.models_of_people.data import vectors
 
 EXPECT = "refused"
-REASON = (
-    r"named_parameters\(\) of Adapted, which is its own, leaves out 'base.weight'.*requires_grad_\(False\)"
-)
+REASON = r"parameters\(\) of Adapted.* leaves out 'base.weight'.*requires_grad_\(False\)"
 
 
 class Adapted(nn.Module):

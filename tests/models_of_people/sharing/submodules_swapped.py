@@ -14,4 +14,4 @@ class Net(nn.Module):
 
 
 EXPECT = "refused"
-REASON = "gives 'a' another submodule"
+REASON = "gives 'a.weight' another parameter"

@@ -39,6 +39,5 @@ STATISTICS = {
     "OneHot": (2,),
     "Pad": (2,),
     "Resize": (1, 2),
-    "Upsample": (1,),
 }
 """Inputs through which no operator is trained: statistics, class weights, bounds."""

@@ -83,8 +83,6 @@ def _hard_sigmoid(call: OnnxCall) -> Tensor:
 
 
 def _clip(call: OnnxCall) -> Tensor:
-    if "min" in call.node.attributes or "max" in call.node.attributes:
-        return call.tensor(0).clamp(call.attr("min"), call.attr("max"))
     bounds = [call.values[i] if call.has(i) else None for i in (1, 2)]
     numbers = [b.item() if isinstance(b, np.ndarray) else b for b in bounds]
     return torch.clamp(call.tensor(0), *numbers) if any(b is not None for b in bounds) else call.tensor(0)

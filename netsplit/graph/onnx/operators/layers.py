@@ -58,37 +58,19 @@ def _conv(call: OnnxCall) -> Tensor:
 def _conv_transpose(call: OnnxCall) -> Tensor:
     x, weight = call.tensor(0), call.tensor(1)
     n = _spatial(call, x)
+    if call.attr("output_shape") is not None or call.attr("auto_pad", "NOTSET") != "NOTSET":
+        raise call.refuse("its output_shape or auto_pad is not known: only pads are.")
     strides, dilations = call.attr("strides", [1] * n), call.attr("dilations", [1] * n)
     extra, groups = call.attr("output_padding", [0] * n), call.attr("group", 1)
+    pads = list(call.attr("pads") or [0] * (2 * n))
+    before, after = pads[:n], pads[n:]
     function = getattr(F, f"conv_transpose{n}d")
-    before, after = _transposed_pads(call, x, weight, strides, dilations, extra)
     if before == after:
         return function(x, weight, call.optional(2), strides, before, extra, groups, dilations)
     whole = function(x, weight, call.optional(2), strides, 0, extra, groups, dilations)
     for i in range(n):
         whole = whole.narrow(2 + i, before[i], whole.shape[2 + i] - before[i] - after[i])
     return whole
-
-
-def _transposed_pads(
-    call: OnnxCall, x: Tensor, weight: Tensor, strides: list[int], dilations: list[int], extra: list[int]
-) -> tuple[list[int], list[int]]:
-    n, mode = x.ndim - 2, call.attr("auto_pad", "NOTSET")
-    wanted = call.attr("output_shape")
-    if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [size * stride for size, stride in zip(x.shape[2:], strides, strict=True)]
-    if wanted is None:
-        pads = [0] * (2 * n) if mode == "VALID" else list(call.attr("pads") or [0] * (2 * n))
-        return pads[:n], pads[n:]
-    before, after = [], []
-    for i, size in enumerate(wanted[-n:]):
-        whole = strides[i] * (x.shape[2 + i] - 1) + (weight.shape[2 + i] - 1) * dilations[i] + 1 + extra[i]
-        if size > whole:
-            raise call.refuse(f"its output_shape {wanted} is larger than what it computes.")
-        less, more = (whole - size) // 2, (whole - size) - (whole - size) // 2
-        before.append(less if mode == "SAME_UPPER" else more)
-        after.append(more if mode == "SAME_UPPER" else less)
-    return before, after
 
 
 def _gemm(call: OnnxCall) -> Tensor:
@@ -153,23 +135,13 @@ def _local_response(call: OnnxCall) -> Tensor:
 def _dropout(call: OnnxCall) -> Any:
     """Draws in training alone, and only where the file says that the node is one of training."""
     x = call.tensor(0)
-    ratio = call.number(1, 0.5) if call.opset >= 12 else call.attr("ratio", 0.5)
-    by_file = bool(call.number(2, False)) if call.opset >= 12 else True
-    if not (by_file and call.training) or ratio == 0:
+    ratio = call.number(1, 0.5)
+    if not (call.number(2, False) and call.training) or ratio == 0:
         return (x, torch.ones_like(x, dtype=torch.bool)) if call.wants(1) else x
     if not call.wants(1):
         return F.dropout(x, ratio, True)
     kept = torch.rand_like(x) >= ratio
     return x * kept / (1 - ratio), kept
-
-
-def _softmax(call: OnnxCall, function: Callable[..., Tensor]) -> Tensor:
-    """Softmax; before operator set 13 over all dimensions from `axis` on together."""
-    x = call.tensor(0)
-    if call.opset >= 13:
-        return function(x, dim=call.attr("axis", -1))
-    axis = call.attr("axis", 1) % max(x.ndim, 1)
-    return function(x.flatten(axis), dim=-1).reshape(x.shape)
 
 
 def _cross_entropy(call: OnnxCall) -> Any:
@@ -209,8 +181,8 @@ LAYERS: dict[str, Function] = {
     "LpNormalization": _l2_normalised,
     "LRN": _local_response,
     "Dropout": _dropout,
-    "Softmax": lambda call: _softmax(call, F.softmax),
-    "LogSoftmax": lambda call: _softmax(call, F.log_softmax),
+    "Softmax": lambda call: F.softmax(call.tensor(0), dim=call.attr("axis", -1)),
+    "LogSoftmax": lambda call: F.log_softmax(call.tensor(0), dim=call.attr("axis", -1)),
     "SoftmaxCrossEntropyLoss": _cross_entropy,
     "NegativeLogLikelihoodLoss": _nll,
 }

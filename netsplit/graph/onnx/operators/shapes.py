@@ -25,7 +25,7 @@ def _shape(call: OnnxCall) -> np.ndarray[Any, Any]:
 
 def _reshape(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
-    wanted = call.ints(1) if call.has(1) else list(call.attr("shape"))
+    wanted = call.ints(1)
     if not call.attr("allowzero", 0):
         wanted = [x.shape[i] if size == 0 else size for i, size in enumerate(wanted)]
     return x.reshape(wanted)
@@ -67,7 +67,7 @@ def _concat(call: OnnxCall) -> Tensor:
 
 def _split(call: OnnxCall) -> tuple[Tensor, ...]:
     x, axis = call.tensor(0), call.attr("axis", 0)
-    sizes = call.attr("split") or (call.ints(1) if call.has(1) else None)
+    sizes = call.ints(1) if call.has(1) else None
     if sizes is None:
         parts = call.attr("num_outputs", len(call.node.outputs))
         each = -(-x.shape[axis] // parts)
@@ -77,13 +77,9 @@ def _split(call: OnnxCall) -> tuple[Tensor, ...]:
 
 def _slice(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
-    if "starts" in call.node.attributes:
-        starts, ends = call.attr("starts"), call.attr("ends")
-        axes, steps = call.attr("axes") or list(range(len(starts))), [1] * len(starts)
-    else:
-        starts, ends = call.ints(1), call.ints(2)
-        axes = call.ints(3) if call.has(3) else list(range(len(starts)))
-        steps = call.ints(4) if call.has(4) else [1] * len(starts)
+    starts, ends = call.ints(1), call.ints(2)
+    axes = call.ints(3) if call.has(3) else list(range(len(starts)))
+    steps = call.ints(4) if call.has(4) else [1] * len(starts)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         chosen = range(x.shape[axis])[start:end:step]
         if not chosen:
@@ -159,12 +155,12 @@ def _expand(call: OnnxCall) -> Tensor:
 
 def _pad(call: OnnxCall) -> Tensor:
     x, mode = call.tensor(0), call.attr("mode", "constant")
-    pads = call.ints(1) if call.has(1) else list(call.attr("pads"))
+    pads = call.ints(1)
     axes = call.ints(3) if call.has(3) else list(range(x.ndim))
     n = len(axes)
     around = {axis % x.ndim: (pads[i], pads[i + n]) for i, axis in enumerate(axes)}
     if mode == "constant":
-        value = call.number(2, 0.0) if call.has(2) else call.attr("value", 0.0)
+        value = call.number(2, 0.0)
         margins = [p for d in reversed(range(x.ndim)) for p in around.get(d, (0, 0))]
         while len(margins) > 2 and margins[-2:] == [0, 0]:
             margins = margins[:-2]

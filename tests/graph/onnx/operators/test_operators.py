@@ -134,8 +134,6 @@ CASES = [
     Case("ConvTranspose", (X, draw(3, 4, 3, 3)), attributes={"strides": [2, 2], "pads": [1, 1, 1, 1]}),
     Case("ConvTranspose", (X, draw(3, 4, 3, 3)), attributes={"strides": [2, 2], "pads": [0, 1, 1, 0]}),
     Case("ConvTranspose", (X, draw(3, 4, 3, 3)), attributes={"strides": [2, 2], "output_padding": [1, 1]}),
-    Case("ConvTranspose", (X, draw(3, 4, 3, 3)), attributes={"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
-    Case("ConvTranspose", (X, draw(3, 4, 3, 3)), attributes={"strides": [2, 2], "auto_pad": "SAME_LOWER"}),
     Case("Gemm", (draw(3, 4), draw(4, 5), draw(5))),
     Case("Gemm", (draw(4, 3), draw(5, 4), draw(3, 5)), attributes=TURNED),
     Case("Gemm", (draw(3, 4), draw(5, 4), draw(5)), attributes={"transB": 1}),
@@ -180,9 +178,7 @@ CASES = [
     Case("Transpose", (X,), attributes={"perm": [0, 2, 3, 1]}),
     Case("Squeeze", (draw(1, 3, 1, 2),)),
     Case("Squeeze", (draw(1, 3, 1, 2),), (ints(-2),)),
-    Case("Squeeze", (draw(1, 3, 1, 2),), attributes={"axes": [0]}, opset=11),
     Case("Unsqueeze", (A,), (ints(0, -1),)),
-    Case("Unsqueeze", (A,), attributes={"axes": [1]}, opset=11),
     Case("Concat", (A, B), attributes={"axis": -1}),
     Case("Split", (A,), (ints(1, 3),), {"axis": 2}, outputs=2),
     Case("Split", (A,), attributes={"axis": 1, "num_outputs": 2}, opset=18, outputs=2),
@@ -294,5 +290,5 @@ def test_what_is_drawn_has_the_shape_and_the_mean(op: str, tmp_path: Path) -> No
 
 
 def test_no_operator_is_left_untested() -> None:
-    elsewhere = {"Upsample", "Bernoulli", "RandomNormalLike", "RandomUniformLike"}
+    elsewhere = {"Bernoulli", "RandomNormalLike", "RandomUniformLike"}
     assert {case.op for case in CASES + RESIZES} | elsewhere == set(OPERATORS)
