@@ -46,6 +46,6 @@ def compile_all() -> None:
     least_s(tried, arrays)
     best_order(tried, np.array([0, 1, 2]), arrays, 100.0)
     halves = [Layout(Mesh((0, 1), (2,)), "S0")]
-    Movement(Machines.of(problem.cluster, (1.0, 1.0), (0, 0)), costs).seconds(halves, halves, (2,), 1, True)
+    Movement(Machines.of(problem), costs).seconds(halves, halves, (2,), 1, True)
     for objective in (Latency(), MaxLoad(), MaxLoad(contiguous=True)):
         Auto(starts=1).partition(replace(problem, objective=objective))
