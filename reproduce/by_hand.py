@@ -19,7 +19,6 @@ from netsplit.partition.methods.unity.choices import (
     TaskChoice,
     devices_of,
     hosts,
-    speeds,
     tasks_of_mapping,
 )
 from netsplit.partition.methods.unity.costed import Costed
@@ -64,7 +63,7 @@ class ByHand(Partitioner, ABC):
         shape = (len(set(number)), n // len(set(number)))
         wanted = self.wanted(problem, shape)
         alone = {p for each in wanted.values() for p in each if isinstance(p, int)}
-        own = Machines.of(problem.cluster, speeds(graph, problem), number)
+        own = Machines.of(problem)
         shapes = ((n,), shape) if min(shape) > 1 and shape[0] * shape[1] == n else ((n,),)
         machines = FewViews(
             own.cluster, own.speed, own.hosts, own.classes, shapes, tuple(sorted({0, *alone}))

@@ -16,7 +16,7 @@ from netsplit.config import build
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
 from netsplit.partition import Partitioner, PipeDream, Problem, Unity
-from netsplit.partition.methods.unity.choices import Machines, hosts, speeds
+from netsplit.partition.methods.unity.choices import Machines
 from netsplit.partition.methods.unity.costed import Costed, Known
 from netsplit.partition.methods.unity.mapping import best_mapping
 from netsplit.partition.methods.unity.substitutions import Substituted, best_graph, rules_of
@@ -159,7 +159,7 @@ def _planned(
 def foreseen(method: Unity, problem: Problem) -> tuple[float, Substituted]:
     """Seconds of what Unity finds, by its costs: nothing is lowered, nor asked whether it fits."""
     graph, known = problem.graph, Known()
-    machines = Machines.of(problem.cluster, speeds(graph, problem), hosts(problem.cluster))
+    machines = Machines.of(problem)
 
     def mapped_s(own: Graph, tasks: object = None) -> float:
         costs = rewritten_costs(problem.costs, graph, own)

@@ -38,6 +38,6 @@ def compile_all() -> None:
     NetSplitExact().partition(problem)
     Simulator(graph, problem.cluster, costs, GPipe(1))(Heft().partition(problem))
     halves = [Layout(Mesh((0, 1), (2,)), "S0")]
-    Movement(Machines.of(problem.cluster, (1.0, 1.0), (0, 0)), costs).seconds(halves, halves, (2,), 1, True)
+    Movement(Machines.of(problem), costs).seconds(halves, halves, (2,), 1, True)
     for objective in (Latency(), MaxLoad(), MaxLoad(contiguous=True)):
         Auto(starts=1).partition(replace(problem, objective=objective))

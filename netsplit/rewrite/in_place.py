@@ -30,9 +30,8 @@ def out_of_place(graph: Graph) -> Graph:
     """The graph with the twins of all operators that overwrite a whole tensor which one operator made and
     nobody else reads afterwards; itself, where there are none.
 
-    Left in place are writes into parameters, buffers, inputs and outputs, into views or what has a view
-    before the last write, and into what a backward needs as it was; and all under `no_grad`, autocast or an
-    activation checkpoint. There torch would raise, or compute something else.
+    Left in place are writes into parameters, buffers, inputs, outputs, views, what has a view before the last
+    write and what a backward needs as it was; and all under `no_grad`, autocast or an activation checkpoint.
     """
     writes = {node.name: written_references(graph, node) for node in graph if is_here(graph, node)}
     writers: dict[str, list[Node]] = {}
@@ -89,12 +88,8 @@ def _twins(
 
 
 def _nobody_else(graph: Graph, chain: Sequence[str], writers: Sequence[Node], values: Sequence[str]) -> bool:
-    """Whether each value of a memory is read before it is written over, and needed by no backward then.
-
-    Args:
-        chain: the variables that are its values, in order.
-        values: those and all views of them.
-    """
+    """Whether each value of a memory (the variables of a chain, in order; `values` are those and all views of
+    them) is read before it is written over, and needed by no backward then."""
     last, position = writers[-1], graph.position
     if graph.autocast is not None or any(graph.variables[k].producer is None for k in values):
         return False
@@ -113,8 +108,8 @@ def _nobody_else(graph: Graph, chain: Sequence[str], writers: Sequence[Node], va
 
 
 def _on_memory(layout: MemoryLayout) -> tuple[object, ...]:
-    strides = tuple(step for n, step in zip(layout.shape, layout.stride, strict=True) if n > 1)
-    return layout.shape, layout.dtype, strides if 0 not in layout.shape else ()
+    strides = [step for n, step in zip(layout.shape, layout.stride, strict=True) if n > 1]
+    return layout.shape, layout.dtype, strides if 0 not in layout.shape else []
 
 
 @cache

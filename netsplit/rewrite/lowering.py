@@ -45,11 +45,7 @@ _MUL = "aten.mul.Tensor"
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """What a graph was made of.
-
-    Args:
-        scaled: cuts whose sizes are not its own, with the node; and why not.
-    """
+    """What a graph was made of. `scaled`: cuts whose sizes are not its own, with the node; and why not."""
 
     captured: Graph
     tasks: Mapping[str, OperatorTasks]
@@ -159,14 +155,10 @@ class _Lowering:
                         weights.setdefault(k, []).append(self._reader(leaf, k, region))
                     else:
                         self.wants.setdefault(k, []).append((region, leaf.role.place))
-        direct = {
-            k
-            for node in self.graph
-            if node.name not in self.leaves and not self._looked_through(node)
-            for k in node.initializers
-        }
+        whole = [node for node in self.graph if node.name not in self.leaves]
+        direct = {k for node in whole if not self._looked_through(node) for k in node.initializers}
         outputs = {k for name in self.leaves for k in self.graph.nodes[name].outputs if k}
-        read = {k for node in self.graph if node.name not in self.leaves for k in node.inputs}
+        read = {k for node in whole for k in node.inputs}
         for k in outputs & {*read, *self.graph.output_variables}:
             self.wants.setdefault(k, []).append((self.planner.full(("var", k)), ()))
         self.weights = WeightsRead(self.emitter, self.holdings, weights, direct, self.parts)
@@ -185,11 +177,8 @@ class _Lowering:
 
     def _keep(self, node: Node) -> None:
         """An operator that is computed whole."""
-        now: dict[Reference, Reference] = {}
-        for k in node.inputs:
-            reference = self._whole(k)
-            if reference != ("var", k):
-                now["var", k] = reference
+        whole: dict[Reference, Reference] = {("var", k): self._whole(k) for k in node.inputs}
+        now = {own: reference for own, reference in whole.items() if reference != own}
         for k in self.weights.gathered.intersection(node.initializers):
             reader = WeightReader(node.name, whole_region(self.graph.initializers[k].shape), 0, True)
             now["init", k] = self.weights.read(k, node, [(reader, ())])[0]
@@ -207,9 +196,7 @@ class _Lowering:
         """What the model itself puts together or takes apart is there in its pieces, too."""
         sources = [each.get("var") for each in (node.args[0] if node.op == CAT else node.args[:1])]
         whole = node.outputs[0] if node.op == CAT else sources[0]
-        if not all(sources) or any(
-            not self._alike(k, whole) for k in (*sources, *filter(None, node.outputs))
-        ):
+        if not all(sources) or not all(self._alike(k, whole) for k in (*sources, *node.outputs) if k):
             return
         rank = len(self.emitter.plain[whole].shape)
         given = node.args[1:] if node.op == CAT else node.args[2:]
@@ -253,15 +240,13 @@ class _Lowering:
         for place in dict.fromkeys(place for leaf in leaves for place in leaf.reads):
             reading = [i for i, leaf in enumerate(leaves) if place in leaf.reads]
             ((tag, k),) = dict.fromkeys(leaves[i].reads[place][0] for i in reading)
+            regions = [(leaves[i], leaves[i].reads[place][1]) for i in reading]
             if tag == "init":
-                tasks = [
-                    (self._reader(leaves[i], k, leaves[i].reads[place][1]), leaves[i].role.place)
-                    for i in reading
-                ]
+                tasks = [(self._reader(leaf, k, region), leaf.role.place) for leaf, region in regions]
                 references = self.weights.read(k, node, tasks)
             else:
                 self._sum_up(k)
-                wants = [(leaves[i].reads[place][1], leaves[i].role.place) for i in reading]
+                wants = [(region, leaf.role.place) for leaf, region in regions]
                 references = self.holdings.fetch(self._tensor(k), wants, k)
             for i, reference in zip(reading, references, strict=True):
                 given[i][place] = reference
@@ -273,13 +258,21 @@ class _Lowering:
     def _emit(self, node: Node, leaf: Leaf, given: Mapping[Place, Reference]) -> list[str]:
         """One task, and the names of its outputs."""
         name = leaf.name if leaf.name == node.name else self.emitter.fresh(leaf.name)
-        outputs = tuple(_output(name, j, node) if k else "" for j, k in enumerate(node.outputs))
+        outputs = node.outputs  # as it was captured, where the node is called so
+        if name != node.name:
+            several = len(outputs) > 1
+            outputs = tuple(k and (f"{name}.{j}" if several else name) for j, k in enumerate(outputs))
         task = replace(node, name=name, outputs=outputs, part=leaf.role)
         if not leaf.levels:
             call = SplitCall(node, self.emitter.plain, self.graph.initializers)
-            references_ = {call.reference(place): reference for place, reference in given.items()}
-            self.emitter.emit(replace(task, **renamed(node, references_)))
-            self._require_same_dtypes(node, outputs)
+            read = {call.reference(place): reference for place, reference in given.items()}
+            self.emitter.emit(replace(task, **renamed(node, read)))
+            pairs = [(k, own) for k, own in zip(node.outputs, outputs, strict=True) if k]
+            if any(self.emitter.layouts[own].dtype != self.emitter.plain[k].dtype for k, own in pairs):
+                raise RewriteError(
+                    f"'{node.name}' ({node.kind}) cannot read copies of its parameters: autocast casts "
+                    "otherwise on the devices that it was captured for than here."
+                )
             return list(outputs)
         emit = partial(self._beside, node, replace(leaf.role, moves=True), name)
         arguments = with_tensors(leaf.arguments, {place: {tag: k} for place, (tag, k) in given.items()})
@@ -299,14 +292,6 @@ class _Lowering:
                 names[j] = emit(_MUL, {"var": names[j]}, how.factor)["var"]
         return names
 
-    def _require_same_dtypes(self, node: Node, outputs: Sequence[str]) -> None:
-        pairs = zip(node.outputs, outputs, strict=True)
-        if any(k and self.emitter.layouts[own].dtype != self.emitter.plain[k].dtype for k, own in pairs):
-            raise RewriteError(
-                f"'{node.name}' ({node.kind}) cannot read copies of its parameters: autocast casts otherwise "
-                "on the devices that it was captured for than here."
-            )
-
     def _beside(
         self, like: Node, role: NodeRole, stem: str, op: str, *args: Any, name: str = ""
     ) -> dict[str, str]:
@@ -318,10 +303,8 @@ class _Lowering:
 
     def _hold_outputs(self, node: Node, j: int, k: str, leaves: Sequence[Leaf], names: Sequence[str]) -> None:
         """Output j of the node is there, in what its tasks made."""
-        full = self.planner.full(("var", k))
-        role = NodeRole(node.name, moves=True)
-        like = replace(node, no_grad=False)
-        tensor = Tensor(full, like, role, wants=self.wants.get(k, []))
+        full, like = self.planner.full(("var", k)), replace(node, no_grad=False)
+        tensor = Tensor(full, like, NodeRole(node.name, moves=True), wants=self.wants.get(k, []))
         tensor.whole = (node.name if len(node.outputs) == 1 else f"{node.name}:cat{j}", k)
         self.tensors[k] = tensor
         pieces = [
@@ -332,10 +315,8 @@ class _Lowering:
             for piece in pieces:
                 tensor.add(piece)
             return
-        terms = [
-            (piece.place, piece) for leaf, piece in zip(leaves, pieces, strict=True) if not leaf.role.copy
-        ]
-        self.terms[k] = terms, self.tasks[node.name]
+        first = (piece for leaf, piece in zip(leaves, pieces, strict=True) if not leaf.role.copy)
+        self.terms[k] = [(piece.place, piece) for piece in first], self.tasks[node.name]
         last = leaves[0].levels[0][0].last
         if last is not None:
             self._finish(like, k, last)
@@ -370,10 +351,3 @@ class _Lowering:
     def _adder(self, tensor: Tensor, k: str, tasks: OperatorTasks) -> Adder:
         dtype = self.emitter.plain[k].dtype
         return Adder(self.emitter, self.holdings, tensor, k, dtype, tasks.sliced_bytes)
-
-
-def _output(name: str, j: int, node: Node) -> str:
-    """The name of a task's output: as it was captured, where the node is called so."""
-    if name == node.name:
-        return node.outputs[j]
-    return f"{name}.{j}" if len(node.outputs) > 1 else name

@@ -53,14 +53,11 @@ class Adder:
         views: list[dict[Region, TensorPiece]] = []
         for _, piece in terms:
             own = [box for box in atoms if within(box, piece.region) is not None]
-            cut = self.holdings.cut(tensor, piece, own)
-            views.append(
-                {box: TensorPiece(each, box, piece.place) for box, each in zip(own, cut, strict=True)}
-            )
+            cut = zip(own, self.holdings.cut(tensor, piece, own), strict=True)
+            views.append({box: TensorPiece(each, box, piece.place) for box, each in cut})
         for box in atoms:
-            own_terms = [
-                (path, view[box]) for (path, _), view in zip(terms, views, strict=True) if box in view
-            ]
+            viewed = zip(terms, views, strict=True)
+            own_terms = [(path, view[box]) for (path, _), view in viewed if box in view]
             places = dict.fromkeys(at for region, at in tensor.wants if within(box, region) is not None)
             alone = next(iter(places), ()) if len(places) < 2 else None
             for piece in self._sum(own_terms, box, alone or own_terms[0][1].place, alone, True):
@@ -83,13 +80,18 @@ class Adder:
             inner.setdefault(path[0], []).append((path[1:], piece))
         if len(inner) == 1:
             return self._sum(next(iter(inner.values())), box, at, alone, all_terms)
-        parts = [self._sum(each, box, self._within(each, alone), alone, False) for each in inner.values()]
+        parts = []
+        for some in inner.values():  # added where all are wanted, if one of them is there
+            places = [piece.place for _, piece in some]
+            to = alone if alone is not None and alone in places else places[0]
+            parts.append(self._sum(some, box, to, alone, False))
         if len({tuple(piece.region for piece in part) for part in parts}) > 1:
             parts = [[self._joined(part, box)] for part in parts]
         pieces_of_sum: list[TensorPiece] = []
         for pieces in zip(*parts, strict=True):
             region = pieces[0].region
-            if alone is not None or self._nbytes(region) < len(pieces) * self.sliced_bytes:
+            nbytes = prod(now(length_of(runs)) for runs in region) * dtype_bytes(self.dtype)
+            if alone is not None or nbytes < len(pieces) * self.sliced_bytes:
                 pieces_of_sum.append(self._added(pieces, region, at, all_terms))
                 continue
             slices = cut_evenly(region, len(pieces))
@@ -98,14 +100,6 @@ class Adder:
                 own = [TensorPiece(view[i], each, p.place) for view, p in zip(views, pieces, strict=True)]
                 pieces_of_sum.append(self._added(own, each, pieces[i].place, False))
         return pieces_of_sum
-
-    def _within(self, terms: Sequence[Term], alone: Path | None) -> Path:
-        """Where some of the terms are added in one piece: where all are wanted, if one of them is there."""
-        places = [piece.place for _, piece in terms]
-        return alone if alone is not None and alone in places else places[0]
-
-    def _nbytes(self, region: Region) -> int:
-        return prod(now(length_of(runs)) for runs in region) * dtype_bytes(self.dtype)
 
     def _added(
         self, pieces: Sequence[TensorPiece], region: Region, place: Path, all_terms: bool

@@ -33,20 +33,13 @@ _ROWS = " rows"
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """A rule's left side in a graph.
-
-    Args:
-        calls: of each of its terms.
-        bound: what its inputs are.
-        numbers: parameters of the right side's terms.
-        shapes: of all that the right side reads and makes.
-    """
+    """A rule's left side in a graph."""
 
     rule: Rule
-    calls: tuple[RuleCall, ...]
-    bound: Mapping[str, Reference]
-    numbers: tuple[Mapping[str, Any], ...] = ()
-    shapes: Mapping[Ref, Shape] = field(default_factory=dict)
+    calls: tuple[RuleCall, ...]  # of each of its terms
+    bound: Mapping[str, Reference]  # what its inputs are
+    numbers: tuple[Mapping[str, Any], ...] = ()  # parameters of the right side's terms
+    shapes: Mapping[Ref, Shape] = field(default_factory=dict)  # of all that the right side reads and makes
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -182,9 +175,9 @@ class _Matcher:
 
     def _numbers(self, known: Mapping[str, Any], term: Term, call: RuleCall) -> Mapping[str, Any] | None:
         numbers = dict(known)
+        if call.parameters.keys() != dict(term.parameters).keys():
+            return None
         for key, value in term.parameters:
-            if key not in call.parameters:
-                return None
             own = call.parameters[key]
             if isinstance(value, str):
                 if numbers.setdefault(value, own) != own:
@@ -196,8 +189,6 @@ class _Matcher:
                     return None
             elif own != value:
                 return None
-        if len(call.parameters) > len(term.parameters):  # the rule says nothing of one that the call has
-            return None
         return numbers
 
     def _match(self, calls: Mapping[int, RuleCall], bound: _Bound, known: Mapping[str, Any]) -> Match | None:
@@ -232,10 +223,9 @@ class _Matcher:
         if len(kept) < len(match.rule.outputs):
             return False
         outputs = set(graph.output_variables)
-        for name in inside:
-            for k in filter(None, graph.nodes[name].outputs):
-                if k not in kept and (k in outputs or not inside.issuperset(graph.variables[k].consumers)):
-                    return False
+        gone = [k for name in inside for k in graph.nodes[name].outputs if k and k not in kept]
+        if any(k in outputs or not inside.issuperset(graph.variables[k].consumers) for k in gone):
+            return False
         if any(isinstance(right, str) and k in outputs for k, right in kept.items()):
             return False
         touching, weights = touching_initializers(graph), list[str]()

@@ -33,7 +33,7 @@ Written: TypeAlias = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Function:
-    """A function of each element: its operator and all its arguments but the tensor."""
+    """A function of each element: its operator, with all its arguments but the tensor."""
 
     key: str
     node: Node = field(compare=False, repr=False)
@@ -136,18 +136,12 @@ def _function(graph: Graph, node: Node) -> Function | None:
 
 @dataclass(frozen=True)
 class _Reading:
-    """An operator of torch by its schema: the arguments that are tensors, and the rules' parameters.
-
-    Args:
-        tensors: names, with spaces between them.
-        parameters: of the rules' the argument, or the number that it always is.
-        free: an argument that may be anything; all others have to be as they are by default.
-    """
+    """An operator of torch by its schema: the arguments that are tensors, and the rules' parameters."""
 
     op: Operator
-    tensors: str
-    parameters: Mapping[str, str | int] = field(default_factory=dict)
-    free: str = ""
+    tensors: str  # names, with spaces between them
+    parameters: Mapping[str, str | int] = field(default_factory=dict)  # -> the argument, or a number
+    free: str = ""  # an argument that may be anything; all others have to be as they are by default
 
 
 _CONV = _Reading(
@@ -244,11 +238,9 @@ def _bag(graph: Graph, node: Node) -> RuleCall | None:
     if reshape.op != "aten.reshape.default" or reshape.args[1] not in ([-1], (-1,)):
         return None
     index, shape = read_by(reshape)[0], shape_of(graph, read_by(reshape)[0])
-    if len(shape) != 2 or arange.op != "aten.arange.start_step":
+    if len(shape) != 2 or arange.op != "aten.arange.start_step" or arange.args != (0, prod(shape), shape[1]):
         return None
-    if arange.args != (0, prod(shape), shape[1]) or any(
-        graph.variables[k].consumers for k in node.outputs[1:] if k
-    ):
+    if any(graph.variables[k].consumers for k in node.outputs[1:] if k):
         return None
     also = tuple(each.name for each in (reshape, arange) if {*graph.successors[each.name]} == {node.name})
     return RuleCall("bag", node, (table, index), node.outputs[:1], {"mean": node.args[4]}, also=also)
@@ -260,10 +252,9 @@ def written(
     """The calls that compute an operator; of several, later ones read ("made", j), what those before make.
 
     Args:
-        given: what it reads.
-        shapes: of that.
+        given, shapes: what it reads.
         numbers: its parameters, dimensions as torch counts them.
-        sizes: of a split.
+        sizes: of the parts of a split.
 
     Raises:
         ValueError: kernels would not be where they were.

@@ -40,18 +40,12 @@ def _written_out(line: str) -> Iterator[str]:
         texts = [text.replace(word, value) for text in texts for value in (values if word in text else ("",))]
     dims = (0, 1) if "split" in line or "transpose" in line else (-1, 0, 1)
     for text in texts:
-        written = (
-            text.replace("dim=d", f"dim={d}").replace("dim=e", f"dim={e}") for d, e in permutations(dims, 2)
-        )
-        yield from dict.fromkeys(written)
+        pairs = permutations(dims, 2)
+        yield from {text.replace("dim=d", f"dim={d}").replace("dim=e", f"dim={e}"): None for d, e in pairs}
 
 
 def is_proven(rule: Rule) -> bool:
-    """Whether z3 proves it from the properties within its limit.
-
-    Raises:
-        NetSplitError: z3 is not installed.
-    """
+    """Whether z3 proves it from the properties within its limit. Raises as `follows`."""
     return follows(rule, tuple(own for _, rules in properties() for own in rules))
 
 
@@ -62,7 +56,7 @@ def follows(rule: Rule, others: tuple[Rule, ...]) -> bool:
         NetSplitError: z3 is not installed.
     """
     z3 = of_extra("proofs", "Proving rules", "z3-solver", "z3")
-    axioms = _axioms(others, _splits(rule), rule.is_parallel)
+    axioms = _axioms(others, rule.splits, rule.is_parallel)
     for left, right in _equations(z3, rule):
         solver = z3.SimpleSolver()  # a new one, so that no answer depends on what was asked before
         solver.set("rlimit", WORK, "qi.max_instances", INSTANCES, "mbqi", False)
@@ -71,10 +65,6 @@ def follows(rule: Rule, others: tuple[Rule, ...]) -> bool:
         if solver.check() != z3.unsat:
             return False
     return True
-
-
-def _splits(rule: Rule) -> bool:
-    return any(term.op == "split" for term in rule.terms)
 
 
 @cache
@@ -91,7 +81,7 @@ def _axioms(rules: tuple[Rule, ...], splits: bool, parallel: bool) -> list[Any]:
         axioms.append(times(z3.Const(str(a), sort), z3.Const(str(b), sort)) == z3.Const(str(a * b), sort))
     for rule in rules:
         joins_alone = all(term.op == "concat" for term in rule.terms)
-        if (joins_alone if splits else _splits(rule)) or (rule.is_parallel and not parallel):
+        if (joins_alone if splits else rule.splits) or (rule.is_parallel and not parallel):
             continue
         for a, b in _equations(z3, rule):
             both = _variables(z3, a) | _variables(z3, b)

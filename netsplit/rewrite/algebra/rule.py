@@ -66,22 +66,17 @@ class Term:
 
 @dataclass(frozen=True)
 class Rule:
-    """`left` may be replaced by `right`, wherever both can be computed.
-
-    Args:
-        outputs: pairs of what is the same: of the left side, of the right.
-        reason: why it is rejected, or guarded.
-        equal: pairs of inputs' dimensions, as (name, 0 rows or 1 columns), that have to be as large.
-    """
+    """`left` may be replaced by `right`, wherever both can be computed."""
 
     name: str
     left: tuple[Term, ...]
     right: tuple[Term, ...]
-    outputs: tuple[tuple[Ref, Ref], ...]
+    outputs: tuple[tuple[Ref, Ref], ...]  # what is the same: of the left side, of the right
     origin: Origin = "built in"
     proof: Proof = "none"
-    reason: str = ""
+    reason: str = ""  # why it is rejected, or guarded
     equal: tuple[tuple[tuple[str, int], tuple[str, int]], ...] = ()
+    """Pairs of inputs' dimensions, as (name, 0 rows or 1 columns), that have to be as large."""
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -103,6 +98,10 @@ class Rule:
     def is_parallel(self) -> bool:
         """Whether it changes in how many pieces a tensor is."""
         return any(term.op in PARALLEL for term in self.terms)
+
+    @property
+    def splits(self) -> bool:
+        return any(term.op == "split" for term in self.terms)
 
     @property
     def exact(self) -> bool:

@@ -30,7 +30,7 @@ from netsplit.rewrite.ways import Axis, Cat, PartialSum, Place, SplitCall, Way
 
 __all__ = [
     "DIMENSIONS", "Dimension", "FewViews", "MachineView", "Machines", "TaskAxis", "TaskChoice", "TaskKind",
-    "choices_on", "devices_of", "hosts", "speeds", "task_axes", "tasks_of_mapping",
+    "choices_on", "devices_of", "hosts", "task_axes", "tasks_of_mapping",
 ]  # fmt: skip
 
 TaskKind: TypeAlias = tuple[tuple[Axis | None, int, int], ...]
@@ -67,13 +67,15 @@ class Machines:
     classes: tuple[int, ...]
 
     @classmethod
-    def of(cls, cluster: Cluster, speed: Sequence[float], hosts: Sequence[int]) -> Machines:
-        """Devices are alike where kind, capacity and speed are, whatever their hosts."""
-        kinds = [
-            (each.kind, each.capacity_bytes, own) for each, own in zip(cluster.devices, speed, strict=True)
-        ]
+    def of(cls, problem: Problem) -> Machines:
+        """Devices are alike where kind, capacity and speed are, whatever their hosts. Speed is how often one
+        does all operators in the time that the slowest takes."""
+        cluster, costs = (problem.simulator or problem).cluster, problem.costs
+        seconds = [sum(costs.total_s(v, p.kind) for v in problem.graph.nodes) for p in cluster.devices]
+        speed = tuple(max(seconds) / own if own > 0 else 1.0 for own in seconds)
+        kinds = [(p.kind, p.capacity_bytes, own) for p, own in zip(cluster.devices, speed, strict=True)]
         numbers = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
-        return cls(cluster, tuple(speed), tuple(hosts), tuple(numbers[kind] for kind in kinds))
+        return cls(cluster, speed, hosts(cluster), tuple(numbers[kind] for kind in kinds))
 
     @property
     def places(self) -> list[tuple[int, ...]]:
@@ -126,13 +128,6 @@ class Machines:
         if len(there) > 1:
             return [there[0]] if len(set(there)) == 1 and there[0] > 1 else []
         return [k for k in range(2, len(group) // 2 + 1) if len(group) % k == 0]
-
-
-def speeds(graph: Graph, problem: Problem) -> tuple[float, ...]:
-    """How often each device does all operators in the time that the slowest takes."""
-    costs = problem.costs
-    seconds = [sum(costs.total_s(v, each.kind) for v in graph.nodes) for each in problem.cluster.devices]
-    return tuple(max(seconds) / own if own > 0 else 1.0 for own in seconds)
 
 
 def hosts(cluster: Cluster) -> tuple[int, ...]:

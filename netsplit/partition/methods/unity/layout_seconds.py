@@ -19,9 +19,9 @@ PASSES = 3.0  # of an addition over its bytes, as `DeviceCosts.accumulate_s_per_
 Numbers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Packed: TypeAlias = tuple[Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers]
-"""Of layouts: where the devices, the pieces by dimension and the runs of each begin; of all devices their
-numbers, [devices, dimensions] pieces, [runs, 2] ends, and of all devices regions, elements, and pairs of
-region and host."""
+"""Layouts: where the devices, the pieces by dimension and the runs of each begin; numbers of all devices,
+[devices, dimensions] pieces, [runs, 2] ends, and of all devices regions, elements, and pairs of region and
+host."""
 
 
 @inner
@@ -45,8 +45,8 @@ def _common(runs: Numbers, a0: int, a1: int, other: Numbers, b0: int, b1: int) -
 
 @inner
 def _overlaps(a: Packed, m: int, b: Packed, n: int, lengths: Numbers, counts: Numbers) -> tuple[int, int]:
-    """Of each dimension that is cut [pieces of one, pieces of the other] elements that both have, and in how
-    many boxes; and those of the dimensions that neither cuts."""
+    """Elements that both have [dimension that is cut, pieces of one, pieces of the other], and in how many
+    boxes; and those of the dimensions that neither cuts."""
     dimensions, length, count = a[4].shape[1], 1, 1
     for d in range(dimensions):
         x0, x1 = a[1][m * dimensions + d], a[1][m * dimensions + d + 1]
@@ -63,7 +63,7 @@ def _overlaps(a: Packed, m: int, b: Packed, n: int, lengths: Numbers, counts: Nu
 
 @inner
 def _nearest(p: Numbers, holders: Numbers, t: int, j: int, host: Numbers) -> int:
-    """Of devices with the same piece a reader takes the nearest, and not all the same one."""
+    """The nearest device with a piece that a reader wants, and not for all the same one."""
     best, least, begin = -1, 3 * len(p), j % len(p)
     for i in holders:
         near = 0 if p[i] == t else 1 if host[p[i]] == host[t] else 2

@@ -30,7 +30,7 @@ LARGEST = 4_000_000  # elements of a table
 BRANCHES = 4  # of which every division is looked at
 
 Division: TypeAlias = tuple[tuple[tuple[int, ...], Devices], ...]
-"""Of ways side by side: which of them are on which devices."""
+"""Which of some ways side by side are on which devices."""
 Pick: TypeAlias = Callable[[int, int], dict[int, tuple[Devices, int]]]
 """Choices of both ends -> of every vertex between them, devices and number of its choice there."""
 

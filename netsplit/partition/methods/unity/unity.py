@@ -26,6 +26,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
 from netsplit.partition.methods.annealed import LISTED, annealed
 from netsplit.partition.methods.os_dpos import OsDpos
+from netsplit.partition.methods.unity import experts
 from netsplit.partition.methods.unity.choices import (
     DIMENSIONS,
     Dimension,
@@ -33,17 +34,9 @@ from netsplit.partition.methods.unity.choices import (
     Machines,
     TaskKind,
     devices_of,
-    hosts,
-    speeds,
     tasks_of_mapping,
 )
 from netsplit.partition.methods.unity.costed import Costed, Devices, Known
-from netsplit.partition.methods.unity.experts import (
-    chosen_before,
-    stages_of_hosts,
-    wanted_by_experts,
-    widest_cut,
-)
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
 from netsplit.partition.methods.unity.substitutions import Substituted, Tasks, best_graph, rules_of
 from netsplit.partition.partitioner import Choice, Partitioner
@@ -71,6 +64,8 @@ Before: TypeAlias = Callable[[Costed], Mapping[str, int]]
 
 @dataclass(frozen=True, eq=False)
 class _Judged:
+    """A plan, and what the simulator foresees of it."""
+
     origin: str
     placement: Placement
     seconds: float
@@ -218,6 +213,8 @@ class Unity(Partitioner):
 
 @dataclass(eq=False)
 class UnitySearch:
+    """The search of one method on one problem; `until`, `ends` and `than_s` are those of `Unity.quick`."""
+
     method: Unity
     problem: Problem
     refused: set[tuple[str, int]] = field(default_factory=set)
@@ -227,9 +224,7 @@ class UnitySearch:
     than_s: Callable[[], float] = lambda: inf
 
     def __post_init__(self) -> None:
-        problem = self.problem
-        cluster = (problem.simulator or problem).cluster
-        self.plain = Machines.of(cluster, speeds(problem.graph, problem), hosts(cluster)), Known()
+        self.plain = Machines.of(self.problem), Known()
         self.searched: Substituted
         self.mapped: Mapped
         self._unpriced()
@@ -373,18 +368,19 @@ class UnitySearch:
         are hosts; the programme decides what is left open."""
         graph, hosts = self.problem.graph, self.machines.hosts
         self._unpriced()
-        if cut := widest_cut(graph, len(hosts)):
+        if cut := experts.widest_cut(graph, len(hosts)):
             with suppress(RewriteError):
                 yield self._lowered(graph, "columns and rows of the widest", cut)
         first = tuple(p for p, host in enumerate(hosts) if host == hosts[0])
         where = {"": {}, ", one host": dict.fromkeys(graph.nodes, first) if len(first) < len(hosts) else {}}
-        where[", stages"] = stages_of_hosts(self.problem, hosts)
+        where[", stages"] = experts.stages_of_hosts(self.problem, hosts)
         for said, self.stages in where.items():
             if said and not self.stages:
                 continue
-            for origin, wanted in wanted_by_experts(graph):
+            for origin, wanted in experts.wanted_by_experts(graph):
                 with suppress(RewriteError):
-                    yield self._lowered(graph, origin + said, before=partial(chosen_before, wanted=wanted))
+                    before = partial(experts.chosen_before, wanted=wanted)
+                    yield self._lowered(graph, origin + said, before=before)
         with suppress(RewriteError):
             if self.stages:
                 yield self.programme(graph, "the programme, stages")
@@ -392,10 +388,9 @@ class UnitySearch:
 
     def filled(self) -> Iterator[_Judged]:
         """Whole operators in topological order, each device filled before the next."""
-        problem = self.problem
-        device_of = fill_in_order(problem, [each.capacity_bytes for each in problem.cluster.devices])
-        if device_of is not None:
-            yield self._judged("devices filled in order", problem.graph, device_of, None)
+        room = [each.capacity_bytes for each in self.problem.cluster.devices]
+        if (device_of := fill_in_order(self.problem, room)) is not None:
+            yield self._judged("devices filled in order", self.problem.graph, device_of, None)
 
     def measured(self, judged: list[_Judged]) -> list[_Judged]:
         """The plans by what devices measure of parts (`Problem.meter`), until the best's are measured."""

@@ -15,7 +15,7 @@ from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.partition import Unity
 from netsplit.partition.base import Problem
-from netsplit.partition.methods.unity.choices import DIMENSIONS, Machines, hosts, speeds
+from netsplit.partition.methods.unity.choices import DIMENSIONS, Machines
 from netsplit.partition.methods.unity.costed import Costed
 from netsplit.partition.methods.unity.unity import UnitySearch
 from netsplit.planning.workload import Workload
@@ -107,7 +107,7 @@ def sequences(graph: Graph, depth: int) -> Iterator[Graph]:
 
 
 def costed_of(problem: Problem, graph: Graph) -> Costed:
-    machines = Machines.of(problem.cluster, speeds(problem.graph, problem), hosts(problem.cluster))
+    machines = Machines.of(problem)
     costs = rewritten_costs(problem.costs, problem.graph, graph)
     return Costed(graph, costs, machines, DIMENSIONS)
 

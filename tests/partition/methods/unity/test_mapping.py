@@ -16,7 +16,7 @@ from netsplit.cluster.described import DescribedDevice, LinkCost, described_clus
 from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
-from netsplit.partition.methods.unity.choices import DIMENSIONS, Machines, hosts, speeds
+from netsplit.partition.methods.unity.choices import DIMENSIONS, Machines
 from netsplit.partition.methods.unity.costed import Costed
 from netsplit.partition.methods.unity.mapping import best_mapping
 from netsplit.planning.workload import Workload
@@ -94,7 +94,7 @@ def problem_of(name: str, device_speeds: Sequence[float], bandwidth: float = 2e1
 
 
 def costed_of(problem: Problem) -> Costed:
-    machines = Machines.of(problem.cluster, speeds(problem.graph, problem), hosts(problem.cluster))
+    machines = Machines.of(problem)
     return Costed(problem.graph, problem.costs, machines, DIMENSIONS)
 
 

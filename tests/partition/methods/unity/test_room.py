@@ -11,7 +11,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.layout import Layout, Mesh
 from netsplit.partition import Unity
 from netsplit.partition.base import Problem
-from netsplit.partition.methods.unity.choices import Machines, hosts, speeds
+from netsplit.partition.methods.unity.choices import Machines
 from netsplit.partition.methods.unity.movement import Movement
 from netsplit.partition.methods.unity.unity import UnitySearch
 from netsplit.planning.fitting import fitted, nearest_fill
@@ -30,7 +30,7 @@ def with_room(problem: Problem, room: int) -> Problem:
 def test_what_a_device_has_not_as_it_reads_it_takes_bytes() -> None:
     """Columns of what is whole on the first device: the second gets its half, the first has it."""
     problem = problem_of("two products", (1.0, 1.0))
-    machines = Machines.of(problem.cluster, speeds(problem.graph, problem), hosts(problem.cluster))
+    machines = Machines.of(problem)
     movement = Movement(machines, problem.costs)
     whole = Layout(Mesh((0,), (1,)), "RR")
     rows, columns = (Layout(Mesh((0, 1), (2,)), spec, {0: (4, 4)}) for spec in ("S0R", "RS0"))
