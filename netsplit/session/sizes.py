@@ -18,7 +18,7 @@ from netsplit.partition.base import Problem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.predicted_bytes import with_line
-from netsplit.profile.measure.stretches.in_turn import SizedStep
+from netsplit.profile.measure.stretch import SizedStep
 from netsplit.profile.sized import SizeSeconds, beside, between, together
 from netsplit.program.schedules import GPipe, OneFOneB
 from netsplit.session.cutting import BatchCuts
