@@ -29,9 +29,8 @@ from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import find_at_once, rebuild
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.measure.bench import NodeBench
+from netsplit.profile.measure.bench import LiveValues, NodeBench
 from netsplit.profile.measure.clock import Clock, Lap, engine_call_seconds, worker_conditions
-from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.stretch import Stretch, Timed, windows
 
 __all__ = ["Profiler", "Window", "adjusted_to_sum", "settle", "walks_to_settle"]

@@ -24,9 +24,8 @@ from netsplit.graph.ir import CALL, Graph, Initializer, Node, Variable, once_of
 from netsplit.graph.recording.stand_in_mode import StandInMode
 from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import NodeBytes
-from netsplit.profile.measure.bench import ForwardResult, NodeBench, random_like
+from netsplit.profile.measure.bench import ForwardResult, LiveValues, NodeBench, random_like
 from netsplit.profile.measure.clock import Clock, worker_conditions
-from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.memory_meter import MemoryMeter
 
 __all__ = ["predicted_transients", "transient_bytes", "with_line"]

@@ -20,9 +20,8 @@ from torch.func import functional_call
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import path_of_tensor, rebuild
-from netsplit.profile.measure.bench import random_like
+from netsplit.profile.measure.bench import LiveValues, random_like
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
-from netsplit.profile.measure.live_values import LiveValues
 
 __all__ = ["InTurn", "SizedStep", "Stretch", "Timed", "in_rounds", "windows"]
 
