@@ -57,7 +57,6 @@ def check_optimizer(factory: OptimizerFactory) -> None:
     try:
         if isinstance(bound.factory, ParameterGroups) and bound is factory:
             bound.factory.check_names(bound.parameters)
-        _check_finite(make_optimizer(bound, {}).optimizer)
         check_hooks()
         optimizer_alpha(bound)
         _check_carried(bound)
@@ -113,17 +112,6 @@ def _small(factory: OptimizerFactory) -> tuple[torch.optim.Optimizer, list[nn.Pa
     small, chosen = with_dummies(factory)
     own = {name: nn.Parameter(torch.ones(small.parameters[name][1])) for name in chosen}
     return make_optimizer(small, own).optimizer, list(own.values())
-
-
-def _check_finite(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse hyperparameters, in any group, that are no finite numbers."""
-    for group in optimizer.param_groups:
-        for key, value in group.items():
-            if key in ("params", "param_names"):
-                continue
-            for each in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(each, float | Tensor) and not torch.isfinite(torch.as_tensor(each)).all():
-                    raise ConfigError(f"optimizer.{key} is {value}: give a finite number.")
 
 
 def _check_alone(factory: ForModel) -> None:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
-from netsplit.graph.code_places import line_of, where_of
 from netsplit.optim.carried import check_keys
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, make_optimizer
 from netsplit.profile.costs import OptimizerScratch, StepScratch
@@ -38,7 +37,6 @@ REPEATS, WARMUP = 5, 2  # steps, and those before them that do not count
 MOST_BYTES = 2**27  # of parameters that are stepped on
 _SETTLED = 2  # steps after which an optimiser has all the state that it keeps
 _SIDE = 48  # of a dummy: numbers that optimisers make beside are little
-_OWN = ("state", "param_groups", "defaults")  # of every optimiser
 
 
 def optimizer_alpha(factory: OptimizerFactory) -> int:
@@ -230,26 +228,12 @@ def _held(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) 
 def step_on(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor] = ()) -> None:
     """A step; these get new gradients first."""
     _give_gradients(parameters)
-    _stepped(optimizer)
-
-
-def _stepped(optimizer: torch.optim.Optimizer) -> None:
     try:
         optimizer.step()
     except TypeError as error:
         raise ConfigError(
             f"optimizer {type(optimizer).__name__} cannot take a step without a closure ({error}): "
             "choose one that steps on gradients alone, such as torch.optim.SGD or torch.optim.Adam."
-        ) from error
-    except RuntimeError as error:
-        others = {key: value for key, value in vars(optimizer).items() if key not in _OWN}
-        kept = [key for key, value in others.items() if any(each.is_meta for each in state_tensors(value))]
-        if not kept:
-            raise
-        raise ConfigError(
-            f"optimizer {type(optimizer).__name__} keeps tensors of all parameters in '{kept[0]}', and its "
-            f"step on those of one device fails{where_of(error)} ({line_of(error)}): keep what belongs to a "
-            "parameter in self.state[parameter], which is where the parameter is."
         ) from error
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Send, Step
 from netsplit.simulate.lifetimes.segment import OfSizes, SegmentMemory
-from netsplit.tables import nbytes
 
 __all__ = ["AliveBytes", "Key", "MemoryProfile", "Storages", "VariableGradients", "Versions"]
 
@@ -34,23 +33,8 @@ class MemoryProfile:
 
     @property
     def peak_bytes(self) -> int:
-        return sum(self._parts().values())
-
-    def summary(self) -> str:
-        """One line."""
-        listed = ", ".join(f"{name} {nbytes(size)}" for name, size in self._parts().items())
-        where = f"in the {self.instruction}" if self.index >= 0 else "at the start"
-        beside = f", {nbytes(self.host_bytes)} on the host" if self.host_bytes else ""
-        return f"{self.device}: at most {nbytes(self.peak_bytes)}, {where} ({listed}){beside}"
-
-    def _parts(self) -> dict[str, int]:
-        return {
-            "parameters": self.parameter_bytes,
-            "moments": self.moment_bytes,
-            "gradients": self.gradient_bytes,
-            "activations": self.activation_bytes,
-            "transfers": self.transfer_bytes,
-        } | ({"older weights": self.version_bytes} if self.version_bytes else {})
+        held = self.parameter_bytes + self.moment_bytes + self.gradient_bytes + self.activation_bytes
+        return held + self.transfer_bytes + self.version_bytes
 
 
 class Storages:
