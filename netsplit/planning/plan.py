@@ -236,7 +236,7 @@ class Plan:
         if self.problem.costs.predicted:
             lines.append("operator times are predicted, not measured")
         if self.placement.exchanges:
-            lines.append(exchange_line(self.problem.graph, self.problem.cluster, self.placement))
+            lines.append(exchange_line(self.placement))
         if predicted.host_bytes:
             sizes = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
             lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(sizes)}")

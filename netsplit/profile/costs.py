@@ -26,7 +26,6 @@ __all__ = [
     "OptimizerScratch",
     "PartCosts",
     "StepScratch",
-    "TurnSeconds",
 ]
 
 ALL_OF_IT = 1.0
@@ -124,20 +123,6 @@ class Offload:
 
     def __bool__(self) -> bool:
         return self.optimizer or self.activations
-
-
-@dataclass(frozen=True)
-class TurnSeconds:
-    """Seconds of whole micro-batches on one kind of device, measured in turn, by their samples.
-
-    Args:
-        seconds: of a forward and backward, alone.
-        contention: how many times as long that takes while other devices of the host do the same, at least 1;
-            empty where there are none, or no processors of their own for them, or rounds differed too much.
-    """
-
-    seconds: dict[int, float] = field(default_factory=dict)
-    contention: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

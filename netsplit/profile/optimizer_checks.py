@@ -1,8 +1,9 @@
-"""Whether an optimiser does on devices what it does in plain PyTorch: found by trying it."""
+"""Whether an optimiser does on devices, and on parts, what it does in plain PyTorch: found by trying it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -23,12 +24,16 @@ from netsplit.optim.optimizers import (
 )
 from netsplit.profile.measure.optimizer import dummy_model, optimizer_alpha, step_on, with_dummies
 
-__all__ = ["check_idle", "check_optimizer", "check_switchable", "steps_alike"]
+__all__ = ["check_element_wise", "check_optimizer", "check_switchable", "is_element_wise", "steps_alike"]
 
 Stepping = Callable[[torch.optim.Optimizer, Mapping[str, nn.Parameter]], Callable[[], None]]
 """Makes, of an optimiser and its parameters by name, what steps on them."""
+Tensors = dict[str, Tensor]
+
 TRIED = 12  # steps that tell whether parameters are stepped on their own
 _MISSING = 3  # one in so many of them without a gradient
+_ELEMENTS = 2**18  # at most, of a parameter in parts: some treat sides of 128 and more as they do no others
+_APART = 30.0  # between the scales of the two halves, which a norm over both would tell
 
 
 def check_optimizer(factory: OptimizerFactory) -> None:
@@ -39,7 +44,8 @@ def check_optimizer(factory: OptimizerFactory) -> None:
 
     Raises:
         ConfigError: it makes no optimiser, refuses its values, has other parameters than those it is given,
-            or steps on parameters in a way that depends on others, which may lie on other devices.
+            moves those without a gradient, or steps on parameters in a way that depends on others, which may
+            lie on other devices.
     """
     bound = factory if isinstance(factory, ForModel) else dummy_model(factory, 2)
     if isinstance(bound.factory, torch.optim.Optimizer):
@@ -58,7 +64,6 @@ def check_optimizer(factory: OptimizerFactory) -> None:
     try:
         if isinstance(bound.factory, ParameterGroups) and bound is factory:
             bound.factory.check_names(bound.parameters)
-        _check_finite(make_optimizer(bound, {}).optimizer)
         check_hooks()
         optimizer_alpha(bound)
         _check_carried(bound)
@@ -116,44 +121,9 @@ def _small(factory: OptimizerFactory) -> tuple[torch.optim.Optimizer, list[nn.Pa
     return make_optimizer(small, own).optimizer, list(own.values())
 
 
-def _check_finite(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse hyperparameters, in any group, that are no finite numbers."""
-    for group in optimizer.param_groups:
-        for key, value in group.items():
-            if key in ("params", "param_names"):
-                continue
-            for each in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(each, float | Tensor) and not torch.isfinite(torch.as_tensor(each)).all():
-                    raise ConfigError(f"optimizer.{key} is {value}: give a finite number.")
-
-
-def check_idle(factory: ForModel, graph: Graph) -> None:
-    """Refuse an optimiser that moves parameters without a gradient, where the model has such: no device does.
-
-    Raises:
-        ConfigError: it names one.
-    """
-    used = {name for init in graph.initializers.values() for name in (init.name, *init.aliases)}
-    sizes = {name: prod(shape) for name, (_, shape) in factory.parameters.items() if prod(shape)}
-    idle = sorted(sizes.keys() - used, key=lambda name: sizes[name])[:1]
-    for name in idle:
-        stepped = sorted(sizes.keys() & used, key=lambda each: sizes[each])[:1]
-        own = {each: nn.Parameter(torch.ones(factory.parameters[each][1])) for each in (name, *stepped)}
-        optimizer = make_optimizer(factory, own).optimizer
-        for _ in range(TRIED):
-            step_on(optimizer, [own[each] for each in stepped])
-        if bool((own[name] != 1.0).any()):
-            kind = type(optimizer).__name__
-            raise ConfigError(
-                f"optimizer {kind} moves parameters that have no gradient, and the model's step does not use "
-                f"'{name}': call requires_grad_(False) on it beforehand, or let the optimizer pass over "
-                "parameters without a gradient."
-            )
-
-
 def _check_alone(factory: ForModel) -> None:
     """Whether a parameter is stepped as if it were alone, which is what it is on a device of its own. In
-    every step with a gradient, and in some without."""
+    every step with a gradient, in some without, and in none."""
     kind = type(make_optimizer(factory, {}).optimizer).__name__
     for pair in _pairs(factory):
         _require_alike(factory, pair, 0, (
@@ -161,26 +131,32 @@ def _check_alone(factory: ForModel) -> None:
             "devices: choose one that treats each parameter by itself, such as torch.optim.AdamW (clip_norm "
             "cuts the norm over all devices)."
         ))  # fmt: skip
-        try:
-            _require_alike(factory, pair, _MISSING, (
-                f"optimizer {kind} steps on a parameter otherwise when others, maybe on other devices, had "
-                "gradients in a step in which it had none: let what it counts, in groups or attributes, not "
-                "go by gradients, or keep it in self.state[parameter]."
-            ))  # fmt: skip
-        except (RuntimeError, IndexError) as error:
+        _require_alike(factory, pair, _MISSING, (
+            f"optimizer {kind} steps on a parameter otherwise when others, maybe on other devices, had "
+            "gradients in a step in which it had none: let what it counts, in groups or attributes, not "
+            "go by gradients, or keep it in self.state[parameter]."
+        ))  # fmt: skip
+        start, gradients = _drawn(factory, pair)
+        without = [{pair[-1]: each[pair[-1]]} if len(pair) > 1 else {} for each in gradients]
+        if bool(_moved(factory, start, without)[pair[0]].any()):
             raise ConfigError(
-                f"optimizer {kind} cannot step where no parameter has a gradient ({error}), as may be so on "
-                "a device: let it pass over parameters without one."
-            ) from error
+                f"optimizer {kind} moves parameters that have no gradient, which may be on no device: "
+                "let it pass over parameters without a gradient."
+            )
 
 
 def _require_alike(factory: ForModel, pair: Sequence[str], missing: int, otherwise: str) -> None:
-    together = _moved(factory, pair, pair, missing=missing)
+    start, gradients = _drawn(factory, pair, missing)
+    together = _moved(factory, start, gradients)
     for name in pair:
-        alone = _moved(factory, pair, [name], missing=missing)[name]
-        near = 1e-3 * float(together[name].abs().max())
-        if not torch.allclose(alone, together[name], rtol=1e-3, atol=near, equal_nan=True):
+        alone = _moved(factory, {name: start[name]}, gradients)[name]
+        if not _near(alone, together[name], 1e-3):
             raise ConfigError(otherwise)
+
+
+def _near(one: Tensor, other: Tensor, part: float) -> bool:
+    near = part * float(other.abs().max())
+    return torch.allclose(one, other, rtol=part, atol=near, equal_nan=True)
 
 
 def _pairs(factory: ForModel) -> list[list[str]]:
@@ -193,15 +169,12 @@ def _pairs(factory: ForModel) -> list[list[str]]:
 
 
 def steps_alike(factory: OptimizerFactory, stepping: Stepping) -> bool:
-    """Whether parameters come out the same bit for bit where `stepping` takes the steps.
-
-    Args:
-        stepping: of an optimiser and its parameters by name, what steps on them.
-    """
+    """Whether parameters come out the same bit for bit where `stepping` takes the steps."""
     bound = factory if isinstance(factory, ForModel) and factory.parameters else dummy_model(factory, 2)
-    pair = _smallest(bound)
-    plain, other = _moved(bound, pair, pair), _moved(bound, pair, pair, stepping)
-    return all(torch.allclose(plain[k], other[k], rtol=0, atol=0, equal_nan=True) for k in pair)
+    start, gradients = _drawn(bound, _smallest(bound))
+    plain = _moved(bound, start, gradients)
+    other = _moved(bound, start, gradients, stepping=stepping)
+    return all(torch.allclose(plain[k], other[k], rtol=0, atol=0, equal_nan=True) for k in start)
 
 
 def _smallest(factory: ForModel, names: Iterable[str] | None = None) -> list[str]:
@@ -211,30 +184,108 @@ def _smallest(factory: ForModel, names: Iterable[str] | None = None) -> list[str
     return sorted(sizes, key=lambda name: sizes[name])[:2]
 
 
+def check_element_wise(factory: OptimizerFactory | None, graph: Graph) -> None:
+    """Try an optimiser on a whole and on its halves, for parameters that the graph has in parts.
+
+    Of every group one parameter of each shape is tried, of smaller sizes where it is large.
+
+    Raises:
+        ConfigError: the halves do not move as the whole does: it is not element-wise.
+    """
+    cut: dict[str, set[int]] = {}  # parameter -> the dimensions along which it is cut
+    for init in graph.initializers.values():
+        if init.region is not None and init.requires_grad:
+            sizes = zip(init.shape, init.region.shape, strict=True)
+            cut.setdefault(init.region.whole, set()).update(
+                d for d, (own, whole) in enumerate(sizes) if own < whole
+            )
+    _check_along(factory, graph, cut)
+
+
+def is_element_wise(factory: OptimizerFactory | None, graph: Graph, names: Iterable[str]) -> bool:
+    """Whether it may step on rows of these parameters as it would on the whole; tried as above."""
+    wholes = [graph.initializers[k].whole for k in names]
+    try:
+        _check_along(factory, graph, {own.name: {0} for own in wholes if own.shape and own.shape[0] > 1})
+    except ConfigError:
+        return False
+    return True
+
+
+def _check_along(factory: OptimizerFactory | None, graph: Graph, cut: Mapping[str, set[int]]) -> None:
+    if factory is None or not cut:
+        return
+    kinds = {k: (torch.float64, init.shape) for k, init in graph.wholes.items() if init.requires_grad}
+    bound = factory if isinstance(factory, ForModel) else ForModel(factory, kinds)
+    group_of = {k: n for n, own in enumerate(make_optimizer(bound, {}).groups) for k in own}
+    tried: dict[tuple[int, tuple[int, ...], int], str] = {}
+    for name, dims in cut.items():
+        for dim in sorted(dims):
+            tried.setdefault((group_of.get(name, 0), _smaller(kinds[name][1], dim), dim), name)
+    for (_, shape, dim), name in tried.items():
+        _check_halves(bound, name, shape, dim)
+
+
+def _smaller(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    """A shape of few elements, with at least two along the dimension that is cut."""
+    sizes = list(shape)
+    while prod(sizes) > _ELEMENTS and max(sizes) > 2:
+        largest = max(range(len(sizes)), key=sizes.__getitem__)
+        sizes[largest] = max(2, sizes[largest] // 2)
+    return tuple(sizes)
+
+
+def _check_halves(factory: ForModel, name: str, shape: tuple[int, ...], dim: int) -> None:
+    bound = replace(factory, parameters={**factory.parameters, name: (torch.float64, shape)})
+    start, gradients = _drawn(bound, [name])
+    first = shape[dim] // 2
+    for tensor in (start[name], *(each[name] for each in gradients)):
+        tensor.narrow(dim, first, shape[dim] - first).mul_(_APART)
+    whole = _moved(bound, start, gradients)[name]
+    names = [f"{name}[0]", f"{name}[1]"]
+
+    def halves(of: Tensors) -> Tensors:
+        return dict(zip(names, of[name].split([first, shape[dim] - first], dim), strict=True))
+
+    parts = _moved(bound, halves(start), list(map(halves, gradients)), dict.fromkeys(names, name))
+    if not _near(torch.cat([parts[k] for k in names], dim), whole, 1e-6):
+        kind = type(make_optimizer(factory, {}).optimizer).__name__
+        raise ConfigError(
+            f"optimizer {kind} steps on parts of '{name}' otherwise than on the whole, and it is in parts on "
+            "several devices: choose one that treats each element by itself, such as torch.optim.AdamW, or "
+            "a method that leaves operators whole."
+        )
+
+
+def _drawn(factory: ForModel, names: Sequence[str], missing: int = 0) -> tuple[Tensors, list[Tensors]]:
+    """Where parameters start, and gradients of some steps, which depend on their place in `names` alone. Each
+    has none in one of `missing` steps, where that is not 0, never two in the same step."""
+    start: Tensors = {}
+    gradients: list[Tensors] = [{} for _ in range(TRIED)]
+    for place, name in enumerate(names):
+        draw, shape = torch.Generator().manual_seed(place), factory.parameters[name][1]
+        start[name] = torch.randn(shape, generator=draw, dtype=torch.float64)
+        for n, each in enumerate(gradients):
+            gradient = torch.randn(shape, generator=draw, dtype=torch.float64) * 10.0**place
+            if not missing or n % missing != place:
+                each[name] = gradient
+    return start, gradients
+
+
 def _moved(
     factory: ForModel,
-    pair: Sequence[str],
-    names: Sequence[str],
+    start: Tensors,
+    gradients: Sequence[Tensors],
+    parts: Mapping[str, str] | None = None,
     stepping: Stepping | None = None,
-    missing: int = 0,
-) -> dict[str, Tensor]:
-    """How far parameters go in some steps, on gradients that depend on their place in `pair` alone. Each has
-    none in one of `missing` steps, where that is not 0, never two in the same step."""
-    draws = {name: torch.Generator().manual_seed(pair.index(name)) for name in names}
-
-    def drawn(name: str) -> Tensor:
-        shape = factory.parameters[name][1]
-        return torch.randn(shape, generator=draws[name], dtype=torch.float64)
-
-    own = {name: nn.Parameter(drawn(name)) for name in names}
-    before = {name: parameter.detach().clone() for name, parameter in own.items()}
-    optimizer = make_optimizer(factory, own).optimizer
+) -> Tensors:
+    """How far parameters go, with gradients where there are any; `parts` as of `make_optimizer`."""
+    own = {k: nn.Parameter(tensor.clone()) for k, tensor in start.items()}
+    optimizer = make_optimizer(factory, own, parts or {}).optimizer
     take_step = partial(step_on, optimizer) if stepping is None else stepping(optimizer, own)
     with torch.random.fork_rng(devices=[]):
-        for n in range(TRIED):
-            for name, parameter in own.items():
-                gradient = drawn(name) * 10.0 ** pair.index(name)
-                has_none = missing and n % missing == pair.index(name)
-                parameter.grad = None if has_none else gradient
+        for each in gradients:
+            for k, parameter in own.items():
+                parameter.grad = each[k].clone() if k in each else None
             take_step()
-    return {name: parameter.detach() - before[name] for name, parameter in own.items()}
+    return {k: parameter.detach() - start[k] for k, parameter in own.items()}

@@ -20,7 +20,7 @@ from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.predicted_bytes import predicted_transients
-from netsplit.profile.roofline.classes import unknown_operators
+from netsplit.profile.roofline.classes import unknown_in_words
 from netsplit.profile.roofline.flops import Work, node_work, operator_class, step_bytes
 
 __all__ = [
@@ -106,8 +106,3 @@ def _node_seconds(rates: Rates, kind: str, work: Work, deferrable: bool, crowded
     alone = bool(back) or not work.weight
     backward_s = weight_s + (rates.seconds(kind, "input", back, crowded) if alone else 0.0)
     return NodeSeconds(forward_s, backward_s, min(weight_s, AT_MOST * backward_s) if deferrable else 0.0)
-
-
-def unknown_in_words(graph: Graph) -> str:
-    """The operators that are in no class, as "aten.topk.default (2), aten.sort.default (1)"; "" for none."""
-    return ", ".join(f"{op} ({count})" for op, count in unknown_operators(graph).items())

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from netsplit.graph.ir import Initializer, Region
 from netsplit.optim.optimizers import OptimizerFactory
-from netsplit.profile.measure.optimizer_parts import is_element_wise
+from netsplit.profile.optimizer_checks import is_element_wise
 from netsplit.program.instructions import Program
 from netsplit.program.slices import Slice
 

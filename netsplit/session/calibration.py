@@ -33,10 +33,10 @@ from netsplit.profile.measure.optimizer import (
     accumulate_seconds_per_byte,
     describe_optimizer,
     optimizer_alpha,
+    optimizer_scratch,
     step_seconds_per_byte,
 )
 from netsplit.profile.measure.predicted_bytes import transient_bytes
-from netsplit.profile.measure.step_scratch import optimizer_scratch
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.compile import compile_program

@@ -23,8 +23,7 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import require_room, why_none_fits
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.profile.costs import Offload
-from netsplit.profile.measure.optimizer_parts import check_element_wise
-from netsplit.profile.optimizer_checks import check_idle
+from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.offload.moments import check_buckets
@@ -89,7 +88,6 @@ def problem_of(
             log.warning("%s", line)
     if source.is_local:
         step.weights(graph, measured=not source.predicted)
-        check_idle(step.optimizer, graph)
     if Offload.of(asked.offload).optimizer:
         check_buckets(step.optimizer)
     in_flight = schedule.in_flight(source.count)

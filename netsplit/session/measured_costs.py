@@ -13,14 +13,14 @@ from torch import Tensor
 from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import Costs, TurnSeconds
-from netsplit.profile.measure.stretches.in_turn import InTurn, SizedStep, in_rounds
+from netsplit.profile.costs import Costs
+from netsplit.profile.measure.stretch import InTurn, SizedStep, in_rounds
 from netsplit.profile.measured import ProfileCache, profile_digest
 from netsplit.profile.sized import SizeSeconds
 from netsplit.progress import Stages
 from netsplit.runtime.controller import tell
 from netsplit.runtime.controller_seconds import controller_seconds
-from netsplit.runtime.workers.machines import identity_of, mates_of
+from netsplit.runtime.workers.machines import identity_of
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 from netsplit.session.calibration import Calibration, Calibrator, predicted_here
@@ -30,8 +30,6 @@ __all__ = ["CostSource", "MeasuredCosts"]
 
 
 log = logging.getLogger(__name__)
-
-TURNS = "sizes in turn"  # key of a worker's memory
 
 
 class CostSource(Protocol):
@@ -126,72 +124,22 @@ def _measured_in_turn(
     cluster: Cluster,
     cache: ProfileCache,
 ) -> SizeSeconds:
-    """Seconds on every device kind: kept ones where nothing has changed, else measured now.
-
-    In company are as many workers of a kind on one host as there are processors for them.
-    """
-    seconds: SizeSeconds = {}
+    """Seconds on every device kind: kept ones where nothing has changed, else measured now."""
+    seconds: dict[str, dict[int, float]] = {}
     sent = [replace(step, graph=replace(step.graph, output_spec=None)) for step in steps]
     sizes = [(step.graph.batch_size, step.in_flight) for step in sent]
-    ranks = range(len(cluster.devices))
-    company = {rank: _company(cluster, rank) for rank in ranks}
-    for rank in sorted(ranks, key=lambda rank: -len(company[rank])):
-        device = cluster.devices[rank]
+    for rank, device in enumerate(cluster.devices):
         if device.kind in seconds:
             continue
-        together = company[rank]
-        digest = profile_digest(
-            sent[0].graph,
-            identity_of(pool, rank),
-            sizes=sizes,
-            mates=len(together),
-            processors=device.processors,
-        )
-        kept = cache.get(f"sizes-{digest}", TurnSeconds)
+        digest = f"sizes-{profile_digest(sent[0].graph, identity_of(pool, rank), sizes=sizes)}"
+        kept = cache.get(digest, dict[int, float])
         if kept is None:
             log.info("Measuring %d micro-batch sizes on %s.", len(sizes), device.name)
-            kept = _take_turns(sent, values, pool, together)
-            if len(together) < 2 or kept.contention:  # else it was uncertain: measured anew by the next
-                cache.put(f"sizes-{digest}", kept)
+            kept = pool.call_one(rank, _take_turns, sent, values)
+            cache.put(digest, kept)
         seconds[device.kind] = kept
     return seconds
 
 
-def _company(cluster: Cluster, rank: int) -> list[int]:
-    """The worker and those that may compute at once with it, each on a processor of its own."""
-    mates = mates_of(cluster.devices, rank)
-    others = [mate for mate in mates if mate != rank]
-    processors = cluster.devices[rank].processors
-    most = len(mates) if processors is None else max(int(processors), 1)
-    return [rank, *others][:most]
-
-
-def _take_turns(
-    steps: list[SizedStep], values: dict[str, Tensor], pool: WorkerPool, together: Sequence[int]
-) -> TurnSeconds:
-    ranks = range(len(pool.connections))
-    nothing: tuple[list[SizedStep], dict[str, Tensor]] = ([], {})
-    pool.call_each(_begin_turns, [(steps, values) if rank in together else nothing for rank in ranks])
-    first = together[0]
-
-    def company() -> list[dict[int, float]]:
-        took = pool.call(_take_turn)
-        return [took[rank] for rank in together]
-
-    try:
-        return in_rounds(lambda: pool.call_one(first, _take_turn), company if len(together) > 1 else None)
-    finally:
-        pool.call(_end_turns)
-
-
-def _begin_turns(worker: Worker, steps: list[SizedStep], values: dict[str, Tensor]) -> None:
-    worker.memory[TURNS] = InTurn(steps, values, worker.torch_device)
-
-
-def _take_turn(worker: Worker) -> dict[int, float]:
-    turns: InTurn = worker.memory[TURNS]
-    return turns.round()
-
-
-def _end_turns(worker: Worker) -> None:
-    worker.memory.pop(TURNS, None)
+def _take_turns(worker: Worker, steps: list[SizedStep], values: dict[str, Tensor]) -> dict[int, float]:
+    return in_rounds(InTurn(steps, values, worker.torch_device).round)

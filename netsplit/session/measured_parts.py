@@ -15,10 +15,10 @@ from torch import Tensor
 from netsplit.cluster.cluster import Cluster
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, PartCosts
-from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.profile.measure.parts import profile_parts
 from netsplit.profile.measured import ProfileCache, parts_digest
 from netsplit.profile.operator_keys import new_nodes, operator_key
+from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.rewrite.emitter import MOVES
 from netsplit.rewrite.records import Rewrite
 from netsplit.runtime.workers.machines import identity_of

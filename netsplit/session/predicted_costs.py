@@ -18,8 +18,7 @@ from netsplit.graph.ir import Graph
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, OptimizerScratch
 from netsplit.profile.measure.clock import reference_seconds
-from netsplit.profile.measure.optimizer import optimizer_alpha
-from netsplit.profile.measure.step_scratch import optimizer_scratch
+from netsplit.profile.measure.optimizer import optimizer_alpha, optimizer_scratch
 from netsplit.profile.predict import predicted_costs
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.session.calibration import Calibration

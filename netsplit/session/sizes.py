@@ -18,7 +18,7 @@ from netsplit.partition.base import Problem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.predicted_bytes import with_line
-from netsplit.profile.measure.stretches.in_turn import SizedStep
+from netsplit.profile.measure.stretch import SizedStep
 from netsplit.profile.sized import SizeSeconds, beside, between, together
 from netsplit.program.schedules import GPipe, OneFOneB
 from netsplit.session.cutting import BatchCuts
@@ -54,7 +54,7 @@ class StepSizes:
     took: SizeSeconds = field(default_factory=dict)  # whole micro-batches, in turn
     problems: dict[int, Problem] = field(default_factory=dict)  # by micro-batches
     parts: KnownParts = field(default_factory=dict)  # of all sizes
-    ends: tuple[Graph, Graph, Graph] | None = None  # captures of few samples, of more on their line, of many
+    ends: tuple[Graph, Graph] | None = None  # captures of few samples and of many
 
     def take(self) -> None:
         """The graph at every size; sizes at which the model is another are left out.
@@ -144,20 +144,19 @@ class StepSizes:
             self.ends = self._line()
         if self.ends is None or not self.ends[0].batch_size < samples < self.ends[-1].batch_size:
             return None
-        few, third, many = self.ends
+        few, many = self.ends
         graph = graph_at(few, many, samples)
-        return None if graph is None else with_line(graph, few, third, many)
+        return None if graph is None else with_line(graph, few, many)
 
-    def _line(self) -> tuple[Graph, Graph, Graph] | None:
-        """The captured graphs of the fewest samples and the most, and between them a third, if that is what
-        these say.
+    def _line(self) -> tuple[Graph, Graph] | None:
+        """The captured graphs of the fewest samples and the most, if a third between them is what these say.
 
         Else without one sample, whose tensors lie otherwise in memory: the transposed are in plain order.
         """
         captured = [self.graphs[n] for n in sorted(self.graphs)]
         for each in (captured, [graph for graph in captured if graph.batch_size > 1]):
             if len(each) >= CAPTURED and graph_at(each[0], each[-1], each[1].batch_size) == each[1]:
-                return each[0], each[1], each[-1]
+                return each[0], each[-1]
         return None
 
     def graph(self, m: int) -> Graph:

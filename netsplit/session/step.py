@@ -27,8 +27,8 @@ from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
-from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.profile.offload import offloaded
+from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of

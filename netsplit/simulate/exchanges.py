@@ -24,9 +24,8 @@ from netsplit.program.instructions import sizes_of
 from netsplit.program.transfers import readers_elsewhere
 from netsplit.reshard.network import Network, network_of
 from netsplit.reshard.plan import best_chunks
-from netsplit.tables import nbytes
 
-__all__ = ["broadcast_over", "exchange_line", "exchanges_to_try", "nic_bytes"]
+__all__ = ["broadcast_over", "exchange_line", "exchanges_to_try"]
 
 _BETTER = 1 - 1e-9
 _MOST_CHUNKS = 16  # with any more the second host that receives it has it at most 6 % of a hop sooner
@@ -67,30 +66,11 @@ def broadcast_over(cluster: Cluster, variable: str, home: str, readers: Sequence
     return Exchange(variable, tuple(hops))
 
 
-def nic_bytes(graph: Graph, cluster: Cluster, placement: Placement) -> tuple[int, int]:
-    """Bytes that values pass NICs with in a micro-batch, each counted where it leaves: of what is exchanged,
-    as it is, and as if its home sent it to each."""
-    passed = [0, 0]
-    for each in placement.exchanges:
-        home, readers = readers_elsewhere(graph, placement.device_of, each.variable)
-        for place, hops in enumerate((each.hops, [(home, name) for name in readers])):
-            passed[place] += graph.variables[each.variable].nbytes * sum(
-                bool(cluster.way(*hop)) for hop in hops
-            )
-    return passed[0], passed[1]
-
-
-def exchange_line(graph: Graph, cluster: Cluster, placement: Placement) -> str:
-    """In words: how many variables, and how much less leaves hosts."""
+def exchange_line(placement: Placement) -> str:
+    """In words: how many variables."""
     count = len(placement.exchanges)
-    own, each = nic_bytes(graph, cluster, placement)
     what = "1 variable is" if count == 1 else f"{count} variables are"
-    if not each:
-        return f"{what} forwarded from device to device"
-    return (
-        f"{what} forwarded from device to device: per micro-batch {nbytes(own)} leave hosts instead of "
-        f"{nbytes(each)}"
-    )
+    return f"{what} forwarded from device to device"
 
 
 def _broadcasts(graph: Graph, cluster: Cluster, placement: Placement) -> list[Exchange]:

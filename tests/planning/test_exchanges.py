@@ -24,7 +24,6 @@ from netsplit.planning.decide import decide, verified
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.schedules import EagerOneFOneB, GPipe, OneFOneB
 from netsplit.reshard import Layout, Mesh, Network, plan_reshard
-from netsplit.simulate.exchanges import nic_bytes
 from netsplit.simulate.simulator import Simulator
 from tests.builders import behind_nics, graph_fed, linked
 from tests.examples import tried
@@ -62,7 +61,6 @@ def test_auto_hands_on_what_would_pass_a_nic_for_every_device() -> None:
     assert each.placement.exchanges == ()
     (exchange,) = auto.placement.exchanges
     assert exchange.variable == "k_u"
-    assert nic_bytes(auto.problem.graph, auto.problem.cluster, auto.placement) == (2 * 16, 5 * 16)
     assert auto.objective_s < 0.75 * each.objective_s
     assert verified(*fanned("broadcast")).placement.exchanges == auto.placement.exchanges
     out = [e for e in auto.timeline.events if (e.kind, e.name, e.device) == ("send", "k_u", "a0")]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds, PartCosts, TurnSeconds
+from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds, PartCosts
 from netsplit.profile.measure.messages import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 
@@ -30,11 +30,11 @@ def test_what_is_put_is_what_is_got(tmp_path: Path, message_s: float | None) -> 
     cache = ProfileCache(tmp_path / "new" / "folder")
     assert cache.get("a", Measured) is None
     measured = replace(MEASURED, costs=replace(COSTS, message_s=message_s))
-    turns, parts = TurnSeconds({4: 0.5, 16: 1.25}, {4: 1.5}), {"[1]": PartCosts(NodeSeconds(1.0, 2.0))}
+    turns, parts = {4: 0.5, 16: 1.25}, {"[1]": PartCosts(NodeSeconds(1.0, 2.0))}
     for digest, value in (("a", measured), ("sizes-a", turns), ("parts-a", parts)):
         cache.put(digest, value)
     assert cache.get("a", Measured) == measured
-    assert cache.get("sizes-a", TurnSeconds) == turns
+    assert cache.get("sizes-a", dict[int, float]) == turns
     assert cache.get("parts-a", dict[str, PartCosts]) == parts
     assert cache.get("b", Measured) is None
     assert ProfileCache(cache.folder, refresh=True).get("a", Measured) is None

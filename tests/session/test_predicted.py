@@ -18,7 +18,7 @@ from netsplit.partition import MTopo
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
 from netsplit.profile.measure.messages import trivial_step
-from netsplit.profile.measure.step_scratch import optimizer_scratch
+from netsplit.profile.measure.optimizer import optimizer_scratch
 from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe

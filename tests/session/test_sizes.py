@@ -16,7 +16,7 @@ from netsplit.cluster.described import DescribedDevice, LinkCost, described_clus
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Auto
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, TurnSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.sized import beside, between
 from netsplit.program.schedules import GPipe
 from netsplit.session import step as steps
@@ -59,17 +59,11 @@ def test_seconds_of_sizes_are_to_one_another_as_they_were_in_turn(
         return costs(base + slope * n, 2 * (base + slope * n))
 
     usual, samples = (data.draw(st.sampled_from(sorted(took))) for _ in range(2))
-    made = (
-        beside(line(samples), line(usual), {"cpu": TurnSeconds(took)}, samples, usual)
-        .devices["cpu"]
-        .nodes["n"]
-    )
+    made = beside(line(samples), line(usual), {"cpu": took}, samples, usual).devices["cpu"].nodes["n"]
     whole = 3 * (base + slope * usual)
     assert made.forward_s + made.backward_s == pytest.approx(whole * took[samples] / took[usual])
     assert made.weight_s == pytest.approx(made.backward_s / 2)
-    same = (
-        beside(line(usual), line(usual), {"cpu": TurnSeconds(took)}, usual, usual).devices["cpu"].nodes["n"]
-    )
+    same = beside(line(usual), line(usual), {"cpu": took}, usual, usual).devices["cpu"].nodes["n"]
     assert same.forward_s == pytest.approx(base + slope * usual)
 
 

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.optim.optimizers import OptimizerFactory
-from netsplit.profile.measure.optimizer import optimizer_alpha
+from netsplit.profile.measure.optimizer import optimizer_alpha, optimizer_scratch
 from netsplit.profile.measure.predicted_bytes import predicted_transients
-from netsplit.profile.measure.step_scratch import optimizer_scratch
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1
 from netsplit.runtime.local import LocalRuntime

@@ -1,8 +1,8 @@
-"""One node, run alone and timed."""
+"""One node, run alone and timed, on the values alive at its place of a walk over the graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -15,13 +15,71 @@ from netsplit.graph.arguments import Reference, read_by
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.module import path_of_tensor
-from netsplit.graph.operators import mode_of, operator_of, written_references
+from netsplit.graph.operators import in_its_mode, mode_of, operator_of, written_references
 from netsplit.graph.template import decoded
 from netsplit.profile.measure.clock import Clock, Lap
-from netsplit.profile.measure.live_values import LiveValues, returned_tensors
 from netsplit.profile.measure.memory_meter import MemoryMeter
 
-__all__ = ["ForwardResult", "NodeBench", "random_like"]
+__all__ = ["ForwardResult", "LiveValues", "NodeBench", "random_like"]
+
+
+class LiveValues:
+    """The values that nodes still to come read: variables, and initializers on the device."""
+
+    def __init__(
+        self, graph: Graph, batch: tuple[Tensor, ...], values: Mapping[str, Tensor], device: torch.device
+    ) -> None:
+        self.graph = graph
+        self.values = values
+        self.device = device
+        self.tensors: dict[Reference, Tensor] = {}
+        self.last_reader = {reference: node.name for node in graph for reference in read_by(node)}
+        for name, tensor in zip(graph.input_variables, batch, strict=True):
+            self.tensors["var", name] = tensor.detach().to(device, copy=True)
+
+    def leaf(self, reference: Reference) -> Tensor:
+        """The value as a leaf of an autograd graph of its own, which shares the value's storage."""
+        tag, name = reference
+        known = self.graph.variables[name] if tag == "var" else self.graph.initializers[name]
+        return self[reference].detach().requires_grad_(known.requires_grad)
+
+    def __getitem__(self, reference: Reference) -> Tensor:
+        if reference not in self.tensors:
+            assert reference[0] == "init", reference
+            self.tensors[reference] = self._initializer(reference[1])
+        return self.tensors[reference]
+
+    def _initializer(self, name: str) -> Tensor:
+        """Buffers are copied, as operators write them; parameters only where the device is another."""
+        return self.values[name].detach().to(self.device, copy=not self.graph.initializers[name].is_parameter)
+
+    def adopt(self, node: Node, outputs: Mapping[str, Tensor] | None) -> None:
+        """Take a node's outputs, and forget what no later node reads.
+
+        None: the node wrote a copy. It is run again on the values themselves, so that every variable
+        that shares their storage sees the write.
+        """
+        if outputs is None:
+            args, kwargs = decoded(node, lambda *reference: self[reference], self.device)
+            with torch.no_grad(), autocast_of(self.graph, self.device):
+                operator = in_its_mode(node, operator_of(self.graph, node), self.device)
+                outputs = dict(zip(node.outputs, _returned(operator(*args, **kwargs)), strict=False))
+        self.hand_on([node.name], outputs)
+
+    def hand_on(self, names: Sequence[str], outputs: Mapping[str, Tensor]) -> None:
+        """Take what these nodes made, as it is, and forget what no later node reads."""
+        for k, output in outputs.items():
+            if ("var", k) in self.last_reader:
+                self.tensors["var", k] = output.detach()
+        for name in names:
+            for reference in read_by(self.graph.nodes[name]):
+                if self.last_reader[reference] == name:
+                    self.tensors.pop(reference, None)
+
+
+def _returned(result: Any) -> tuple[Any, ...]:
+    """What an operator returned: one tensor, several, or nothing."""
+    return (result,) if isinstance(result, Tensor) else tuple(result or ())
 
 
 @dataclass
@@ -74,7 +132,7 @@ class NodeBench:
             result = self.operator(torch)(*args, **kwargs)
             end = self.clock.now()
         self.forward.append((start, end))
-        outputs = dict(zip(self.node.outputs, returned_tensors(result), strict=False))
+        outputs = dict(zip(self.node.outputs, _returned(result), strict=False))
         live.adopt(self.node, outputs if all(given[r] is leaves[r] for r in leaves) else None)
         if not self.needs_backward:
             return ForwardResult({}, {})

@@ -1,8 +1,9 @@
-"""What an optimiser costs per byte of parameter: bytes of training state (alpha), and seconds of a step."""
+"""What an optimiser costs per byte of parameter: bytes of state (alpha) and of scratch, seconds of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from math import ceil, prod
 from statistics import median
@@ -14,13 +15,16 @@ from torch import Tensor, nn
 from netsplit.errors import ConfigError
 from netsplit.graph.code_places import line_of, where_of
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, check_keys, make_optimizer
+from netsplit.profile.costs import OptimizerScratch, StepScratch
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
+from netsplit.profile.measure.memory_meter import MemoryMeter
 
 __all__ = [
     "accumulate_seconds_per_byte",
     "describe_optimizer",
     "dummy_model",
     "optimizer_alpha",
+    "optimizer_scratch",
     "state_tensors",
     "step_on",
     "step_seconds_per_byte",
@@ -31,7 +35,8 @@ DUMMY_SIZES = (7, 5, 3, 2)  # no optimiser keeps anything else of such a shape
 SCRATCH_BYTES = 2**26  # gone over before a step, which finds the caches full of a backward's data
 REPEATS, WARMUP = 5, 2  # steps, and those before them that do not count
 MOST_BYTES = 2**27  # of parameters that are stepped on
-_OWN = ("state", "param_groups", "defaults")  # of every optimiser
+_SETTLED = 2  # steps after which an optimiser has all the state that it keeps
+_SIDE = 48  # of a dummy: numbers that optimisers make beside are little
 
 
 def optimizer_alpha(factory: OptimizerFactory) -> int:
@@ -168,29 +173,67 @@ def accumulate_seconds_per_byte(shapes: Sequence[tuple[int, ...]], torch_device:
     return median(totals[1:]) / sum(4 * total.numel() for total in sums)
 
 
+def optimizer_scratch(factory: OptimizerFactory) -> OptimizerScratch:
+    """Scratch of a step on a CPU, and on accelerators, where torch's own steps take all parameters at once.
+
+    Metered on one, two and three small parameters alike; of groups of them the one that takes most counts.
+
+    Raises:
+        ConfigError: the optimiser cannot take a step without a closure.
+    """
+    bound, chosen = with_dummies(factory)
+    alone = [_scratch(bound, name, len(bound.parameters[name][1]), False) for name in chosen]
+    together = [_scratch(bound, name, len(bound.parameters[name][1]), True) for name in chosen]
+    return OptimizerScratch(max(alone, key=_size), max(together, key=_size))
+
+
+def _size(scratch: StepScratch) -> float:
+    return scratch.before + scratch.own + scratch.every
+
+
+def _scratch(factory: OptimizerFactory, name: str, dimensions: int, together: bool) -> StepScratch:
+    one, two, three = (_risen(factory, name, dimensions, together, count) for count in (1, 2, 3))
+    every = max(three - two, 0.0)
+    return StepScratch(max(one - every, 0.0), max(two - one - every, 0.0), every)
+
+
+def _risen(factory: OptimizerFactory, name: str, dimensions: int, together: bool, count: int) -> float:
+    """Memory of a step on so many equal parameters of one group, in parameters."""
+    parameters = [nn.Parameter(torch.ones((_SIDE,) * max(dimensions, 1))) for _ in range(count)]
+    optimizer = make_optimizer(factory, {name: parameters[0]}).optimizer
+    (group,) = (each for each in optimizer.param_groups if each["params"])
+    group["params"][:] = parameters
+    if first := optimizer.state.get(parameters[0]):  # made with the optimiser, not at its first step
+        optimizer.state.update({parameter: deepcopy(first) for parameter in parameters[1:]})
+    one_by_one = group.get("fused") or isinstance(group.get("lr"), Tensor)  # as torch chooses by default
+    if together and "foreach" in group and group["foreach"] is None and not one_by_one:
+        group["foreach"] = True
+    for _ in range(_SETTLED):
+        step_on(optimizer, parameters)
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    with MemoryMeter(torch.device("cpu"), _held(optimizer, parameters)) as meter:
+        meter.restart()
+        step_on(optimizer)
+        return round(meter.risen_bytes / (parameters[0].numel() * parameters[0].element_size()), 2)
+
+
+def _held(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> Iterator[Tensor]:
+    for parameter in parameters:
+        assert parameter.grad is not None
+        yield from (parameter.data, parameter.grad)
+        yield from state_tensors(optimizer.state[parameter])
+
+
 def step_on(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor] = ()) -> None:
     """A step; these get new gradients first."""
     _give_gradients(parameters)
-    _stepped(optimizer)
-
-
-def _stepped(optimizer: torch.optim.Optimizer) -> None:
     try:
         optimizer.step()
     except TypeError as error:
         raise ConfigError(
             f"optimizer {type(optimizer).__name__} cannot take a step without a closure ({error}): "
             "choose one that steps on gradients alone, such as torch.optim.SGD or torch.optim.Adam."
-        ) from error
-    except RuntimeError as error:
-        others = {key: value for key, value in vars(optimizer).items() if key not in _OWN}
-        kept = [key for key, value in others.items() if any(each.is_meta for each in state_tensors(value))]
-        if not kept:
-            raise
-        raise ConfigError(
-            f"optimizer {type(optimizer).__name__} keeps tensors of all parameters in '{kept[0]}', and its "
-            f"step on those of one device fails{where_of(error)} ({line_of(error)}): keep what belongs to a "
-            "parameter in self.state[parameter], which is where the parameter is."
         ) from error
 
 

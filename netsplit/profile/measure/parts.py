@@ -16,8 +16,8 @@ from torch import Tensor
 
 from netsplit.graph.ir import INITIALIZER, Graph, Variable
 from netsplit.profile.costs import NodeBytes, PartCosts
+from netsplit.profile.measure.bench import LiveValues
 from netsplit.profile.measure.compute import Profiler, settle
-from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.predicted_bytes import transient_bytes
 
 __all__ = ["graph_of_nodes", "profile_parts"]

@@ -5,7 +5,7 @@
                      how each gradient lies ◄──┘
 
 Nodes that call the same on tensors of the same kinds, for gradients that lie alike, are run once; none where
-three other sizes of the graph say its bytes (`with_line`).
+two other sizes of the graph say its bytes (`with_line`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import logging
 from collections.abc import Hashable, Mapping
 from copy import copy
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TypeAlias
 
 import torch
@@ -25,19 +24,20 @@ from netsplit.graph.ir import CALL, Graph, Initializer, Node, Variable, once_of
 from netsplit.graph.recording.stand_ins import StandInMode
 from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import NodeBytes
-from netsplit.profile.measure.bench import NodeBench
+from netsplit.profile.measure.bench import ForwardResult, LiveValues, NodeBench, random_like
 from netsplit.profile.measure.clock import Clock, worker_conditions
-from netsplit.profile.measure.live_values import LiveValues
 from netsplit.profile.measure.memory_meter import MemoryMeter
-from netsplit.profile.measure.node_transient import Strides, node_transient
 
-__all__ = ["gradient_strides", "predicted_transients", "transient_bytes", "with_line"]
+__all__ = ["predicted_transients", "transient_bytes", "with_line"]
 
 log = logging.getLogger(__name__)
 
 _LINE = "line of predicted transients"  # key of `Graph.derived`
 _NONE = NodeBytes()
 
+Strides: TypeAlias = Mapping[str, tuple[int, ...]]
+"""Of variables' gradients, where the whole step is on one device, as far as it is known what makes them."""
+_Gradients: TypeAlias = dict[Reference, Tensor]
 _Kind: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides
 _Metered: TypeAlias = tuple[NodeBytes, dict[int, Tensor]]  # and the gradients, by what is read
 
@@ -48,16 +48,9 @@ def predicted_transients(graph: Graph) -> dict[str, NodeBytes]:
 
     Pieces of Python, which stay whole as they need values, and operators that torch does not have count none.
     """
-    line = graph.derived.get(_LINE)
-    if line is not None and (known := _on_line(graph.batch_size, *line)) is not None:
-        return known
+    if _LINE in graph.derived:
+        return _on_line(graph.batch_size, *graph.derived[_LINE])
     return _walked(graph)[0]
-
-
-def gradient_strides(graph: Graph) -> Strides:
-    """How gradients of variables lie in memory where the whole step is on one device, as far as it is known
-    what makes them."""
-    return _walked(graph)[1]
 
 
 @once_of
@@ -72,30 +65,21 @@ def _walked(graph: Graph) -> tuple[dict[str, NodeBytes], Strides]:
     return {name: each for name, each in transients.items() if each != _NONE}, walk.strides
 
 
-def with_line(graph: Graph, few: Graph, third: Graph, many: Graph) -> Graph:
-    """The graph, whose bytes are those that two other sizes of it say, if a third is what these say."""
-    graph.derived[_LINE] = few, third, many
+def with_line(graph: Graph, few: Graph, many: Graph) -> Graph:
+    """The graph, whose bytes are taken to lie on the line through those of two other sizes of it."""
+    graph.derived[_LINE] = few, many
     return graph
 
 
-def _on_line(samples: int, few: Graph, third: Graph, many: Graph) -> dict[str, NodeBytes] | None:
-    """None where the third is not on the line of the others, or that has no whole number of bytes."""
-    low, middle, high = (predicted_transients(each) for each in (few, third, many))
-    if not low.keys() == middle.keys() == high.keys():
-        return None
+def _on_line(samples: int, few: Graph, many: Graph) -> dict[str, NodeBytes]:
+    low, high = predicted_transients(few), predicted_transients(many)
+    part = (samples - few.batch_size) / (many.batch_size - few.batch_size)
 
-    def at(n: int, first: int, last: int) -> Fraction:
-        return first + Fraction((last - first) * (n - few.batch_size), many.batch_size - few.batch_size)
+    def at(first: int, last: int) -> int:
+        return round(first + part * (last - first))
 
-    transients = {}
-    for name, known in middle.items():
-        ends = [(low[name].forward, high[name].forward), (low[name].backward, high[name].backward)]
-        at_third = [at(third.batch_size, *each) for each in ends]
-        values = [at(samples, *each) for each in ends]
-        if at_third != [known.forward, known.backward] or any(each.denominator > 1 for each in values):
-            return None
-        transients[name] = NodeBytes(*map(int, values))
-    return transients
+    ends = {name: (low.get(name, _NONE), high.get(name, _NONE)) for name in {**low, **high}}
+    return {k: NodeBytes(at(a.forward, b.forward), at(a.backward, b.backward)) for k, (a, b) in ends.items()}
 
 
 @dataclass(frozen=True)
@@ -151,7 +135,7 @@ class _WithoutValues:
             live = copy(self.live)
             live.tensors = {reference: _like(kind) for reference, kind in call.read.items()}
             try:
-                transient, gradients = node_transient(self._bench(node), live, self.own, come)
+                transient, gradients = _node_transient(self._bench(node), live, self.own, come)
             except Exception as error:
                 log.debug("%s cannot be run without values: %s", node.name, error)
                 return False
@@ -212,13 +196,58 @@ def transient_bytes(
     device = torch.device(torch_device)
     clock = Clock(device)
     live = LiveValues(graph, batch, values, device)
-    own, strides, transients = storage_bytes(graph), gradient_strides(graph), {}
+    own, strides, transients = storage_bytes(graph), _walked(graph)[1], {}
     with worker_conditions(device):
         for node in graph:
             needs_backward = any(k in graph.requires_backward for k in node.outputs)
             bench = NodeBench(graph, node, clock, needs_backward, nn.Module())
             come = {k: strides[k] for k in node.outputs if k in strides}
-            each, _ = node_transient(bench, live, own, come)
+            each, _ = _node_transient(bench, live, own, come)
             if each != NodeBytes():
                 transients[node.name] = each
     return transients
+
+
+def _node_transient(
+    bench: NodeBench, live: LiveValues, own: Mapping[str, int], strides: Strides
+) -> tuple[NodeBytes, _Gradients]:
+    """Bytes of one node, whose outputs `live` has afterwards; and the gradients that it hands on.
+
+    Args:
+        own: `storage_bytes` of the graph.
+        strides: of the gradients that come to its outputs; where none is known all come, each as its output
+            lies.
+    """
+    meter = MemoryMeter(live.device)
+    read = [live[reference] for reference in bench.read]  # alive until all of the backward is done
+    context = bench.run_forward(live, meter)
+    forward = meter.risen_bytes - sum(own[k] for k in bench.node.outputs if k)
+    backward, gradients = _backward(meter, context, strides) if context.outputs else (0, {})
+    del read
+    return NodeBytes(max(forward, 0), backward), gradients
+
+
+def _backward(meter: MemoryMeter, context: ForwardResult, strides: Strides) -> tuple[int, _Gradients]:
+    reached = context.outputs.keys() & strides.keys()
+    outputs = {k: t for k, t in context.outputs.items() if not reached or k in reached}
+    seeds = [_laid_out(t, strides[k]) if k in strides else random_like(t) for k, t in outputs.items()]
+    meter.count(seeds)
+    meter.restart()
+    with meter:
+        gradients = torch.autograd.grad(
+            list(outputs.values()), list(context.leaves.values()), seeds, allow_unused=True
+        )
+    storages = [t.untyped_storage() for t in gradients if t is not None and t.layout is torch.strided]
+    own = {storage._cdata: storage.nbytes() for storage in storages}
+    handed_on = {t.untyped_storage()._cdata for t in seeds}
+    beyond = meter.risen_bytes - sum(own[key] for key in own.keys() - handed_on)
+    known = zip(context.leaves, gradients, strict=True)
+    return max(beyond, 0), {leaf: gradient for leaf, gradient in known if gradient is not None}
+
+
+def _laid_out(like: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """A gradient of these strides, of which several elements may be one place of memory."""
+    if not like.numel():
+        return random_like(like)
+    places = 1 + sum((n - 1) * step for n, step in zip(like.shape, strides, strict=True))
+    return like.new_empty(places).uniform_(-1.0, 1.0).as_strided(like.shape, strides)

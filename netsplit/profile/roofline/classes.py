@@ -10,7 +10,7 @@ from netsplit.graph.ir import Graph, Node
 
 __all__ = [
     "CLASSES", "PARTS", "PASSED", "is_in_place", "is_transposed", "operator_class", "plain_kind",
-    "unknown_operators",
+    "unknown_in_words",
 ]  # fmt: skip
 
 _NAMES: dict[str, str] = {
@@ -60,18 +60,8 @@ _NAMES: dict[str, str] = {
 _CLASS_OF = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 _SMALL = 8  # channels of a group, up to which a convolution is no matrix product worth the name
 
-CLASSES = tuple(
-    dict.fromkeys(
-        (
-            *_NAMES,
-            "depthwise convolution",
-            "pointwise convolution",
-            "transposed convolution",
-            "view",
-            "bookkeeping",
-        )
-    )
-)
+_OF_CONVOLUTION = ("depthwise convolution", "pointwise convolution", "transposed convolution")
+CLASSES = (*_NAMES, *_OF_CONVOLUTION, "view", "bookkeeping")
 """Every answer of `operator_class`."""
 
 PARTS = frozenset(
@@ -86,7 +76,7 @@ PASSED = frozenset(["add", "sub", "clone", "contiguous", "alias", "lift_fresh_co
 def operator_class(graph: Graph, node: Node) -> str:
     """The class of a node's operator, one of `CLASSES`: operators of a class reach like fractions of a peak.
 
-    An operator that is in no class counts as an elementwise one (`unknown_operators` names them).
+    An operator that is in no class counts as an elementwise one (`unknown_in_words` names them).
     """
     outputs = [graph.variables[k] for k in node.outputs if k]
     if outputs and all(v.alias_of is not None for v in outputs) and not is_in_place(node):
@@ -97,14 +87,17 @@ def operator_class(graph: Graph, node: Node) -> str:
     return _convolution_class(graph, node) if kind == "convolution" else kind
 
 
-def unknown_operators(graph: Graph) -> dict[str, int]:
-    """Operators that are in no class -> how many nodes: each counts as one elementwise pass."""
+def unknown_in_words(graph: Graph) -> str:
+    """Operators that are in no class, as "aten.topk.default (2), aten.sort.default (1)"; "" for none.
+
+    Each counts as one elementwise pass.
+    """
     counts = Counter(
         node.op
         for node in graph
         if plain_kind(node) not in _CLASS_OF and operator_class(graph, node) == "elementwise"
     )
-    return dict(sorted(counts.items()))
+    return ", ".join(f"{op} ({count})" for op, count in sorted(counts.items()))
 
 
 def plain_kind(node: Node) -> str:
@@ -113,7 +106,8 @@ def plain_kind(node: Node) -> str:
 
 
 def _convolution_class(graph: Graph, node: Node) -> str:
-    weight, groups = _weight_shape(graph, node), _groups(node)
+    weight, place = _weight_shape(graph, node), 8 if node.kind == "convolution" else 6
+    groups = int(argument(node, place, "groups") or 1)
     channels = weight[0] // groups if is_transposed(node) else weight[1]
     if groups > 1 and channels <= _SMALL:
         return "depthwise convolution"
@@ -128,12 +122,6 @@ def is_in_place(node: Node) -> bool:
 
 def is_transposed(node: Node) -> bool:
     return "transpose" in node.kind or (node.kind == "convolution" and True in node.args[6:7])
-
-
-def _groups(node: Node) -> int:
-    """Groups of a convolution; `aten.convolution` has two more arguments before it."""
-    place = 8 if node.kind == "convolution" else 6
-    return int(argument(node, place, "groups") or 1)
 
 
 def _weight_shape(graph: Graph, node: Node) -> tuple[int, ...]:

@@ -8,10 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from netsplit.cluster.cluster import Device, Nic
-from netsplit.compiled import Floats, Ints, Packed
+from netsplit.compiled import Floats, Ints, Packed, inlined, inner
 from netsplit.profile.costs import Costs
 
-__all__ = ["COMPUTES", "MOVES", "WAITS", "DeviceSeconds", "Notes", "ProgramArrays"]
+__all__ = [
+    "COMPUTES", "MOVES", "WAITS", "DeviceSeconds", "Heap", "Notes", "ProgramArrays", "heap_of", "pop", "push",
+]  # fmt: skip
 
 COMPUTES, MOVES, WAITS = range(3)
 """Of `Notes`: a task, a message, a device for a message."""
@@ -92,3 +94,53 @@ class Notes(NamedTuple):
     def of(cls, size: int) -> Notes:
         ints, floats = np.zeros((3, size), np.int64), np.zeros((2, size))
         return cls(ints[0], ints[1], ints[2], floats[0], floats[1])
+
+
+class Heap(NamedTuple):
+    """A heap for compiled functions: the least time first, then the least key."""
+
+    size: Ints  # [1]
+    time: Floats
+    key: Ints
+    what: Ints
+
+
+@inner
+def heap_of(size: int) -> Heap:
+    ints = np.empty((2, size), np.int64)
+    return Heap(np.zeros(1, np.int64), np.empty(size), ints[0], ints[1])
+
+
+@inlined
+def push(heap: Heap, time: float, key: int, what: int) -> None:
+    i = heap.size[0]
+    heap.size[0] = i + 1
+    while i > 0:
+        up = (i - 1) // 2
+        if not (time < heap.time[up] or (time == heap.time[up] and key < heap.key[up])):
+            break
+        heap.time[i], heap.key[i], heap.what[i] = heap.time[up], heap.key[up], heap.what[up]
+        i = up
+    heap.time[i], heap.key[i], heap.what[i] = time, key, what
+
+
+@inlined
+def pop(heap: Heap) -> int:
+    top, size = heap.what[0], heap.size[0] - 1
+    heap.size[0] = size
+    time, key, what = heap.time[size], heap.key[size], heap.what[size]
+    i = 0
+    while 2 * i + 1 < size:
+        low = 2 * i + 1
+        if low + 1 < size and (
+            heap.time[low + 1] < heap.time[low]
+            or (heap.time[low + 1] == heap.time[low] and heap.key[low + 1] < heap.key[low])
+        ):
+            low += 1
+        if time < heap.time[low] or (time == heap.time[low] and key < heap.key[low]):
+            break
+        heap.time[i], heap.key[i], heap.what[i] = heap.time[low], heap.key[low], heap.what[low]
+        i = low
+    if size > 0:
+        heap.time[i], heap.key[i], heap.what[i] = time, key, what
+    return top

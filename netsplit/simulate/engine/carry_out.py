@@ -22,8 +22,18 @@ from typing import NamedTuple
 import numpy as np
 
 from netsplit.compiled import Floats, Ints, compiled, inlined, inner
-from netsplit.simulate.engine.arrays import COMPUTES, MOVES, WAITS, DeviceSeconds, Notes, ProgramArrays
-from netsplit.simulate.engine.heap import Heap, heap_of, pop, push
+from netsplit.simulate.engine.arrays import (
+    COMPUTES,
+    MOVES,
+    WAITS,
+    DeviceSeconds,
+    Heap,
+    Notes,
+    ProgramArrays,
+    heap_of,
+    pop,
+    push,
+)
 from netsplit.simulate.engine.pace import Paces, begin_at, copy, happen, next_of, pace_of
 
 __all__ = ["CarriedOut", "carry_out", "carry_out_noted"]

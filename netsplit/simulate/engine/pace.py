@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from netsplit.compiled import Floats, Ints, inlined, inner
-from netsplit.simulate.engine.arrays import DeviceSeconds
-from netsplit.simulate.engine.heap import Heap, heap_of, pop, push
+from netsplit.simulate.engine.arrays import DeviceSeconds, Heap, heap_of, pop, push
 
 __all__ = ["Paces", "begin_at", "copy", "happen", "next_of", "pace_of"]
 

@@ -24,8 +24,14 @@ from netsplit.program.instructions import (
 from netsplit.program.sharding import bundles_used
 from netsplit.simulate.lifetimes.backward_walk import PutOff, Walk, backward_walk, weights_walk
 from netsplit.simulate.lifetimes.segment import OfSize, OfSizes, SegmentMemory
-from netsplit.simulate.lifetimes.storages import AliveBytes, Key, MemoryProfile, Storages, Versions
-from netsplit.simulate.lifetimes.variable_gradients import VariableGradients
+from netsplit.simulate.lifetimes.storages import (
+    AliveBytes,
+    Key,
+    MemoryProfile,
+    Storages,
+    VariableGradients,
+    Versions,
+)
 
 __all__ = ["DeviceMemory"]
 
@@ -82,7 +88,7 @@ class DeviceMemory:
         self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
         self.storages = Storages()
         self.alive = AliveBytes(self.storages, self.versions, feed_bytes)
-        self.gradients = VariableGradients(program, device, self.shapes, self.sizes, self.alive)
+        self.gradients = VariableGradients(program, device, self.sizes, self.alive)
         self.sending: dict[int, Key] = {}  # by tag
         self.acknowledged = acknowledged(program, device, arrivals)
         self.watched = {
@@ -198,7 +204,6 @@ class DeviceMemory:
             self._put_off(shape, i, walk, again)
         if not shape.offloaded:
             self.storages.release(_own_key("kept", shape, i))
-        self.gradients.backward_over(shape, i)
         for key in seeds.values():
             self.storages.release(key)
         self.host_bytes -= shape.kept_bytes if shape.offloaded else 0

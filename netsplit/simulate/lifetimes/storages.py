@@ -1,4 +1,4 @@
-"""Storages and older weights that are alive on a device, and what fills it when its bytes peak."""
+"""What is alive on a device: storages, gradients of variables, older weights; what fills it at its peak."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from netsplit.program.instructions import Backward, Forward, Instruction, Step
-from netsplit.simulate.lifetimes.segment import SegmentMemory
-from netsplit.tables import nbytes
+from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Send, Step
+from netsplit.simulate.lifetimes.segment import OfSizes, SegmentMemory
 
-__all__ = ["AliveBytes", "Key", "MemoryProfile", "Storages", "Versions"]
+__all__ = ["AliveBytes", "Key", "MemoryProfile", "Storages", "VariableGradients", "Versions"]
 
 Key = tuple[str, int, int]  # variable, micro-batch, number (0 for its value, others for gradients)
 
@@ -34,23 +33,8 @@ class MemoryProfile:
 
     @property
     def peak_bytes(self) -> int:
-        return sum(self._parts().values())
-
-    def summary(self) -> str:
-        """One line."""
-        listed = ", ".join(f"{name} {nbytes(size)}" for name, size in self._parts().items())
-        where = f"in the {self.instruction}" if self.index >= 0 else "at the start"
-        beside = f", {nbytes(self.host_bytes)} on the host" if self.host_bytes else ""
-        return f"{self.device}: at most {nbytes(self.peak_bytes)}, {where} ({listed}){beside}"
-
-    def _parts(self) -> dict[str, int]:
-        return {
-            "parameters": self.parameter_bytes,
-            "moments": self.moment_bytes,
-            "gradients": self.gradient_bytes,
-            "activations": self.activation_bytes,
-            "transfers": self.transfer_bytes,
-        } | ({"older weights": self.version_bytes} if self.version_bytes else {})
+        held = self.parameter_bytes + self.moment_bytes + self.gradient_bytes + self.activation_bytes
+        return held + self.transfer_bytes + self.version_bytes
 
 
 class Storages:
@@ -188,3 +172,87 @@ class Versions:
         alive = {version for version, count in self.left.items() if count > 0}
         alive.update(self.used.values(), self.bound.values())
         self.nbytes = sum(version < self.newest for version in alive) * self.trainable_bytes
+
+
+class VariableGradients:
+    """Gradients of variables on one device: what waits to be summed, what came from others, and what lasts.
+
+    They lie in the storages that `alive` sees, which notes what sums take on top.
+    """
+
+    def __init__(self, program: Program, device: str, sizes: OfSizes, alive: AliveBytes) -> None:
+        self.program, self.device, self.sizes = program, device, sizes
+        self.alive, self.storages = alive, alive.storages
+        self.parts: dict[tuple[str, int], list[Key]] = {}  # waiting to be summed
+        self.over_all = program.lasting | program.pooled  # summed over micro-batches
+        self.sums: dict[str, Key] = {}  # of those
+        self.added: set[str] = set()  # of those, what has more than one term
+        self.pools_taken = program.pools_taken(device)
+        self.arriving: dict[tuple[str, int], Key] = {}  # from other devices
+        self.number = 0
+
+    def seeds(self, shape: SegmentMemory, i: int) -> dict[str, Key]:
+        """Of a segment's outputs, each summed: what its backward begins with."""
+        self._collect(shape, i)
+        return {k: key for k in shape.requires_backward if (key := self._seed(k, i)) is not None}
+
+    def made(self, k: str, i: int) -> None:
+        """By a backward here."""
+        new = self._new(k, i)
+        if k not in self.over_all:
+            self.parts.setdefault((k, i), []).append(new)
+        elif k not in self.sums:
+            self.sums[k] = new
+        else:  # the first sum is a new storage, to which others are added
+            self.alive.see(0 if k in self.added else self.sizes.bytes_of(k, i))
+            self.added.add(k)
+            self.storages.release(new)
+
+    def received(self, ins: Recv) -> None:
+        self.arriving[ins.variable, ins.microbatch] = self._new(ins.source, ins.microbatch, transfer=True)
+
+    def sent(self, ins: Send) -> Key:
+        """What goes: the sum of what was made here, and of what came to be handed on."""
+        i = ins.microbatch
+        for copy, j, _ in self.program.handed_on(ins, self.device):
+            came = self.arriving.pop((copy, j))
+            self.storages.move(came, to_transfer=False)
+            self.parts.setdefault((ins.variable, i), []).append(came)
+        if ins.variable in self.program.lasting and (own := self.sums.pop(ins.variable, None)):
+            self.parts.setdefault((ins.variable, i), []).append(own)
+        key = self._total(ins.variable, i) or self._new(ins.variable, i)
+        self.storages.move(key, to_transfer=True)
+        return key
+
+    def _collect(self, shape: SegmentMemory, i: int) -> None:
+        for k in shape.segment.outputs:
+            for copy in self.program.graph.variables[k].consumers:
+                key = self.arriving.pop((copy, i), None)
+                if key is not None:
+                    self.storages.move(key, to_transfer=False)
+                    self.parts.setdefault((k, i), []).append(key)
+
+    def _seed(self, k: str, i: int) -> Key | None:
+        if k in self.program.graph.output_variables:
+            return self._new(k, i)
+        if (k, i) in self.pools_taken and (own := self.sums.pop(k, None)):
+            self.parts.setdefault((k, i), []).append(own)
+        return self._total(k, i)
+
+    def _total(self, k: str, i: int) -> Key | None:
+        """The sum of a variable's gradients: the only one, or a new one made while all are there."""
+        parts = self.parts.pop((k, i), [])
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        total = self._new(k, i)
+        self.alive.see(self.sizes.bytes_of(k, i) if len(parts) > 2 else 0)
+        for part in parts:
+            self.storages.release(part)
+        return total
+
+    def _new(self, k: str, i: int, transfer: bool = False) -> Key:
+        """A gradient of a variable."""
+        self.number += 1
+        key = (k, i, self.number)
+        self.storages.hold(key, self.sizes.bytes_of(k, i), transfer)
+        return key

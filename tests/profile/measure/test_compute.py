@@ -16,8 +16,7 @@ from netsplit.graph import capture, initial_values
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.measure.compute import Profiler, settle
-from netsplit.profile.measure.stretches.window import AT_MOST, SMALLEST_S, adjusted_to_sum
+from netsplit.profile.measure.compute import AT_MOST, SMALLEST_S, Profiler, adjusted_to_sum, settle
 from tests.cover import covering
 
 

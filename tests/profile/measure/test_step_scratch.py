@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import nn, optim
 
 from netsplit.profile.measure.memory_meter import MemoryMeter
-from netsplit.profile.measure.optimizer import state_tensors
-from netsplit.profile.measure.step_scratch import optimizer_scratch
+from netsplit.profile.measure.optimizer import optimizer_scratch, state_tensors
 from tests.cover import covering
 
 OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {

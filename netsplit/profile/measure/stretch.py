@@ -1,8 +1,16 @@
-"""Consecutive nodes of a graph as one piece, forward and backward, as the segment that they would be."""
+"""Consecutive nodes of a graph as one piece, forward and backward, as the segment that they would be.
+
+`InTurn` times whole micro-batches of several sizes round after round, so that a machine whose speed changes
+changes it for all of them: what one size takes beside another is known better than what any takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -12,11 +20,16 @@ from torch.func import functional_call
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import path_of_tensor, rebuild
-from netsplit.profile.measure.bench import random_like
-from netsplit.profile.measure.clock import Clock, Lap
-from netsplit.profile.measure.live_values import LiveValues
+from netsplit.profile.measure.bench import LiveValues, random_like
+from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 
-__all__ = ["Stretch", "Timed", "windows"]
+__all__ = ["InTurn", "SizedStep", "Stretch", "Timed", "in_rounds", "windows"]
+
+log = logging.getLogger(__name__)
+
+ROUNDS = 5  # after one that is not counted
+FEWEST = 2
+ENOUGH_S = 8.0  # of rounds, from which none is added to the fewest
 
 
 class Stretch:
@@ -140,3 +153,84 @@ def _borders(graph: Graph, nodes: Sequence[str]) -> tuple[list[str], list[str]]:
         if k in graph.output_variables or any(v not in inside for v in graph.variables[k].consumers)
     ]
     return inputs, outputs
+
+
+@dataclass(frozen=True)
+class SizedStep:
+    """A graph at one size of micro-batches, the values of its input variables, and how many of them a device
+    computes before their backwards."""
+
+    graph: Graph
+    batch: tuple[Tensor, ...]
+    in_flight: int = 1
+
+
+class InTurn:
+    """Micro-batches of several sizes on one device, ready to be timed round after round.
+
+    Args:
+        values: the initializers; read only.
+        window_bytes: as of `Profiler`.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[SizedStep],
+        values: Mapping[str, Tensor],
+        torch_device: torch.device | str,
+        *,
+        window_bytes: int = 2**28,
+    ) -> None:
+        self.device = torch.device(torch_device)
+        clock = Clock(self.device)
+        self.walkers = [_Walker(step, values, clock, window_bytes) for step in steps]
+
+    def round(self) -> dict[int, float]:
+        """Seconds of one micro-batch, forward and backward, by its samples.
+
+        A size for which a CUDA device has too little memory is left out, now and later.
+        """
+        took = {}
+        with worker_conditions(self.device):
+            for walker in list(self.walkers):
+                size = walker.step.graph.batch_size
+                try:
+                    took[size] = walker.walk()
+                except torch.OutOfMemoryError:
+                    log.info("%s has too little memory for %d samples at once.", self.device, size)
+                    self.walkers.remove(walker)
+        return took
+
+
+def in_rounds(take: Callable[[], Mapping[int, float]]) -> dict[int, float]:
+    """Medians over rounds of what `take` answers; a size that is missing in any round is left out."""
+    took: list[Mapping[int, float]] = []
+    began = time.perf_counter()
+    for done in range(1 + ROUNDS):
+        own = take()
+        if done:
+            took.append(own)
+        if done >= FEWEST and time.perf_counter() - began > ENOUGH_S:
+            break
+    return {n: median(each[n] for each in took) for n in took[0] if all(n in each for each in took)}
+
+
+class _Walker:
+    def __init__(
+        self, step: SizedStep, values: Mapping[str, Tensor], clock: Clock, window_bytes: int
+    ) -> None:
+        self.step, self.values, self.clock = step, values, clock
+        in_flight = step.in_flight
+        self.stretches = [
+            Stretch(step.graph, names, values, clock, in_flight)
+            for names in windows(step.graph, window_bytes // in_flight)
+        ]
+
+    def walk(self) -> float:
+        """Seconds of a micro-batch; what a stretch gives is what the next ones read."""
+        live = LiveValues(self.step.graph, self.step.batch, self.values, self.clock.device)
+        for i, stretch in enumerate(self.stretches):
+            results = stretch.run(*stretch.copies(live))
+            if i + 1 < len(self.stretches):
+                live.hand_on(stretch.names, results)
+        return sum(stretch.seconds for stretch in self.stretches) / self.step.in_flight

@@ -1,1 +1,0 @@
-"""Consecutive operators of a step measured together."""
