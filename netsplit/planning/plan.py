@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import prod
@@ -157,17 +157,15 @@ class Plan:
     @cached_property
     def splits(self) -> tuple[PlacedSplit, ...]:
         """The operators that are in parts."""
-        return self._along_samples(placed_splits(self.placement, self.problem.graph))
+        sampled = node_parts(self.problem.graph).sampled
+        splits = placed_splits(self.placement, self.problem.graph)
+        return tuple(replace(each, samples=each.operator in sampled) for each in splits)
 
     @cached_property
     def parallel_graph(self) -> tuple[Graph, ParallelGraph] | None:
         """The operators after algebra, and what lies between their parts; None: nothing is rewritten, or what
         is lies on no mesh."""
         return parallel_graph(self.placement, self.problem.graph)
-
-    def _along_samples(self, splits: Iterable[PlacedSplit]) -> tuple[PlacedSplit, ...]:
-        sampled = node_parts(self.problem.graph).sampled
-        return tuple(replace(each, samples=each.operator in sampled) for each in splits)
 
     @property
     def lines_on_parts(self) -> list[str]:
@@ -223,12 +221,7 @@ class Plan:
             f"{counted(program.transfers, 'transfer')} of {nbytes(sent_bytes)} in all"
         )
         cut = f"{counted(program.microbatches, 'micro-batch', 'es')} of {counted(size, 'sample')}"
-        lines = [
-            method,
-            f"{schedule} with {cut}",
-            predicted_line,
-        ]
-        lines += self.lines_on_parts
+        lines = [method, f"{schedule} with {cut}", predicted_line, *self.lines_on_parts]
         if self.placement.shards:
             lines.append(shard_line(self.placement))
         if self.placement.recomputed:
@@ -306,14 +299,10 @@ class Plan:
         transients = costs.transients(problem.cluster.devices)
         scratch = costs.step_scratch(problem.cluster.devices)
         profiles = memory_profile(self.program, costs.alpha, transients, costs.offload, scratch)
-        courses = {
-            device: memory_course(self.program, self.timeline, profile)
-            for device, profile in profiles.items()
-        }
+        courses = {q: memory_course(self.program, self.timeline, each) for q, each in profiles.items()}
         capacities = {name: load.capacity_bytes for name, load in self.loads.items()}
-        return ShownFigure(
-            memory_figure(courses, capacities, {} if measured is None else measured.peak_bytes), title
-        )
+        peaks = {} if measured is None else measured.peak_bytes
+        return ShownFigure(memory_figure(courses, capacities, peaks), title)
 
     def write_onnx(self, path: str | Path) -> None:
         """Write the placed graph as an ONNX file for Netron.
@@ -324,12 +313,9 @@ class Plan:
         cluster, costs = self.problem.cluster, self.problem.costs.devices
         device = self.placement.device_of
         known = {name: costs[cluster.device(place).kind].nodes[name] for name, place in device.items()}
-        notes = NodeNotes(
-            device,
-            {name: each.forward_s for name, each in known.items()},
-            {name: each.backward_s for name, each in known.items()},
-        )
-        write_onnx(self.problem.graph, path, notes)
+        forward_s = {name: each.forward_s for name, each in known.items()}
+        backward_s = {name: each.backward_s for name, each in known.items()}
+        write_onnx(self.problem.graph, path, NodeNotes(device, forward_s, backward_s))
 
     def to_dict(self, unit: str = "s", unit_s: float = 1.0) -> dict[str, Any]:
         """JSON-ready. All times in `unit`, of `unit_s` seconds each, except `seconds`: how long it took."""

@@ -53,10 +53,9 @@ def acknowledged(
     known = Arrivals.of(program) if arrivals is None else arrivals
     sent_at, taken_at = known.sent_at, known.taken_at
     taken: dict[int, list[Recv]] = {}
-    receives = {ins.tag: ins for ins in program.instructions[device] if isinstance(ins, Recv)}
-    for tag, recv in receives.items():
-        if tag in taken_at:
-            taken.setdefault(taken_at[tag], []).append(recv)
+    for ins in program.instructions[device]:
+        if isinstance(ins, Recv) and ins.tag in taken_at:
+            taken.setdefault(taken_at[ins.tag], []).append(ins)
     freed: dict[int, tuple[Send, ...]] = {}
     under_way: dict[str, list[Send]] = {}
     for index, ins in enumerate(program.instructions[device]):
@@ -84,7 +83,6 @@ def _taken(program: Program, device: str) -> dict[int, int]:
             arriving[ins.variable, ins.microbatch, ins.gradient] = ins.tag
         elif isinstance(ins, Forward | Backward):
             for key in needs(program, ins):
-                tag = arriving.pop(key, None)
-                if tag is not None:
+                if (tag := arriving.pop(key, None)) is not None:
                     takers[tag] = index
     return takers

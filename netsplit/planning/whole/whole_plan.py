@@ -21,13 +21,7 @@ from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import nothing_fits, of_every_plan_s, why_none_fits
-from netsplit.planning.whole.frontier import (
-    FrontierRow,
-    absent_kinds,
-    frontier_of,
-    frontier_table,
-    notes_of,
-)
+from netsplit.planning.whole.frontier import FrontierRow, absent_kinds, frontier_of, frontier_table, notes_of
 from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.search import WORTH_S, WholeSearch
 from netsplit.program.schedules import Schedule

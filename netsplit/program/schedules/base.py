@@ -53,14 +53,8 @@ class TaskTimes:
     @classmethod
     def in_units(cls, pipeline: Pipeline, units: Mapping[Phase, float]) -> TaskTimes:
         """Every segment takes the same."""
-        return cls(
-            {
-                (phase, s, name): unit
-                for phase, unit in units.items()
-                for s, devices in enumerate(pipeline.devices)
-                for name in devices
-            }
-        )
+        segments = [(s, name) for s, devices in enumerate(pipeline.devices) for name in devices]
+        return cls({(phase, *each): unit for phase, unit in units.items() for each in segments})
 
 
 @dataclass(frozen=True)
@@ -242,10 +236,5 @@ def check_shard(given: object, also: Sequence[str] = ("none",)) -> None:
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:
     """The same order with every backward in two parts, one right after the other."""
-    tasks: list[Compute] = []
-    for phase, s, i in order:
-        if phase == "backward":
-            tasks += [("input", s, i), ("weight", s, i)]
-        else:
-            tasks.append((phase, s, i))
-    return tasks
+    parts: dict[Phase, tuple[Phase, ...]] = {"backward": ("input", "weight")}
+    return [(part, s, i) for phase, s, i in order for part in parts.get(phase, (phase,))]
