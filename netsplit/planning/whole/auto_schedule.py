@@ -176,7 +176,7 @@ class AutoSchedule:
         """The order that is searched for without moves, where one may be: named schedules are up to twice as
         far from the best order of a placement as those of another are, and say little of which is better."""
         searched = (each for each in self.orders(microbatches) if isinstance(each, Searched))
-        return next((replace(each, moves=False) for each in searched), None) if microbatches > 1 else None
+        return next((replace(each, quick=True) for each in searched), None) if microbatches > 1 else None
 
 
 def _uncut(microbatches: object) -> ConfigError:
