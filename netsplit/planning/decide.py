@@ -116,8 +116,7 @@ def verified(
 
     Args:
         seconds: that the decision took.
-        room: refuse what is over the capacities.
-        contiguity: as for `decide`.
+        room, contiguity: as for `decide`.
         bound_limit_s: for the linear programmes of the bound, at most.
         until: on ``time.perf_counter``: exchanges that would be simulated later are not tried.
     """

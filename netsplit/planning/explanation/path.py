@@ -73,9 +73,9 @@ def critical_path(
 
 def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
     """Device -> seconds of an instruction, and of a Send or a Recv, for `critical_path`."""
-    instruction = {device.name: costs.of(device.kind).instruction_s for device in cluster.devices}
-    message = {device.name: costs.of(device.kind).message_overhead_s for device in cluster.devices}
-    return instruction, message
+    own = {device.name: costs.of(device.kind) for device in cluster.devices}
+    instruction_s = {name: each.instruction_s for name, each in own.items()}
+    return instruction_s, {name: each.message_overhead_s for name, each in own.items()}
 
 
 def merged(path: Iterable[PathSpan]) -> list[PathSpan]:

@@ -159,8 +159,7 @@ def _why_not(tried: Tried, winner: Tried) -> str:
 
 
 def notes_of(problem: Problem, placement: Placement) -> tuple[str, ...]:
-    """Of statistics of batches, over which samples they are and whose the running ones; of other buffers; of
-    workers whose effect on one another could not be told."""
+    """What a choice changes of what is trained, and what its seconds rest on, in sentences."""
     graph = problem.graph
     notes = [*statistics_notes(graph)] if problem.the_simulator.schedule.microbatches > 1 else []
     if replicated_statistics(graph, placement.replicated):
