@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan
-from netsplit.planning.what_if import what_if, what_if_lines
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import memory_of
 from netsplit.program.schedules import Schedule
@@ -83,7 +80,9 @@ def run(
     show_plan(console, plan, work)
     write_json(result, record)  # what follows may take long, or be interrupted
     if settings.explain:
-        record["explanation"] = explain_plan(console, plan, partitioner, settings.time_limit)
+        explanation = plan.explain()
+        _lines(console, explanation.lines())
+        record["explanation"] = explanation.to_dict()
     if before is not None:
         record["compared_with"] = show_moves(console, plan, before, settings.time_limit)
     if settings.explain or before is not None:
@@ -165,31 +164,6 @@ def _devices(plan: Plan, work: Workload) -> Table:
         for name, load in plan.loads.items()
     ]
     return Table(columns, rows)
-
-
-def explain_plan(
-    console: Console, plan: Plan, partitioner: Partitioner, time_limit_s: float | None
-) -> dict[str, Any]:
-    """Print why the plan is as it is and what would help; answers both for the file."""
-    explanation = plan.explain()
-    _lines(console, explanation.lines())
-    limit = 2 * time_limit_s if time_limit_s is not None else 120.0
-    with Waiting(console, f"{partitioner.name} for what would help", limit), _without_the_search_s_lines():
-        changes = what_if(plan.problem, partitioner, plan.placement, limit)
-    _lines(console, what_if_lines(changes))
-    return explanation.to_dict() | {"what_if": [change.to_dict() for change in changes]}
-
-
-@contextmanager
-def _without_the_search_s_lines() -> Iterator[None]:
-    """Each of many changes is decided anew: what counts is the table of them."""
-    library = logging.getLogger("netsplit.partition")
-    level = library.level
-    library.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        library.setLevel(level)
 
 
 def show_moves(

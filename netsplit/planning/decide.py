@@ -116,8 +116,7 @@ def verified(
 
     Args:
         seconds: that the decision took.
-        room: refuse what is over the capacities.
-        contiguity: as for `decide`.
+        room, contiguity: as for `decide`.
         bound_limit_s: for the linear programmes of the bound, at most.
         until: on ``time.perf_counter``: exchanges that would be simulated later are not tried.
     """
@@ -129,8 +128,11 @@ def verified(
     instance = Instance.of(problem)  # one for all that follows
     if not contiguity:
         problem = free
-    if problem.objective.contiguous:
-        _require_contiguous(problem, placement)
+    if problem.objective.contiguous and (wrong := verify(problem, placement, capacity=False).violations):
+        raise NetSplitError(
+            f"{placement.method} did not heed contiguity, which {problem.objective.name} asks for: "
+            f"{wrong[0]} Take auto or netsplit_exact, which do."
+        )
     if room and problem.memory == "static":
         _require_room(problem, placement)
         verify(free, placement).require()
@@ -174,15 +176,6 @@ def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: 
     """
     schedule = AnySchedule.under(problem.the_simulator, within)
     return iteration_bound_s(problem, schedule if kept else replace(schedule, kept=0), limit_s)
-
-
-def _require_contiguous(problem: Problem, placement: Placement) -> None:
-    violations = verify(problem, placement, capacity=False).violations
-    if violations:
-        raise NetSplitError(
-            f"{placement.method} did not heed contiguity, which {problem.objective.name} asks for: "
-            f"{violations[0]} Take auto or netsplit_exact, which do."
-        )
 
 
 def _require_room(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> None:

@@ -5,15 +5,12 @@
           └── capacity * count / peak of each device ◄────────────┘   until the peaks fit
 
 A method is told the bytes of its own count (`Problem.memory_model`) that its last answer had for every byte
-of the peak. So it is refused what exceeds a capacity, and given what the count alone would refuse.
+of the peak. Where the first answer of a method with a portfolio (`auto`) does not fit, each method of it is
+asked so by itself, and the best that fits is where the next answer begins.
 
-Of a method with a portfolio (`auto`), what is told is one for all. So where its first answer does not fit,
-each method of the portfolio is asked so by itself, and the best that fits is where the next answer begins.
-
-Where it is left to planning what is recomputed (`schedule.recompute` is auto), this is done without any; then
-once more, the first time as if there were room, and every answer that does not fit is tried with as little
-recomputation as makes it fit. The better of both is taken. Where nothing fits, once more with everything
-recomputed: what is told is then of the peaks that are in reach.
+With `schedule.recompute=auto` this is done without recomputation; then once more, the first time as if there
+were room, with as little recomputation as makes each answer fit. The better of both is taken. Where nothing
+fits, once more with everything recomputed.
 """
 
 from __future__ import annotations
@@ -339,8 +336,7 @@ class _Fitting:
         return placement, self._peaks(placement)
 
     def _peaks(self, placement: Placement) -> dict[str, int]:
-        assert self.problem.simulator is not None, "lifetimes are those of a schedule"
-        return dict(self.problem.simulator(placement).peak_bytes)
+        return dict(self.problem.the_simulator(placement).peak_bytes)
 
     def _infeasible(self) -> InfeasibleError:
         """Named by the nearest plan that is known: what is missing in it, and what would do for it."""

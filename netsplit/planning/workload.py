@@ -8,7 +8,6 @@ of Tarnawski et al. (`netsplit.formats`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -47,9 +46,7 @@ class Workload:
     cluster: Cluster | None = None  # the file's own
     unit: str = "s"  # of times in the file
     unit_s: float = 1.0  # seconds in that unit
-    period: Period = field(
-        default_factory=MaxLoad
-    )  # that `max_load` asks for: `StageTime` of PipeDream's files
+    period: Period = field(default_factory=MaxLoad)  # of `max_load`: `StageTime` of PipeDream's files
     backward_nodes: frozenset[str] = frozenset()  # tasks that are backward computations of their own
     unsupported: frozenset[str] = frozenset()
     """Nodes that accelerators cannot run: they have more seconds there than a plan without them can take."""
@@ -80,13 +77,11 @@ class Workload:
                 f"passes is forward, but '{self.name}' has backward computations as nodes: "
                 "use passes=training."
             )
-        graph = self.graph
+        graph, copies = self.graph, self.costs.variable_copies
         still = {k: replace(v, requires_grad=False) for k, v in graph.variables.items()}
         fixed = {k: replace(v, requires_grad=False) for k, v in graph.initializers.items()}
-        copies = self.costs.variable_copies
-        costs = replace(
-            self.costs.without_backward(), alpha=1, variable_copies=1 if copies is None else min(copies, 1)
-        )
+        copies = 1 if copies is None else min(copies, 1)
+        costs = replace(self.costs.without_backward(), alpha=1, variable_copies=copies)
         return replace(self, graph=replace(graph, variables=still, initializers=fixed), costs=costs)
 
     def problem(
@@ -124,10 +119,11 @@ class Workload:
         asked = objective_named(objective, self.period)
         if schedule is None or not asked.scheduled:
             schedule = SingleBatch()
-        in_flight = schedule.in_flight(_size(cluster or self.cluster))
-        spec, costs = work._resolved(cluster, in_flight)
+        given = cluster or self.cluster
+        size = len(given.speeds if isinstance(given, ClusterDescription) else given.devices) if given else 1
+        in_flight = schedule.in_flight(size)
+        spec, costs = work._resolved(given, in_flight)
         costs = offloaded(costs, work.graph, self._offload(offload, passes, memory))
-
         return Problem(
             graph=work.graph,
             costs=costs,
@@ -180,23 +176,10 @@ class Workload:
             variable_copies=costs.variable_copies if variable_copies is None else variable_copies,
         )
 
-    def _predicted(self, costs: Costs, cluster: ClusterDescription) -> Costs:
-        """Costs on the accelerators of a description, from the graph's operators alone."""
-        if not any(node.op.startswith(_TORCH) for node in self.graph):
-            raise ConfigError(
-                f"cluster '{cluster.name}' gives models of devices, whose seconds are predicted from torch's "
-                f"operators, and '{self.name}' has none: choose a cluster with speeds, as mixed4 is."
-            )
-        kinds = {each.name: each for each in cluster.accelerators.values()}
-        predicted = predicted_costs(self.graph, kinds, costs.alpha)
-        return replace(predicted, variable_copies=costs.variable_copies)
-
     def _resolved(
         self, cluster: Cluster | ClusterDescription | None, in_flight: int
     ) -> tuple[Cluster, Costs]:
         """The cluster as devices and links, and costs for all of its device kinds."""
-        if cluster is None:
-            cluster = self.cluster
         if cluster is None:
             raise ConfigError(
                 f"'{self.name}' describes no devices: give some, as in cluster=uniform cluster.devices=4 "
@@ -204,10 +187,20 @@ class Workload:
             )
         costs = self.costs
         if isinstance(cluster, ClusterDescription):
-            if cluster.accelerators:
-                base, costs = "", self._predicted(costs, cluster)
+            base = "" if cluster.accelerators else self.base_kind
+            if not cluster.accelerators:
+                speeds, own = dict.fromkeys(cluster.speeds.values()), costs.devices[base]
+                kinds = {kind_name(base, speed): own.scaled(speed) for speed in speeds}
+                costs = replace(costs, devices=kinds)
+            elif any(node.op.startswith(_TORCH) for node in self.graph):
+                models = {each.name: each for each in cluster.accelerators.values()}
+                predicted = predicted_costs(self.graph, models, costs.alpha)
+                costs = replace(predicted, variable_copies=costs.variable_copies)
             else:
-                base, costs = self.base_kind, _at_speeds(costs, self.base_kind, cluster.speeds)
+                raise ConfigError(
+                    f"cluster '{cluster.name}' gives models of devices, whose seconds are predicted from "
+                    f"torch's operators, and '{self.name}' has none: choose a cluster with speeds, as mixed4."
+                )
             if not cluster.overlap:
                 costs = costs.without_overlap()
             cluster = cluster.cluster(base, self.need_bytes(in_flight))
@@ -226,16 +219,3 @@ class Workload:
                 f"'{cluster.name}' has none: leave cluster out, which takes the file's own."
             )
         return cluster, costs
-
-
-def _at_speeds(costs: Costs, base: str, speeds: Mapping[str, float]) -> Costs:
-    """Costs with one device kind for every speed, as the base's are at it."""
-    each = costs.devices[base]
-    devices = {kind_name(base, speed): each.scaled(speed) for speed in dict.fromkeys(speeds.values())}
-    return replace(costs, devices=devices)
-
-
-def _size(cluster: Cluster | ClusterDescription | None) -> int:
-    if cluster is None:
-        return 1
-    return len(cluster.speeds if isinstance(cluster, ClusterDescription) else cluster.devices)

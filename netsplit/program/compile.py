@@ -40,10 +40,16 @@ from netsplit.program.instructions import (
     holders_of,
     origin,
 )
-from netsplit.program.pipeline import makers_of, pipeline_of, timed_pipeline, trained_segments
 from netsplit.program.recomputation import SegmentParts, in_parts, whole, without_idle_recomputation
 from netsplit.program.schedules import Compute, Phase, Schedule
-from netsplit.program.segments import cut_segments, pooled_in
+from netsplit.program.segments import (
+    cut_segments,
+    makers_of,
+    pipeline_of,
+    pooled_in,
+    timed_pipeline,
+    trained_segments,
+)
 from netsplit.program.sharding import BundleTurns, Work, bundles_of
 from netsplit.program.slices import Bundle
 from netsplit.program.transfers import insert_transfers
@@ -310,9 +316,10 @@ class _Compiler:
 
     def _send_gradients(self, segment: Segment, i: int) -> None:
         home = segment.on(i)
+        batches = sum(segment.on(j) == home for j in range(self.schedule.microbatches))
         for k in segment.inputs:
             if origin(self.graph, k) != k and k in self.graph.requires_backward:
-                self._one_gradient_less(k, home, i, self._count(segment)[home])
+                self._one_gradient_less(k, home, i, batches)
 
     def _one_gradient_less(self, copy: str, home: str, i: int, batches: int) -> None:
         """After one of the gradients of a copy on a device, of which it has so many micro-batches: with the
@@ -342,21 +349,13 @@ class _Compiler:
                 returning[node.inputs[0]] += 1
         return returning
 
-    def _count(self, segment: Segment) -> Counter[str]:
-        """How many micro-batches each of a segment's devices has."""
-        return Counter(segment.on(i) for i in range(self.schedule.microbatches))
-
     def _complete(self, segment: Segment, i: int) -> None:
         """Step once the last backward for it is done, on all replicas together."""
         home, number = segment.device, self._update(segment, i)
         self.waiting[home, number] -= 1
-        if self.waiting[home, number]:
-            return
-        del self.waiting[home, number]
-        if self.schedule.update_every is None:
-            return
-        self._reduce(home, number)
-        self._step(home, number)
+        if not self.waiting[home, number] and self.schedule.update_every is not None:
+            self._reduce(home, number)
+            self._step(home, number)
 
     def step_all(self) -> None:
         """Once all is computed: forwards that no backward follows read the weights from before, too."""

@@ -233,11 +233,8 @@ class Program:
     @cached_property
     def asynchronous(self) -> bool:
         """Whether devices step within the batch, each time on a mean over micro-batches."""
-        return any(
-            isinstance(ins, Step) and (ins.number > 0 or ins.fraction != 1.0)
-            for each in self.instructions.values()
-            for ins in each
-        )
+        steps = (ins for each in self.instructions.values() for ins in each if isinstance(ins, Step))
+        return any(ins.number > 0 or ins.fraction != 1.0 for ins in steps)
 
     def computing(self, device: str) -> int:
         """How many of a device's instructions come before its first sum or step."""
@@ -257,10 +254,10 @@ class Program:
     def feeds(self) -> dict[str, tuple[str, ...]]:
         """Device -> the graph's input variables that its segments read."""
         read: dict[str, dict[str, None]] = {d: {} for d in self.devices}
-        inputs = set(self.graph.input_variables)
         for segment in self.segments:
+            own = dict.fromkeys(k for k in segment.inputs if k in self.graph.input_variables)
             for device in segment.replicas or (segment.device,):
-                read[device].update(dict.fromkeys(k for k in segment.inputs if k in inputs))
+                read[device].update(own)
         return {d: tuple(names) for d, names in read.items()}
 
     def fed(self, device: str, i: int) -> tuple[str, ...]:
@@ -282,13 +279,11 @@ class Program:
 
     def pools_taken(self, device: str) -> frozenset[tuple[str, int]]:
         """(pooled variable, the micro-batch whose backward on the device takes the sum of its gradients)."""
-        last = {
-            ins.segment: ins.microbatch
-            for ins in (self.instructions[device] if self.pooled else ())
-            if isinstance(ins, Backward) and ins.part != "weight"
-        }
-        segments = (segment for segment in self.segments if segment.index in last)
-        return frozenset((k, last[s.index]) for s in segments for k in s.outputs if k in self.pooled)
+        own = self.instructions[device] if self.pooled else ()
+        backs = (ins for ins in own if isinstance(ins, Backward) and ins.part != "weight")
+        last = {ins.segment: ins.microbatch for ins in backs}
+        every = ((k, i) for s, i in last.items() for k in self.segments[s].outputs)
+        return frozenset(each for each in every if each[0] in self.pooled)
 
     def handed_on(self, send: Send, device: str) -> tuple[tuple[str, int, bool], ...]:
         """(variable, micro-batch, gradient?) of what a device is sent itself before a send of its own can go:
@@ -339,15 +334,12 @@ class Program:
     @cached_property
     def held(self) -> dict[str, tuple[str, ...]]:
         """Device -> the initializers that it holds."""
-        held: dict[str, list[str]] = {device: [] for device in self.devices}
-        for k, devices in self.holders.items():
-            for device in devices:
-                held[device].append(k)
-        return {device: tuple(names) for device, names in held.items()}
+        every = self.holders.items()
+        return {device: tuple(k for k, devices in every if device in devices) for device in self.devices}
 
     def copies_on(self, device: str) -> frozenset[str]:
         """The initializers on a device of which another one is the first to hold them."""
-        return frozenset(k for k in self.held[device] if self.initializer_device[k] != device)
+        return frozenset(k for k in self.held[device] if self.holders[k][0] != device)
 
     def summed(self, devices: Sequence[str]) -> tuple[str, ...]:
         """The parameters whose gradients these devices sum; the order is the same everywhere."""
@@ -357,11 +349,9 @@ class Program:
     def _summed(self) -> dict[frozenset[str], tuple[str, ...]]:
         """Devices -> the parameters that these hold, and no others."""
         held: dict[frozenset[str], list[str]] = {}
-        for k, holders in self.holders.items():
-            if self.graph.initializers[k].requires_grad:
+        for k, holders in (*self.holders.items(), *self.unread.items()):
+            if k in self.unread or self.graph.initializers[k].requires_grad:
                 held.setdefault(frozenset(holders), []).append(k)
-        for k, holders in self.unread.items():
-            held.setdefault(frozenset(holders), []).append(k)
         return {devices: tuple(names) for devices, names in held.items()}
 
     @cached_property
@@ -393,19 +383,14 @@ class Program:
 
     @cached_property
     def most_of_bundle(self) -> tuple[tuple[int, int], ...]:
-        """Of every bundle's slices those of the device that has most: bytes as they are, and of the gradients
-        as they are summed, in single precision at least."""
+        """Of every bundle, as `largest_slices`."""
         return tuple(largest_slices(self.graph.initializers, bundle, self.slices) for bundle in self.bundles)
 
     @property
     def slice_regions(self) -> dict[str, Region]:
         """Name of every slice -> where in the model's own parameter it lies."""
-        initializers = self.graph.initializers
-        return {
-            each.named(initializers[k]): each.region(initializers[k])
-            for k, own in self.slices.items()
-            for each in own
-        }
+        every = ((self.graph.initializers[k], each) for k, own in self.slices.items() for each in own)
+        return {each.named(own): each.region(own) for own, each in every}
 
     @property
     def transfers(self) -> int:

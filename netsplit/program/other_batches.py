@@ -39,7 +39,6 @@ __all__ = [
     "with_tail",
 ]
 
-_Key = tuple[str, str, int]  # module, operator, how many times before
 Holders = dict[str, tuple[str, ...]]
 
 
@@ -206,16 +205,15 @@ def inference_placement(training: Graph, inference: Graph, device_of: Mapping[st
     there is none, to what feeds it. Whoever uses a parameter goes to that parameter's device.
     """
     home = {k: device_of[node.name] for node in training for k in node.initializers}
-    twin = dict(zip(_keys(training), training.nodes, strict=True))
-    fallback = next(iter(device_of.values()))
+    twin, fallback = _twins(inference, training), next(iter(device_of.values()))
     placed: dict[str, str] = {}
-    for key, node in zip(_keys(inference), inference, strict=True):
+    for node in inference:
         owners = [home[k] for k in node.initializers if k in home]
         feeders = [placed[u] for u in inference.predecessors[node.name]]
         if owners:
             placed[node.name] = owners[0]
-        elif key in twin:
-            placed[node.name] = device_of[twin[key]]
+        elif node.name in twin:
+            placed[node.name] = device_of[twin[node.name]]
         else:
             placed[node.name] = feeders[0] if feeders else fallback
     for group in inference.colocated:
@@ -248,11 +246,10 @@ def like_rewritten(captured: Graph, training: Graph, other: Graph, more: Graph |
 
 def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, ...]:
     """The rewrites of training, of the likes of its operators; none where parts would be others."""
-    twin = dict(zip(_keys(other), other.nodes, strict=True))
-    like = {name: twin.get(key, "") for name, key in zip(captured.nodes, _keys(captured), strict=True)}
+    like = _twins(captured, other)
     rewrites: list[Rewrite] = [*_algebra_likewise(captured, algebra_of(training.rewrites), other, like)]
     for name, tasks in folded(training.rewrites).items():
-        if like.get(name):
+        if name in like:
             rewrites.append(replace(tasks, node=like[name]))
     try:
         same = applied(other, rewrites, scaled=True).regions.keys() <= training.regions.keys()
@@ -267,7 +264,7 @@ def _algebra_likewise(
     """Of training's algebra what matches there.
 
     Args:
-        like: of operators the names there, "" where there is none; gets those of what is made.
+        like: of operators the names there; gets those of what is made.
     """
     for i in range(len(algebra)):
         after = applied(before, algebra[: i + 1])
@@ -289,32 +286,35 @@ def _new(before: Graph, after: Graph) -> list[Node]:
 
 def like_priority(training: Graph, other: Graph, priority: Mapping[str, int]) -> dict[str, int]:
     """A total order of another capture's nodes: that of their likes, after which come those without one."""
-    twin = dict(zip(_keys(training), training.nodes, strict=True))
-    rank: dict[str, int] = {}
-    for key, node in zip(_keys(other), other, strict=True):
+    twin, rank = _twins(other, training), dict[str, int]()
+    for node in other:
         fed = max((rank[u] for u in other.predecessors[node.name]), default=-1)
-        rank[node.name] = priority[twin[key]] if key in twin else fed
+        rank[node.name] = priority[twin[node.name]] if node.name in twin else fed
     return topological_priority(other, rank)
 
 
 def like_recomputed(training: Graph, other: Graph, recomputed: Set[str]) -> frozenset[str]:
     """The nodes of another capture whose likes are recomputed, and those without one that are fed by such."""
-    twin = dict(zip(_keys(training), training.nodes, strict=True))
-    chosen: set[str] = set()
-    for key, node in zip(_keys(other), other, strict=True):
-        feeders = other.predecessors[node.name]
-        if twin[key] in recomputed if key in twin else bool(feeders) and chosen.issuperset(feeders):
-            chosen.add(node.name)
+    twin, chosen = _twins(other, training), set[str]()
+    for v, feeders in other.predecessors.items():
+        if twin[v] in recomputed if v in twin else bool(feeders) and chosen.issuperset(feeders):
+            chosen.add(v)
     for unit in other.units:
         if not chosen.issuperset(unit):
             chosen.difference_update(unit)
     return frozenset(chosen)
 
 
-def _keys(graph: Graph) -> list[_Key]:
-    seen: Counter[tuple[str, str]] = Counter()
-    keys = []
-    for node in graph:
-        keys.append((node.module, node.op, seen[node.module, node.op]))
-        seen[node.module, node.op] += 1
-    return keys
+def _twins(graph: Graph, other: Graph) -> dict[str, str]:
+    """Node -> the other graph's of the same module, operator and occurrence, where there is one."""
+
+    def numbered(graph: Graph) -> dict[tuple[str, str, int], str]:
+        seen: Counter[tuple[str, str]] = Counter()
+        names = {}
+        for node in graph:
+            names[node.module, node.op, seen[node.module, node.op]] = node.name
+            seen[node.module, node.op] += 1
+        return names
+
+    there = numbered(other)
+    return {name: there[key] for key, name in numbered(graph).items() if key in there}

@@ -22,7 +22,7 @@ from torch.autograd.graph import _engine_run_backward
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.random_draws import DrawKey, drawing
-from netsplit.program.acknowledge import acknowledged
+from netsplit.program.check import acknowledged
 from netsplit.program.instructions import (
     Backward,
     Forward,

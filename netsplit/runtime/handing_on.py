@@ -16,7 +16,7 @@ from torch import Tensor
 
 from netsplit.errors import WorkerError
 from netsplit.graph.ir import Graph, Variable
-from netsplit.program.acknowledge import HELD_BYTES
+from netsplit.program.check import HELD_BYTES
 from netsplit.program.instructions import Collective, Instruction, Program, Recv, Send
 from netsplit.runtime.compiled import COMPILING_S
 from netsplit.runtime.faults.failure import one_line

@@ -36,7 +36,7 @@ from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph, once_of
 from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import Costs, NodeBytes, Offload, StepScratch
-from netsplit.program.acknowledge import Arrivals
+from netsplit.program.check import Arrivals
 from netsplit.program.instructions import Backward, Program, Segment
 from netsplit.simulate.lifetimes.device_memory import DeviceMemory
 from netsplit.simulate.lifetimes.segment import OfSize, SegmentMemory

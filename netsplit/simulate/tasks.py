@@ -30,7 +30,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.program.pipeline import SegmentSeconds, segment_seconds
+from netsplit.program.segments import SegmentSeconds, segment_seconds
 from netsplit.program.sharding import bundles_used
 from netsplit.simulate.timeline import EventKind
 

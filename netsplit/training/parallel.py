@@ -19,8 +19,7 @@ from netsplit.interrupts import interrupts_held
 from netsplit.optim.learning_rate import every_epoch, rates_of
 from netsplit.optim.optimizers import ForModel
 from netsplit.pictures.drawing import ShownFigure
-from netsplit.planning.plan import Plan
-from netsplit.planning.summary import PlanSummary
+from netsplit.planning.plan import Plan, PlanSummary
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_switchable
 from netsplit.runtime.checkpoint.shares import Cut

@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.program import Program
-from netsplit.program.acknowledge import acknowledged
-from netsplit.program.check import needs
+from netsplit.program.check import acknowledged, needs
 from netsplit.program.instructions import Backward, Forward, Recv, Send
 from netsplit.program.schedules import SCHEDULES
 from tests.builders import compile_placed, cpus

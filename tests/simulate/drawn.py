@@ -52,7 +52,7 @@ SCHEDULES: tuple[Schedule, ...] = (
     VMin(3),
     DualPipeV(4, recompute=True),
     Searched(3),
-    Searched(3, moves=False),
+    Searched(3, quick=True),
     AsyncOneFOneB(4),
     AsyncOneFOneB(4, update_every=2, weights="double"),
 )

@@ -135,18 +135,9 @@ def _cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
             else:
                 value = float(instance.transfer_s[u, p, q])
                 gradient = float(instance.transfer_s[u, q, p]) * back
-            edges.append(
-                CutEdge(
-                    variable=variable,
-                    producer=instance.names[instance.producer[u]],
-                    readers=tuple(readers[q]),
-                    source=instance.devices[p],
-                    target=instance.devices[q],
-                    nbytes=int(instance.nbytes[u]),
-                    value_s=value,
-                    gradient_s=gradient,
-                )
-            )
+            producer, size = instance.names[instance.producer[u]], int(instance.nbytes[u])
+            ends = instance.devices[p], instance.devices[q]
+            edges.append(CutEdge(variable, producer, tuple(readers[q]), *ends, size, value, gradient))
     return tuple(sorted(edges, key=lambda e: (-e.seconds, -e.nbytes, e.variable, e.target)))
 
 
@@ -233,9 +224,7 @@ def _span(span: PathSpan) -> str:
     i = f", micro-batch {span.microbatch}" if span.microbatch > 0 else ""
     what = node_run(span.nodes, 24) if span.nodes else short(span.name, 40)
     if span.what == "transfer":
-        why = {"link": "the link was busy", "receiver": "the receiver came late"}
-        late = f" ({why[span.after]})" if span.after in why else ""
-        return f"{when}  {span.where}: {what}{i}{late}"
+        return f"{when}  {span.where}: {what}{i}"
     if span.what in ("step", "overhead", "reduce", "wait"):
         return f"{when}  {span.where}: {'waits for ' * (span.what == 'wait')}{span.name}"
     return f"{when}  {span.where}: {span.what} of {what}{i}"

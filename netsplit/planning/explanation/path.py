@@ -47,8 +47,6 @@ class PathSpan:
     name: str = ""  # of the segment, or of the variable that moves
     nodes: tuple[str, ...] = ()  # those computed, in order of execution
     microbatch: int = -1
-    after: str = "start"
-    """What it waited for: "start", "device", "transfer", "link", "sender", "receiver"."""
 
     @property
     def seconds(self) -> float:
@@ -75,9 +73,9 @@ def critical_path(
 
 def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
     """Device -> seconds of an instruction, and of a Send or a Recv, for `critical_path`."""
-    instruction = {device.name: costs.of(device.kind).instruction_s for device in cluster.devices}
-    message = {device.name: costs.of(device.kind).message_overhead_s for device in cluster.devices}
-    return instruction, message
+    own = {device.name: costs.of(device.kind) for device in cluster.devices}
+    instruction_s = {name: each.instruction_s for name, each in own.items()}
+    return instruction_s, {name: each.message_overhead_s for name, each in own.items()}
 
 
 def merged(path: Iterable[PathSpan]) -> list[PathSpan]:
@@ -152,10 +150,7 @@ class _PathWalk:
             t = self.end_s
             while state is not None:
                 state, t = self._back(*state, t)
-        spans = list(reversed(self.walked))
-        return tuple(
-            replace(span, after=after) for span, after in zip(spans, self._reasons(spans), strict=True)
-        )
+        return tuple(reversed(self.walked))
 
     def _back(self, device: str, at: int, t: float) -> tuple[tuple[str, int] | None, float]:
         """One step back on a device at time t, with `at` events of its lane before."""
@@ -195,7 +190,6 @@ class _PathWalk:
                 break
             i -= 1
         late = 0 if posts[0].clock >= posts[1].clock else 1
-        self.walked[-1] = replace(self.walked[-1], after=("sender", "receiver")[late])
         return self._since(posts[late], link[late], where, t)
 
     def _since(self, post: _Post, device: str, where: str, t: float) -> tuple[tuple[str, int], float]:
@@ -233,19 +227,6 @@ class _PathWalk:
             nodes = nodes[::-1] if what in ("backward", "weight") else nodes
         i = event.microbatch if event is not None else -1
         self.walked.append(PathSpan(what, where, min(start, end), end, name, nodes, i))
-
-    def _reasons(self, spans: list[PathSpan]) -> list[str]:
-        reasons = []
-        for i, span in enumerate(spans):
-            before = spans[i - 1] if i else None
-            if before is None:
-                reasons.append("start")
-            elif span.what == "transfer":
-                same = (before.what, before.where) == ("transfer", span.where)
-                reasons.append("link" if same else span.after)
-            else:
-                reasons.append("transfer" if before.what in ("transfer", "reduce") else "device")
-        return reasons
 
     def _replay(
         self, program: Program, instruction_s: Mapping[str, float], message_s: Mapping[str, float]

@@ -12,7 +12,7 @@ from netsplit.placement.exchange import ExchangeName
 from netsplit.placement.placement import ShardName
 from netsplit.planning.explanation.notation import counted
 from netsplit.program.schedules import SCHEDULES, ZBV, OneFOneB, Schedule, Searched, SingleBatch
-from netsplit.program.schedules.base import check_exchange, check_shard
+from netsplit.program.schedules.base import check_choices
 from netsplit.settings import check_switches
 from netsplit.signature import suggest
 
@@ -58,8 +58,7 @@ class AutoSchedule:
     def __post_init__(self) -> None:
         switches = ("replicas", "recompute", "splits")
         check_switches(**{f"schedule.{name}": getattr(self, name) for name in switches})
-        check_exchange(self.exchange)
-        check_shard(self.shard, ("auto", "none"))
+        check_choices(self.exchange, self.shard, "auto")
         limit_s, given, names = self.time_limit_s, self.microbatches, self.schedules
         number = isinstance(limit_s, int | float) and not isinstance(limit_s, bool)
         if not number or not 0 < limit_s < math.inf:
@@ -176,7 +175,7 @@ class AutoSchedule:
         """The order that is searched for without moves, where one may be: named schedules are up to twice as
         far from the best order of a placement as those of another are, and say little of which is better."""
         searched = (each for each in self.orders(microbatches) if isinstance(each, Searched))
-        return next((replace(each, moves=False) for each in searched), None) if microbatches > 1 else None
+        return next((replace(each, quick=True) for each in searched), None) if microbatches > 1 else None
 
 
 def _uncut(microbatches: object) -> ConfigError:

@@ -128,20 +128,14 @@ def _alike(tried: Tried, shown: Tried) -> bool:
 
 
 def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
-    schedule, shards = tried.schedule, tried.placement.shards
+    schedule, shards, placement = tried.schedule, tried.placement.shards, tried.placement
+    samples_per_s = batch_size / tried.iteration_s if tried.fits else None
     return FrontierRow(
-        tried.kind,
-        tried.origin,
-        schedule.name,
-        schedule.microbatches,
-        len(tried.devices),
-        batch_size / tried.iteration_s if tried.fits else None,
-        max(tried.peak_bytes.values(), default=0),
-        "" if tried is winner else _why_not(tried, winner),
-        sum(bool(each.cuts) for each in folded(tried.placement.rewrites).values()),
-        bool(tried.placement.recomputed),
+        tried.kind, tried.origin, schedule.name, schedule.microbatches, len(tried.devices), samples_per_s,
+        max(tried.peak_bytes.values(), default=0), "" if tried is winner else _why_not(tried, winner),
+        sum(bool(each.cuts) for each in folded(placement.rewrites).values()), bool(placement.recomputed),
         shards[0].level if shards else "",
-    )
+    )  # fmt: skip
 
 
 def _why_not(tried: Tried, winner: Tried) -> str:
@@ -164,8 +158,7 @@ def _why_not(tried: Tried, winner: Tried) -> str:
 
 
 def notes_of(problem: Problem, placement: Placement) -> tuple[str, ...]:
-    """Of statistics of batches, over which samples they are and whose the running ones; of other buffers; of
-    workers whose effect on one another could not be told."""
+    """What a choice changes of what is trained, and what its seconds rest on, in sentences."""
     graph = problem.graph
     notes = [*statistics_notes(graph)] if problem.the_simulator.schedule.microbatches > 1 else []
     if replicated_statistics(graph, placement.replicated):
@@ -179,9 +172,7 @@ def notes_of(problem: Problem, placement: Placement) -> tuple[str, ...]:
 def _guessed(problem: Problem, placement: Placement) -> Iterator[str]:
     """Of the kinds of which several devices of one host compute."""
     used = {name for stage in placement.all_stages for name in stage.devices}
-    devices = [
-        device for device in problem.cluster.devices if device.name in used and device.host is not None
-    ]
+    devices = [each for each in problem.cluster.devices if each.name in used and each.host is not None]
     together = Counter((device.kind, device.host) for device in devices)
     for kind in dict.fromkeys(kind for (kind, _), count in together.items() if count > 1):
         costs = problem.costs.of(kind)

@@ -234,7 +234,7 @@ def identity(placement: Placement) -> tuple[object, ...]:
 
 def _orders(schedule: Schedule) -> str:
     """How many of them a simulation tries."""
-    quick = isinstance(schedule, Searched) and not schedule.moves
+    quick = isinstance(schedule, Searched) and schedule.quick
     return "a few" if quick else "many" if schedule.timed else "one"
 
 

@@ -21,13 +21,7 @@ from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import nothing_fits, of_every_plan_s, why_none_fits
-from netsplit.planning.whole.frontier import (
-    FrontierRow,
-    absent_kinds,
-    frontier_of,
-    frontier_table,
-    notes_of,
-)
+from netsplit.planning.whole.frontier import FrontierRow, absent_kinds, frontier_of, frontier_table, notes_of
 from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.search import WORTH_S, WholeSearch
 from netsplit.program.schedules import Schedule
@@ -69,12 +63,11 @@ class WholePlan:
 
     @property
     def iteration_s(self) -> float:
-        """Predicted, of one iteration of the whole batch."""
+        """Predicted, of the whole batch."""
         return self.plan.simulated[1].iteration_s
 
     @property
     def samples_per_s(self) -> float:
-        """Predicted."""
         return self.batch_size / self.iteration_s
 
     @property
@@ -153,9 +146,8 @@ def decide_whole(
 
         |── search ─────────────────────────────|─ verification ─|─ bound ─| time limit
 
-    What annealing needs is loaded before the time begins, or compiled, once an installation. A plan that
-    verification refuses is logged, and the next is taken. Where nothing fits yet, the search goes on for as
-    long again. Measuring operators in parts is not of the time.
+    What annealing needs is loaded, or compiled once, before the time begins. A plan that verification refuses
+    is logged, and the next is taken. Measuring operators in parts is not of the time.
 
     Args:
         problem_of: micro-batches to the problem of planning with that many, of lifetimes, with what is known
@@ -198,19 +190,12 @@ def decide_whole(
     winner, plan = _best_verified(judge, started, PROVING * limit_s, until)
     every = sorted({*counts, winner.schedule.microbatches})
     bound_s = of_every_plan_s(problem_of, every, open_, until)
+    rows, absent = frontier_of(judge, winner, batch_size), absent_kinds(judge, counts, open_, method)
+    notes = (*told(winner.schedule.microbatches), *notes_of(plan.problem, plan.placement))
     return WholePlan(
-        plan,
-        batch_size,
-        bound_s,
-        open_.splits,
-        frontier_of(judge, winner, batch_size),
-        absent_kinds(judge, counts, open_, method),
-        (*told(winner.schedule.microbatches), *notes_of(plan.problem, plan.placement)),
-        time.perf_counter() - started,
-        len(judge.seen),
-        tuple(every),
-        search.metered_s,
-    )
+        plan, batch_size, bound_s, open_.splits, rows, absent, notes, time.perf_counter() - started,
+        len(judge.seen), tuple(every), search.metered_s,
+    )  # fmt: skip
 
 
 def plan_under(

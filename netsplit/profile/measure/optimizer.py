@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
-from netsplit.graph.code_places import line_of, where_of
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, check_keys, make_optimizer
 from netsplit.profile.costs import OptimizerScratch, StepScratch
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions

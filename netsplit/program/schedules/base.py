@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
@@ -23,8 +23,7 @@ __all__ = [
     "Recompute",
     "Schedule",
     "TaskTimes",
-    "check_exchange",
-    "check_shard",
+    "check_choices",
     "split_backward",
 ]
 
@@ -53,14 +52,8 @@ class TaskTimes:
     @classmethod
     def in_units(cls, pipeline: Pipeline, units: Mapping[Phase, float]) -> TaskTimes:
         """Every segment takes the same."""
-        return cls(
-            {
-                (phase, s, name): unit
-                for phase, unit in units.items()
-                for s, devices in enumerate(pipeline.devices)
-                for name in devices
-            }
-        )
+        segments = [(s, name) for s, devices in enumerate(pipeline.devices) for name in devices]
+        return cls({(phase, *each): unit for phase, unit in units.items() for each in segments})
 
 
 @dataclass(frozen=True)
@@ -215,8 +208,7 @@ class Schedule(_Exchanging, ABC):
             )
         if self.made_of_parts and not self.delay_weights:
             raise ConfigError(f"schedule.delay_weights is false, but {self.name} is made of it: choose 1f1b.")
-        check_exchange(self.exchange)
-        check_shard(self.shard)
+        check_choices(self.exchange, self.shard)
         if self.shard != "none" and self.update_every is not None:
             raise ConfigError(
                 f"schedule.shard is {self.shard}, and under {self.name} devices step within the batch: "
@@ -226,26 +218,15 @@ class Schedule(_Exchanging, ABC):
             raise ConfigError(f"schedule.recompute is {self.recompute!r}: give true, false or auto.")
 
 
-def check_exchange(given: object) -> None:
-    """Raises ConfigError for what is no `ExchangeName`."""
-    if given not in get_args(ExchangeName):
-        names = ", ".join(get_args(ExchangeName))
-        raise ConfigError(f"schedule.exchange is {given!r}: choose one of {names}.")
-
-
-def check_shard(given: object, also: Sequence[str] = ("none",)) -> None:
-    """Raises ConfigError for what is no `ShardName`, nor one of the others."""
-    names = (*also, *get_args(ShardName))
-    if given not in names:
-        raise ConfigError(f"schedule.shard is {given!r}: choose one of {', '.join(names)}.")
+def check_choices(exchange: object, shard: object, *more: str) -> None:
+    """Raises ConfigError for no `ExchangeName`, and for no `ShardName` nor "none" nor one of the others."""
+    choices = {"exchange": get_args(ExchangeName), "shard": (*more, "none", *get_args(ShardName))}
+    for key, given in (("exchange", exchange), ("shard", shard)):
+        if given not in choices[key]:
+            raise ConfigError(f"schedule.{key} is {given!r}: choose one of {', '.join(choices[key])}.")
 
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:
     """The same order with every backward in two parts, one right after the other."""
-    tasks: list[Compute] = []
-    for phase, s, i in order:
-        if phase == "backward":
-            tasks += [("input", s, i), ("weight", s, i)]
-        else:
-            tasks.append((phase, s, i))
-    return tasks
+    parts: dict[Phase, tuple[Phase, ...]] = {"backward": ("input", "weight")}
+    return [(part, s, i) for phase, s, i in order for part in parts.get(phase, (phase,))]

@@ -1,4 +1,4 @@
-"""`searched`: an order for the very durations at hand, of list schedules improved by moving single tasks.
+"""`searched`: the best order for the very durations at hand, of list schedules of many policies.
 
 The three choices that policies differ in are those of the automatic scheduler of Qi et al., Zero Bubble
 Pipeline Parallelism, ICLR 2024, section 3.1: more forwards before the first backward than 1F1B has, or not;
@@ -7,7 +7,6 @@ what is the most urgent; weight gradients where nothing else can begin, or as so
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from math import ceil
 from typing import ClassVar
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule, TaskTimes
-from netsplit.program.schedules.lists import TaskRows
+from netsplit.program.schedules.lists import begin_all, by_device
 from netsplit.program.schedules.named import (
     ZBH1,
     EagerOneFOneB,
@@ -31,45 +30,40 @@ from netsplit.program.schedules.order import TASKS_OF_A_CELL, UNITS, Policy, Urg
 from netsplit.program.schedules.v_shape import ZBV, DualPipeV, VHalf, VMin, kept_by_1f1b
 from netsplit.settings import check_numbers, check_switches
 
-__all__ = ["Searched", "least_makespan", "most_pairs"]
+__all__ = ["Searched", "most_pairs"]
 
-_LOOKS = 60_000
-"""Tasks that a search by moves looks at, all moves together."""
-_MOST_MOVES = 400
 _POLICIES = 28  # of `_list_schedules`, at most
 _WHOLE = (OneFOneB, EagerOneFOneB, Interleaved, GPipe)
 _IN_PARTS = (ZBH1, ZBV, VHalf, VMin, DualPipeV)
-_STARTS = 3  # list schedules from which moves begin
-_FEW = 6  # policies of an order without moves
+_BEST = 3  # by its own model, that are simulated beside the named ones
+_FEW = 6  # policies of a quick search
 
 
 @dataclass(frozen=True)
 class Searched(Schedule):
     """The order with the least makespan of all that are tried, within a memory of activations.
 
-    Tried are the named synchronous schedules, list schedules by the durations at hand, and moves of single
-    tasks from the best of them. The durations are `Pipeline.times`; where they are not known, a forward takes
-    ten units, a backward twenty.
+    Tried are the named synchronous schedules, and list schedules by the durations at hand. The durations are
+    `Pipeline.times`; where they are not known, a forward takes ten units, a backward twenty.
 
     Args:
         kept: micro-batches between forward and weight gradient on any device, as a multiple of what 1F1B's
             fullest keeps; None: as many as there are. Where no order that is tried keeps as few, what the
             least of them keeps.
         delay_weights: backwards may be in two parts; False: all are whole.
-        moves: False: the best of a few list schedules alone, in a fifth of the time; on the pipelines of the
-            benchmarks up to 3 % longer.
+        quick: the best of a few list schedules alone, in a fifth of the time; up to 3 % longer.
     """
 
     microbatches: int = 4
     kept: float | None = 1.0
     recompute: bool = False
     delay_weights: bool = True
-    moves: bool = True
+    quick: bool = False
     name: ClassVar[str] = "searched"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_switches(**{"schedule.moves": self.moves})
+        check_switches(**{"schedule.quick": self.quick})
         if self.kept is not None:
             check_numbers(**{"schedule.kept": self.kept})
 
@@ -114,27 +108,22 @@ def _orders(schedule: Searched, pipeline: Pipeline) -> tuple[tuple[Compute, ...]
     """Kept, as programs of one placement are compiled for several kinds of batches, and more than once."""
     times = pipeline.times or TaskTimes.in_units(pipeline, UNITS)
     limits = schedule.limits(pipeline)
-    m = schedule.microbatches
-    if not schedule.moves:
+    if schedule.quick:
         return (_best_listed(schedule, pipeline, times, limits),)
     named = [tuple(order) for order in _named(schedule, pipeline)]
     tried = list(dict.fromkeys([*named, *map(tuple, _listed(schedule, pipeline, times, limits))]))
     pairs = {order: most_pairs(pipeline, order) for order in tried}
     if not any(_within(pairs[order], limits) for order in tried):
         limits = dict.fromkeys(pipeline.names, min(max(each.values()) for each in pairs.values()))
-    rows = {
-        order: TaskRows.of(pipeline, order, times, limits) for order in tried if _within(pairs[order], limits)
-    }
-    spans = {order: each.starts(range(len(order)))[0] for order, each in rows.items()}
-    starts = sorted(rows, key=spans.__getitem__)[:_STARTS]
-    least = least_makespan(pipeline, m, times)
-    made: list[tuple[float, tuple[Compute, ...]]] = []
-    for order in starts:
-        better = _improved(rows[order], range(len(order)), least)
-        made.append((rows[order].starts(better)[0], tuple(order[t] for t in better)))
-    made.sort(key=lambda each: each[0])
-    finalists = [order for _, order in made] + starts
-    return tuple(dict.fromkeys([*finalists, *(order for order in named if order in rows)]))
+    spans = {order: _span(pipeline, order, times) for order in tried if _within(pairs[order], limits)}
+    best = sorted(spans, key=spans.__getitem__)[:_BEST]
+    return tuple(dict.fromkeys([*best, *(order for order in named if order in spans)]))
+
+
+def _span(pipeline: Pipeline, order: Sequence[Compute], times: TaskTimes) -> float:
+    begun = begin_all(pipeline, by_device(pipeline, order), times)
+    assert begun is not None, "an order of all tasks does not wait in a circle"
+    return begun.makespan
 
 
 def _best_listed(
@@ -144,10 +133,9 @@ def _best_listed(
     m, split = schedule.microbatches, schedule.delay_weights
     ranked = []
     for order in _list_schedules(pipeline, m, times, limits, split, _FEW):
-        rows = TaskRows.of(pipeline, order, times, limits)
         pairs = most_pairs(pipeline, order)
         over = 0 if _within(pairs, limits) else max(pairs.values())
-        ranked.append((over, rows.starts(range(len(order)))[0], tuple(order)))
+        ranked.append((over, _span(pipeline, order, times), tuple(order)))
     return min(ranked, key=lambda each: each[:2])[2]
 
 
@@ -261,99 +249,3 @@ def _loads(pipeline: Pipeline, times: TaskTimes, whole: bool) -> dict[str, float
                 seconds += of("backward", s, name) if whole else min(of("backward", s, name), parts)
             loads[name] += seconds / len(devices)
     return loads
-
-
-def least_makespan(pipeline: Pipeline, microbatches: int, times: TaskTimes) -> float:
-    """No order is done before: every device without replicas beside it computes all that is its own, after
-    the shortest way to it through any of those that compute what comes before.
-    """
-    heads = [0.0] * len(pipeline)
-    for s in range(len(pipeline)):
-        for u in pipeline.feeders[s]:
-            ways = (
-                times.computing["forward", u, there] + times.moving.get((u, s, there, here), 0.0)
-                for there, here in product(pipeline.devices[u], pipeline.devices[s])
-            )
-            heads[s] = max(heads[s], heads[u] + min(ways))
-    loads = _loads(pipeline, times, whole=False)
-    least = 0.0
-    for name in pipeline.names:
-        own = [s for s, devices in enumerate(pipeline.devices) if name in devices]
-        if all(len(pipeline.devices[s]) == 1 for s in own):
-            least = max(least, min(heads[s] for s in own) + microbatches * loads[name])
-    return least
-
-
-def _improved(rows: TaskRows, order: Sequence[int], least: float, seed: int = 0) -> list[int]:
-    """The order after counted moves of single tasks, none of which made it longer.
-
-    A task that the makespan depends on, or any, goes before one of the three tasks before it on its device
-    (or the one before goes behind it), where nothing that it waits for stands between.
-    """
-    rng = random.Random(seed)
-    best = list(order)
-    value, start = rows.starts(best)
-    best = sorted(best, key=start.__getitem__)
-    for _ in range(min(_MOST_MOVES, _LOOKS // max(len(best), 1))):
-        if value <= least * (1 + 1e-9):
-            break
-        place = {t: n for n, t in enumerate(best)}
-        task = rng.choice(_critical(rows, best, start)) if rng.random() < 0.8 else rng.choice(best)
-        trial = _moved(rows, best, place, task, rng.randint(1, 3))
-        if trial is None or not rows.within(trial):
-            continue
-        made, begins = rows.starts(trial)
-        if made <= value:
-            value, start, best = made, begins, sorted(trial, key=begins.__getitem__)
-    return best
-
-
-def _critical(rows: TaskRows, order: Sequence[int], start: Sequence[float]) -> list[int]:
-    """Tasks of one chain without a gap, back from the last to end."""
-    ahead: dict[int, int] = {}  # of each task: the one before it on its device
-    last: dict[int, int] = {}
-    for t in order:
-        if rows.device[t] in last:
-            ahead[t] = last[rows.device[t]]
-        last[rows.device[t]] = t
-    task = max(order, key=lambda t: start[t] + rows.seconds[t])
-    chain = [task]
-    while start[task] > 0.0:
-        waits = [(u, delay) for u, delay in rows.before[task]]
-        if task in ahead:
-            waits.append((ahead[task], 0.0))
-        task = max(waits, key=lambda each: start[each[0]] + rows.seconds[each[0]] + each[1])[0]
-        chain.append(task)
-    return chain
-
-
-def _moved(
-    rows: TaskRows, order: Sequence[int], place: Mapping[int, int], task: int, steps: int
-) -> list[int] | None:
-    """With a task before that many others of its device; None where it waits for what it would pass."""
-    at = place[task]
-    target, passed = at, 0
-    for n in range(at - 1, -1, -1):
-        if rows.device[order[n]] == rows.device[task]:
-            target, passed = n, passed + 1
-            if passed == steps:
-                break
-    after = max((place[u] for u, _ in rows.before[task]), default=-1)
-    if passed == 0 or after >= at:
-        return None
-    if after < target:
-        return [*order[:target], task, *order[target:at], *order[at + 1 :]]
-    return _behind(rows, order, at, target, task)
-
-
-def _behind(rows: TaskRows, order: Sequence[int], at: int, target: int, task: int) -> list[int] | None:
-    """What stands from `target` on and does not lead to the task goes behind it."""
-    needed = {task}
-    for n in range(at, target - 1, -1):
-        if order[n] in needed:
-            needed.update(u for u, _ in rows.before[order[n]])
-    if order[target] in needed:
-        return None
-    window = order[target : at + 1]
-    first = [t for t in window if t in needed]
-    return [*order[:target], *first, *(t for t in window if t not in needed), *order[at + 1 :]]

@@ -9,7 +9,7 @@ from typing import Any
 from netsplit.graph.storage import storage_of
 from netsplit.optim.buckets import largest_bucket
 from netsplit.profile.costs import Offload, StepScratch
-from netsplit.program.acknowledge import HELD_BYTES, Arrivals, acknowledged
+from netsplit.program.check import HELD_BYTES, Arrivals, acknowledged
 from netsplit.program.instructions import (
     Backward,
     Forward,

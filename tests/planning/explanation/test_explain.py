@@ -49,14 +49,14 @@ def test_the_critical_path_of_one_transfer_each_way_by_hand() -> None:
     problem, placement = pair()
     program, timeline = run(problem, placement)
     path = critical_path(timeline, program)
-    assert [(s.what, s.where, s.start_s, s.end_s, s.nodes, s.after) for s in path] == [
-        ("forward", "d0", 0.0, 1.0, ("n0",), "start"),
-        ("transfer", "d0 -> d1", 1.0, 2.5, (), "sender"),
-        ("forward", "d1", 2.5, 3.5, ("n1",), "transfer"),
-        ("backward", "d1", 3.5, 5.5, ("n1",), "device"),
-        ("transfer", "d1 -> d0", 5.5, 7.0, (), "sender"),
-        ("backward", "d0", 7.0, 9.0, ("n0",), "transfer"),
-        ("step", "d0", 9.0, 9.0, (), "device"),
+    assert [(s.what, s.where, s.start_s, s.end_s, s.nodes) for s in path] == [
+        ("forward", "d0", 0.0, 1.0, ("n0",)),
+        ("transfer", "d0 -> d1", 1.0, 2.5, ()),
+        ("forward", "d1", 2.5, 3.5, ("n1",)),
+        ("backward", "d1", 3.5, 5.5, ("n1",)),
+        ("transfer", "d1 -> d0", 5.5, 7.0, ()),
+        ("backward", "d0", 7.0, 9.0, ("n0",)),
+        ("step", "d0", 9.0, 9.0, ()),
     ]
     assert totals(path) == {"d0": 3.0, "d1": 3.0, "d0 -> d1": 1.5, "d1 -> d0": 1.5}
 

@@ -23,7 +23,7 @@ from netsplit.program.schedules import (
 )
 from netsplit.program.schedules.base import Phase, TaskTimes
 from netsplit.program.schedules.lists import begin_all, by_device
-from netsplit.program.schedules.search import least_makespan, most_pairs
+from netsplit.program.schedules.search import most_pairs
 from netsplit.simulate.simulator import Simulator
 from tests.program.schedules.test_schedules import chain, pipelines
 from tests.simulate.drawn import Drawn, programs
@@ -74,8 +74,6 @@ def test_no_named_order_that_keeps_as_little_is_shorter(
     order, limits = schedule.order(pipeline), schedule.limits(pipeline)
     assert all(most <= limits[name] for name, most in most_pairs(pipeline, order).items())
     assert split or all(phase in ("forward", "backward") for phase, _, _ in order)
-    least = least_makespan(pipeline, microbatches, known(pipeline))
-    assert least <= span(pipeline, order) * (1 + 1e-9)
     for name, kind in SCHEDULES.items():
         if name in ("searched", "pipedream", "single_batch"):
             continue
