@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -85,6 +85,7 @@ def problem_under(problem: Problem, schedule: Schedule) -> Problem:
     )
 
 
+@dataclass(eq=False)
 class Judge:
     """Keeps what was simulated, once. What would be the best in parts is measured, where it was not.
 
@@ -96,18 +97,13 @@ class Judge:
         deadline: on ``time.perf_counter``: what would end later is not begun, once there is a plan that fits.
     """
 
-    def __init__(
-        self,
-        problem_of: Callable[[int], Problem],
-        recompute: bool = False,
-        shard: bool = False,
-        improved: Callable[[float, str], object] | None = None,
-        deadline: float = float("inf"),
-    ) -> None:
-        self.problem_of, self.improved, self.deadline = problem_of, improved, deadline
-        self.recompute, self.shard = recompute, shard
-        self.seen: dict[tuple[object, ...], Tried | None] = {}  # None: refused by verification
-        self.took_s: dict[str, float] = {}  # by `_orders`: the quickest simulation
+    problem_of: Callable[[int], Problem]
+    recompute: bool = False
+    shard: bool = False
+    improved: Callable[[float, str], object] | None = None
+    deadline: float = float("inf")
+    seen: dict[tuple[object, ...], Tried | None] = field(default_factory=dict)  # None: verification refused
+    took_s: dict[str, float] = field(default_factory=dict)  # by `_orders`: the quickest simulation
 
     @property
     def tried(self) -> list[Tried]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain, product, zip_longest
+from itertools import product
 
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.graph.checks.replicated import require_replicable, why_unreplicable
@@ -134,16 +134,11 @@ class WholeSearch:
         alone = orders_of_devices(problem, 1)[0]
         yield from ((m, (alone,)) for m in (self.counts[0], self.counts[-1]))
         for count in device_counts(len(problem.cluster.devices)):
-            every = [
-                [
-                    (m, groups)
-                    for order in orders_of_devices(self.problem_of(m), count)
-                    for groups in groupings(order, replicas)
-                    if len(groups) < len(self._line(m).places) and max(map(len, groups)) <= m
-                ]
-                for m in self.counts
-            ]
-            yield from (each for each in chain.from_iterable(zip_longest(*every)) if each is not None)
+            orders = orders_of_devices(problem, count)
+            every = (groups for order in orders for groups in groupings(order, replicas))
+            for groups, m in product(every, self.counts):
+                if len(groups) < len(self._line(m).places) and max(map(len, groups)) <= m:
+                    yield m, groups
 
     def _judge_cut(
         self, m: int, cut: LineStages, schedule: Schedule | None = None, however_late: bool = False
@@ -163,13 +158,13 @@ class WholeSearch:
         for name, m in product(QUICK_METHODS, self.counts):
             if self._over(until):
                 break
-            method, problem = METHODS[name](), problem_under(self.problem_of(m), self.open.usual(m))
+            method, problem = METHODS[name](), self._usual(m)
             tried = self._answer(_roomy(problem), method, method.partition)
             if tried is not None and tried.missing_bytes > 0:
                 missing.append((tried.iteration_s, method, m))
         for seconds, method, m in sorted(missing, key=lambda each: each[0]):
             if seconds < self.judge.best_s and not self._over(until):
-                self._fit(problem_under(self.problem_of(m), self.open.usual(m)), method)
+                self._fit(self._usual(m), method)
 
     def _ask_for(self, method: Partitioner, until: float) -> None:
         """First with a micro-batch for every device, as it may be replicas."""
@@ -177,8 +172,7 @@ class WholeSearch:
         for m in sorted(self.counts, key=lambda m: m < devices):
             if not self._over(until):
                 limit_s = max((self.deadline - self.started) / len(self.counts), 1.0)
-                problem = problem_under(self.problem_of(m), self.open.usual(m))
-                self._fit(replace(problem, time_limit_s=limit_s), method)
+                self._fit(replace(self._usual(m), time_limit_s=limit_s), method)
 
     def _squeeze(self) -> None:
         """Where nothing fits: methods that heed capacities, the smallest micro-batches first, for as long
@@ -225,9 +219,8 @@ class WholeSearch:
     def fill_in_order(self) -> None:
         """Where nothing fits: the packing of all devices that is nearest to it."""
         for m in self.counts:
-            first = self.open.usual(m)
-            fill = nearest_fill(problem_under(self.problem_of(m), first))
-            self.judge.judge(fill.method, first, fill)
+            fill = nearest_fill(self._usual(m))
+            self.judge.judge(fill.method, self.open.usual(m), fill)
 
     # Schedules.
 
@@ -321,8 +314,7 @@ class WholeSearch:
             until = now + 0.85 * max(least_s, self._late(self.deadline) - now) / (len(counts) - i)
             usual, quick = self.open.usual(m), self.open.quick(m)
             with self._metered(m):
-                problem = problem_under(self.problem_of(m), usual)
-                parts = best_in_parts(problem, STARTS, until, self.judge.best_s)
+                parts = best_in_parts(self._usual(m), STARTS, until, self.judge.best_s)
                 if parts is not None:
                     origin = f"auto, {parts.origin}"
                     self.judge.judge(origin, usual, parts.placement, however_late=True)
@@ -365,6 +357,9 @@ class WholeSearch:
     def problem_of(self, m: int) -> Problem:
         """Of planning with that many micro-batches, with what is known of parts."""
         return self.judge.problem_of(m)
+
+    def _usual(self, m: int) -> Problem:
+        return problem_under(self.problem_of(m), self.open.usual(m))
 
     def _line(self, m: int) -> NodeLine:
         if m not in self.lines:
