@@ -24,8 +24,7 @@ def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
 def check_settings(
     target: Callable[..., Any], settings: Mapping[str, Any], key: str, partly: bool = False
 ) -> dict[str, Any]:
-    """Settings that the target takes beside its first parameter, which the program gives; lists become tuples,
-    as torch has pairs such as ``betas``.
+    """Settings that the target takes beside its first parameter, which is the program's; lists become tuples.
 
     Args:
         partly: what the target must be given may be missing.
