@@ -245,11 +245,12 @@ HOOKS = ("on_pre_optimizer_step", "on_optimizer_step")  # called where gradients
 
 def refuse_of_trainer(trainer: Any) -> None:
     """Raises NetSplitError: the first thing that split training would do otherwise, or not at all."""
-    for reason in (*_arguments(trainer.args), *_parts(trainer), *_code(trainer)):
+    for reason in _reasons(trainer):
         raise NetSplitError(f"a split Trainer cannot take {reason}.")
 
 
-def _arguments(args: Any) -> Iterator[str]:
+def _reasons(trainer: Any) -> Iterator[str]:
+    args = trainer.args
     if args.device.type != "cpu":
         yield f"device {args.device}: give TrainingArguments(use_cpu=True), and the devices as cluster="
     if args.world_size > 1 or args.deepspeed or args.fsdp:
@@ -262,17 +263,11 @@ def _arguments(args: Any) -> Iterator[str]:
         yield "neftune_noise_alpha, whose noise would be another one: leave it out"
     if args.auto_find_batch_size:
         yield "auto_find_batch_size, since memory runs out on the workers: give the batch's size"
-
-
-def _parts(trainer: Any) -> Iterator[str]:
     if trainer.model_init is not None:
         yield "model_init, by which it trains another model than was given: give model="
     optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # within accelerate's
     if any(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval")):
         yield f"{type(optimizer).__name__}, whose weights differ between training and evaluation"
-
-
-def _code(trainer: Any) -> Iterator[str]:
     for name in OVERRIDES:
         if owner := overriding(type(trainer), name, "transformers"):
             yield f"{owner.__name__}.{name}, which trains in its own way: leave it as Trainer has it"

@@ -150,7 +150,7 @@ OWN = ("lightning", "pytorch_lightning", "lightning_fabric")
 
 def refuse_of_lightning(trainer: Any) -> None:
     """Raises NetSplitError: the first thing that split training would do otherwise, or not at all."""
-    for reason in (*_of_trainer(trainer), *_of_module(trainer.lightning_module), *_of_callbacks(trainer)):
+    for reason in _reasons(trainer):
         raise NetSplitError(f"NetSplitStrategy cannot take {reason}.")
 
 
@@ -160,25 +160,20 @@ def watches(trainer: Any) -> bool:
     return any(overriding(kind, name, *OWN) for kind in kinds for name in EACH_BATCH)
 
 
-def _of_trainer(trainer: Any) -> Iterator[str]:
+def _reasons(trainer: Any) -> Iterator[str]:
     if trainer.precision not in ("32-true", "64-true"):
         yield f"precision {trainer.precision}: take 32-true or 64-true"
     if trainer.gradient_clip_val and str(trainer.gradient_clip_algorithm or "norm").lower() != "norm":
         yield f"gradient_clip_algorithm {trainer.gradient_clip_algorithm!r}: cut by the norm"
     if trainer._detect_anomaly:
         yield "detect_anomaly, since backwards run on the workers: leave it out"
-
-
-def _of_module(module: Any) -> Iterator[str]:
+    module = trainer.lightning_module
     title = type(module).__name__
     if not module.automatic_optimization:
         yield f"manual optimisation, which {title} asks for: a step is captured whole, so leave it automatic"
     for name in (*GRADIENTS, *STEPS):
         if overriding(type(module), name, *OWN):
             yield f"{title}.{name}, since gradients are on the workers: leave it as Lightning has it"
-
-
-def _of_callbacks(trainer: Any) -> Iterator[str]:
     for callback in trainer.callbacks:
         kind = type(callback)
         acts = any(overriding(kind, name, *OWN) for name in GRADIENTS)

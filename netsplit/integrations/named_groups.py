@@ -65,8 +65,7 @@ class OtherSettings:
         """Have the split model step with the learning rates there are here; raises NetSplitError where
         something else has been changed, as momentum by some schedulers.
         """
-        now = self._fixed()
-        for before, after in zip(self.fixed, now, strict=True):
+        for before, after in zip(self.fixed, self._fixed(), strict=True):
             for key, value in after.items():
                 if before.get(key) != value:
                     raise NetSplitError(

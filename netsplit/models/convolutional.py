@@ -32,6 +32,12 @@ class ConvNet(nn.Module):
         return self.classifier(self.avgpool(self.features(images)).flatten(1))
 
 
+class AlexNet(ConvNet):
+    """Krizhevsky, Sutskever and Hinton, NIPS 2012, in the sizes of Krizhevsky, "One weird trick for
+    parallelizing convolutional neural networks", 2014.
+    """
+
+
 def alexnet(
     num_classes: int = 1000,
     width: int = 64,
@@ -41,9 +47,6 @@ def alexnet(
     dropout: float = 0.5,
 ) -> nn.Module:
     """AlexNet; sides of the images must be at least 63, or 15 with `small_images`.
-
-    Krizhevsky, Sutskever and Hinton, NIPS 2012, in the sizes of Krizhevsky, "One weird trick for
-    parallelizing convolutional neural networks", 2014.
 
     Args:
         width: channels of the first convolution; the third has six times as many.
@@ -61,7 +64,13 @@ def alexnet(
     for size in (4 * width * pooled**2, hidden):
         classifier += [nn.Dropout(dropout), nn.Linear(size, hidden), nn.ReLU()]
     classifier.append(nn.Linear(hidden, num_classes))
-    return ConvNet(nn.Sequential(*features), pooled, nn.Sequential(*classifier))
+    return AlexNet(nn.Sequential(*features), pooled, nn.Sequential(*classifier))
+
+
+class VGG19(ConvNet):
+    """Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015
+    (configuration E).
+    """
 
 
 def vgg19(
@@ -73,9 +82,6 @@ def vgg19(
     dropout: float = 0.5,
 ) -> nn.Module:
     """VGG-19; sides of the images must be at least 32.
-
-    Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015
-    (configuration E): sixteen 3x3 convolutions and three linear layers.
 
     Args:
         width: channels of the first group of convolutions; the last has eight times as many.
@@ -98,16 +104,19 @@ def vgg19(
             nn.init.normal_(module.weight, std=0.01)
         if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-    return ConvNet(features, pooled, nn.Sequential(*classifier))
+    return VGG19(features, pooled, nn.Sequential(*classifier))
+
+
+class LeNet(ConvNet):
+    """LeCun et al., "Gradient-Based Learning Applied to Document Recognition", Proceedings of the IEEE 1998,
+    in the sizes and with the pools of TensorFlow-Slim's model of that name.
+    """
 
 
 def lenet(
     num_classes: int = 10, in_channels: int = 3, side: int = 28, hidden: int = 1024, dropout: float = 0.5
 ) -> nn.Module:
     """LeNet: two convolutions with a pool behind each, and two linear layers.
-
-    LeCun et al., "Gradient-Based Learning Applied to Document Recognition", Proceedings of the IEEE 1998, in
-    the sizes and with the pools of TensorFlow-Slim's model of that name.
 
     Args:
         side: height and width of the images, a multiple of 4.
@@ -125,7 +134,7 @@ def lenet(
         nn.Dropout(dropout),
         nn.Linear(hidden, num_classes),
     )
-    return ConvNet(nn.Sequential(*features), None, classifier)
+    return LeNet(nn.Sequential(*features), None, classifier)
 
 
 def googlenet(num_classes: int = 1000, dropout: float = 0.2) -> nn.Module:

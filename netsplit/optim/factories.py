@@ -24,12 +24,9 @@ def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
 def check_settings(
     target: Callable[..., Any], settings: Mapping[str, Any], key: str, partly: bool = False
 ) -> dict[str, Any]:
-    """Settings that the target takes beside its first parameter, which the program gives.
-
-    Lists become tuples, as torch has pairs such as ``betas``.
+    """Settings that the target takes beside its first parameter, which is the program's; lists become tuples.
 
     Args:
-        key: of the settings in a config, for the error.
         partly: what the target must be given may be missing.
 
     Raises:

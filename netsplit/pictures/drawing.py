@@ -75,8 +75,6 @@ class ShownFigure:
         Raises:
             ConfigError: another suffix, or a place that cannot be written.
         """
-        if not isinstance(path, str | Path):
-            raise ConfigError(f"save needs the name of a file, and {path!r} is none.")
         path = Path(path)
         if path.suffix not in _FORMATS:
             raise ConfigError(f"'{path}' is no picture's name: give one that ends in {', '.join(_FORMATS)}.")

@@ -3,10 +3,9 @@
 While there are few enough boxes, a chain of parts is one only where all are the same part of their operators,
 and nodes that move tensors for parts are drawn apart.
 
-A group is only formed where it is convex (no path leaves it and comes back), so that the groups
-form an acyclic graph as the nodes do. Three steps, the last only while there are too many groups:
-nodes without any edge (a BatchNorm's counter) join their module's others; chains (one successor with one
-predecessor) become one; so do the nodes of one module, by ever shorter prefixes of its path.
+A group is only formed where it is convex (no path leaves it and comes back). Three steps, the last only while
+there are too many groups: nodes without any edge (a BatchNorm's counter) join their module's others; chains
+become one; so do the nodes of one module, by ever shorter prefixes of its path.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import torch
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import batches
 from netsplit.data.reading.reader import BatchPlace
-from netsplit.data.reading.stream import Stream
+from netsplit.data.reading.samples import Stream
 from netsplit.errors import ConfigError, NetSplitError, ReadError, WorkerError
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.reading import UnlikeBatch

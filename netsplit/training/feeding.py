@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import Loader
 from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
-from netsplit.data.reading.samples import Pair
-from netsplit.data.reading.stream import Stream
+from netsplit.data.reading.samples import Pair, Stream
 from netsplit.errors import ConfigError
 from netsplit.graph.batches.batch import Batch
 from netsplit.runtime.reading import (

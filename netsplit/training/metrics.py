@@ -82,11 +82,7 @@ def name_of_metric(metric: Metric) -> str:
 
 
 def value_of(metric: Metric) -> float:
-    """What it computes, as one number.
-
-    Raises:
-        ConfigError: it computes several.
-    """
+    """What it computes, as one number; raises ConfigError where it computes several."""
     value = metric.compute()
     try:
         return float(value)
@@ -98,11 +94,7 @@ def value_of(metric: Metric) -> float:
 
 
 def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
-    """A metric's `update`.
-
-    Raises:
-        ConfigError: it is not for such outputs and targets.
-    """
+    """A metric's `update`; raises ConfigError where it is not for such outputs and targets."""
     try:
         metric.update(outputs, targets)
     except NetSplitError:
@@ -188,9 +180,6 @@ def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
     """How many class scores (n, classes, ...) are highest at their target (n, ...), and of how many.
 
     Targets that are `IGNORED`, as torch's losses have it, do not count.
-
-    Raises:
-        ConfigError: these are no scores of classes and their targets.
     """
     _require_classes("accuracy", outputs, targets)
     counted = targets != IGNORED

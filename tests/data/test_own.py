@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from netsplit.data import Data, Loader, batches
-from netsplit.data.reading.stream import Stream
+from netsplit.data.reading.samples import Stream
 from netsplit.session.comparison import experiment_of
 from netsplit.session.request import Request
 from runners._entry import entry

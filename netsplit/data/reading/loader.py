@@ -24,8 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from netsplit.data.dataset import Samples
-from netsplit.data.reading.samples import Key, KeyedSamples, Pair, collated, first_line, pair_of
-from netsplit.data.reading.stream import Stream
+from netsplit.data.reading.samples import Key, KeyedSamples, Pair, Stream, collated, first_line, pair_of
 from netsplit.errors import ConfigError, ReadError
 
 __all__ = ["Loader", "batches"]

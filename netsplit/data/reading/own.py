@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from netsplit.data.dataset import Data, Samples
 from netsplit.data.keys import ReadingKeys
-from netsplit.data.reading.samples import KeyedSamples, collated, pair_of
-from netsplit.data.reading.stream import Stream
+from netsplit.data.reading.samples import KeyedSamples, Stream, collated, pair_of
 from netsplit.errors import ConfigError, NetSplitError, brief
 
 __all__ = ["as_data"]

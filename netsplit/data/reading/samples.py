@@ -1,14 +1,14 @@
-"""Samples by (epoch, index), and batches of them; what cannot be had is an answer that tells why."""
+"""Samples by (epoch, index) or in a stream, and batches of them; what cannot be had answers why."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,18 +19,14 @@ from netsplit.data.dataset import Drawable, Samples
 from netsplit.errors import NetSplitError, ReadError
 
 __all__ = [
-    "Generators",
     "Key",
     "KeyedSamples",
     "Pair",
+    "Stream",
     "Unreadable",
     "collated",
     "first_line",
-    "generators",
-    "global_generators_kept",
     "pair_of",
-    "seed_of_sample",
-    "set_generators",
 ]
 
 Key = tuple[int, int]  # epoch, index
@@ -151,3 +147,66 @@ def global_generators_kept() -> Iterator[None]:
         yield
     finally:
         set_generators(before)
+
+
+class Stream:
+    """The first `count` samples of a stream, which begins anew with every epoch, in its own order.
+
+    A sample that comes before the one read last begins the epoch again; those in between are read and
+    dropped. What the stream draws from the global generators depends on the seed and the epoch, and on
+    nothing that others draw between its samples.
+
+    Args:
+        source: told of the epoch by `set_epoch`, if it has that.
+    """
+
+    def __init__(self, source: Iterable[Any], count: int, seed: int = 0, epoch: int = 0) -> None:
+        self.source, self.count, self.seed, self.epoch = source, count, seed, epoch
+        self._next = 0
+        self._iterator: Iterator[Any] | None = None
+        self._generators: Generators | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Raises ReadError where the stream ends before, IndexError beyond the epoch."""
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        before = generators()
+        try:
+            if self._iterator is None or index < self._next:
+                seed_of_sample(self.seed, self.epoch)
+                if hasattr(self.source, "set_epoch"):
+                    self.source.set_epoch(self.epoch)
+                self._iterator, self._next = iter(self.source), 0
+            elif self._generators is not None:
+                set_generators(self._generators)
+            sample = self._forward(index)
+            self._generators = generators()
+        except BaseException:
+            self._iterator = None
+            raise
+        finally:
+            set_generators(before)
+        return sample
+
+    def at_epoch(self, epoch: int) -> Self:
+        return type(self)(self.source, self.count, self.seed, epoch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_next": 0, "_iterator": None, "_generators": None}
+
+    def _forward(self, index: int) -> Any:
+        assert self._iterator is not None
+        sample = None
+        while self._next <= index:
+            try:
+                sample = next(self._iterator)
+            except StopIteration:
+                raise ReadError(
+                    f"the stream ended after {self._next} samples of epoch {self.epoch + 1}, and an epoch is "
+                    f"to have {self.count}: give dataset.samples={self._next} or less."
+                ) from None
+            self._next += 1
+        return sample
