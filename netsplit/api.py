@@ -12,7 +12,6 @@ from torch import nn
 from netsplit import cluster as clusters
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
-from netsplit.cluster.unprobed import cluster_here
 from netsplit.errors import ConfigError, plain_errors
 from netsplit.formats.read import read_workload
 from netsplit.graph.batches.batch import Batch
@@ -232,7 +231,7 @@ def plan(
             step = ModelStep(model, loss, batch, training, source.device_type)
             return plan_ahead(step, source, order, method, stages)
         work = profile if isinstance(profile, Workload) else read_workload(profile)
-        there = cluster_here(where) if isinstance(where, ClusterSpec) else where
+        there = where.unprobed if isinstance(where, ClusterSpec) else where
         costs = FileCosts(work, there).for_step(model, Batch.of(*batch).samples)
         stages.stage("plan", order.time_limit_s if order.decides_everything else method.time_limit_s, "s")
         return costs.whole_plan(order, method, seed, stages)

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 GROUPS = ("partitioner", "cluster", "schedule")
-HERE = ("netsplit.cluster.local.", "netsplit.cluster.nvml.")  # builders of what workers run on
+HERE = "netsplit.cluster.local."  # builders of what workers run on
 TIME_LIMIT = "time_limit_s"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.cluster.catalogue import CONTEXT_BYTES, Accelerator, accelerator
+from netsplit.cluster.catalogue import CONTEXT_BYTES, Rates, accelerator
 from netsplit.cluster.cluster import Cluster, Device, Link, Nic, nics_of
 from netsplit.cluster.local import (
     ClusterSpec,
@@ -87,7 +87,7 @@ class ClusterDescription:
     capacities: dict[str, int | float]  # device -> bytes (int), or a fraction of the graph's need (float)
     links: dict[tuple[str, str], Link] = field(repr=False)
     levels: tuple[tuple[int, float], ...] = ()
-    accelerators: dict[str, Accelerator] = field(default_factory=dict)
+    accelerators: dict[str, Rates] = field(default_factory=dict)
     """Device -> what its seconds are predicted from; of all devices, or of none: then speeds are relative to
     what was measured."""
     overlap: bool = True
@@ -336,7 +336,7 @@ def described_gpus(name: str, capacity: int | float | str | None = None) -> Clus
     )
 
 
-def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -> dict[str, Accelerator]:
+def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -> dict[str, Rates]:
     """The accelerators of all devices by name; empty where no device names a model."""
     named = {device.name: _accelerator(device, keys[device.name]) for device in devices}
     known = {name: each for name, each in named.items() if each is not None}
@@ -349,7 +349,7 @@ def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -
     return known
 
 
-def _accelerator(device: DescribedDevice, key: str) -> Accelerator | None:
+def _accelerator(device: DescribedDevice, key: str) -> Rates | None:
     """What a device's seconds are predicted from, at its speed."""
     if device.model is None:
         return None

@@ -9,11 +9,10 @@ from typing import ClassVar
 
 import torch
 
-from netsplit.cluster.catalogue import Accelerator, rates_by_kind
+from netsplit.cluster.catalogue import Rates, rates_by_kind
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, check_offload
-from netsplit.cluster.unprobed import cluster_here
 from netsplit.graph.ir import Graph
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, OptimizerScratch
@@ -44,7 +43,7 @@ class PredictedCosts:
     """
 
     count: int
-    rates: Mapping[str, Accelerator]
+    rates: Mapping[str, Rates]
     resolved: Callable[[str, int], Cluster]
     overlap: bool = True
     device_type: str = "cpu"
@@ -82,7 +81,7 @@ class PredictedCosts:
         """
         if isinstance(cluster, ClusterSpec):
             check_offload(offload, cluster.devices)
-            known = cluster_here(cluster)
+            known = cluster.unprobed
             kinds = {torch.device(device.torch_device).type for device in cluster.devices}
             rates = _rates_here(cluster, autocast)
             return cls(len(cluster.devices), rates, lambda base, need: known, device_type=min(kinds))
@@ -93,7 +92,7 @@ class PredictedCosts:
         return cls(len(cluster.speeds), rates, cluster.cluster, cluster.overlap)
 
 
-def _rates_here(spec: ClusterSpec, autocast: str | None) -> dict[str, Accelerator]:
+def _rates_here(spec: ClusterSpec, autocast: str | None) -> dict[str, Rates]:
     """Rates of processors at the speed that they have in this process."""
     rates = {}
     for kind, each in rates_by_kind(spec.devices, autocast).items():

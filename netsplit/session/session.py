@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from netsplit.cluster.catalogue import rates_by_kind
-from netsplit.cluster.cluster import Cluster, Link, nics_of
+from netsplit.cluster.cluster import Cluster, nics_of
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
@@ -94,15 +94,11 @@ class Session:
     def cluster(self) -> Cluster:
         """The devices with their links, probed between the workers once."""
         if self._cluster is None:
-            names = [device.name for device in self.spec.devices]
-            pairs = [(p, q) for p in names for q in names if p != q]
-            if self.spec.bandwidth is not None:
-                given = Link(self.spec.latency_s or 0.0, 1.0 / self.spec.bandwidth)
-                links = dict.fromkeys(pairs, given)
-            else:
-                log.info("Measuring %d links between the workers.", len(pairs))
+            if (links := self.spec.stated_links) is None:
+                pairs = len(self.spec.devices) * (len(self.spec.devices) - 1)
+                log.info("Measuring %d links between the workers.", pairs)
                 pool = self.pool
-                self.stages.stage(f"probe of {len(pairs)} links")
+                self.stages.stage(f"probe of {pairs} links")
                 self.link_samples = pool.call(_probe)[0]
                 links = {pair: fit_link(samples) for pair, samples in self.link_samples.items()}
             devices = located(self.spec.devices, self.pool) if self.spec.external else self.spec.devices

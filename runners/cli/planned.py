@@ -12,7 +12,6 @@ from rich.markup import escape
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
-from netsplit.cluster.unprobed import cluster_here
 from netsplit.config import build
 from netsplit.data.reading.own import as_data
 from netsplit.errors import InfeasibleError
@@ -78,7 +77,7 @@ def by_file(
     offload: OffloadName | None,
 ) -> Decide:
     """What plans by the profile of a graph file."""
-    there = cluster_here(cluster) if isinstance(cluster, ClusterSpec) else cluster
+    there = cluster.unprobed if isinstance(cluster, ClusterSpec) else cluster
     return FileCosts(read_workload(graph), there, microbatches, offload).whole_plan
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from netsplit.cluster.catalogue import CONTEXT_BYTES
 from netsplit.cluster.described import described_gpus
-from netsplit.cluster.nvml import NVLINK_BYTES_S, NVLINK_EFFICIENCY, found_gpus, gpu_cluster
+from netsplit.cluster.local import gpu_cluster
+from netsplit.cluster.nvml import NVLINK_BYTES_S, NVLINK_EFFICIENCY, found_gpus
 from netsplit.errors import ConfigError
 
 GIB = 2**30
