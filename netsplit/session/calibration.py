@@ -11,7 +11,7 @@ Or all of it is predicted, and the devices' speed alone measured, by a piece of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from netsplit.cluster.catalogue import rates_by_kind
-from netsplit.cluster.cluster import Cluster
+from netsplit.cluster.catalogue import Rates, rates_by_kind
+from netsplit.cluster.cluster import Cluster, Device
 from netsplit.graph.ir import Graph
 from netsplit.graph.surroundings.settings import settings
 from netsplit.placement.placement import Placement
@@ -49,7 +49,7 @@ from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 from netsplit.session.trial_run import FAR, TrialRun, checked_trial, fit_trial
 
-__all__ = ["Calibration", "Calibrator", "predicted_here"]
+__all__ = ["Calibration", "Calibrator", "predicted_here", "rates_here"]
 
 log = logging.getLogger(__name__)
 
@@ -201,17 +201,29 @@ def predicted_here(graph: Graph, optimizer: OptimizerFactory, pool: WorkerPool, 
     Raises:
         ConfigError: there are no rates of a device.
     """
-    kinds = rates_by_kind(cluster.devices, graph.autocast)
-    first = {device.kind: rank for rank, device in reversed(list(enumerate(cluster.devices)))}
-    for kind, rates in kinds.items():
-        speed = rates.reference_s / pool.call_one(first[kind], _speed) if rates.reference_s else 1.0
-        log.info(
-            "Predicting %d operators on %s: rates of %s, at %.2f times its speed.",
-            len(graph), kind, rates.name, speed,
-        )  # fmt: skip
-        kinds[kind] = rates.at(speed, rates.name)
+    kinds = rates_here(cluster.devices, graph.autocast, lambda rank: float(pool.call_one(rank, _speed)))
     costs = predicted_costs(graph, kinds, optimizer_alpha(optimizer))
     return replace(costs, scratch=optimizer_scratch(optimizer))
+
+
+def rates_here(
+    devices: Sequence[Device], autocast: str | None, reference_s: Callable[[int], float]
+) -> dict[str, Rates]:
+    """Rates of every device kind at the speed that it has here.
+
+    Args:
+        reference_s: `reference_seconds` of a device, by its rank.
+
+    Raises:
+        ConfigError: there are no rates of a device.
+    """
+    kinds = rates_by_kind(devices, autocast)
+    for kind, each in kinds.items():
+        rank = next(rank for rank, device in enumerate(devices) if device.kind == kind)
+        speed = each.reference_s / reference_s(rank) if each.reference_s else 1.0
+        log.info("Predicting seconds on %s: rates of %s, at %.2f times its speed.", kind, each.name, speed)
+        kinds[kind] = each.at(speed, each.name)
+    return kinds
 
 
 def _ago(seconds: float) -> str:

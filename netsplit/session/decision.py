@@ -20,7 +20,6 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.bounds import why_none_fits
 from netsplit.planning.whole.nearest import require_room
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.profile.costs import Offload
@@ -29,10 +28,9 @@ from netsplit.profile.optimizer_checks import check_idle
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.offload.moments import check_buckets
-from netsplit.session.cutting import BatchCuts
 from netsplit.session.measured_costs import CostSource
 from netsplit.session.measured_parts import MeasuredParts
-from netsplit.session.sizes import StepSizes
+from netsplit.session.sizes import BatchCuts, StepSizes
 from netsplit.session.step import ModelStep
 from netsplit.training.adapt.switchable import changeable
 
@@ -68,9 +66,12 @@ def problem_of(
     stages, asked, samples = stages or Stages(), step.training, step.whole.samples
     size = schedule.microbatch_size(samples)
     check = source.is_local and asked.check
-    if source.is_local:
-        _refuse_skipping(step, schedule)
-    elif size * schedule.microbatches != samples:
+    if asked.on_nonfinite == "skip" and source.is_local and schedule.update_every is not None:
+        raise ConfigError(
+            f"on_nonfinite is skip, and under {schedule.name} devices step within the batch, before its "
+            "loss is known: give stop or warn, or choose another schedule."
+        )
+    if not source.is_local and size * schedule.microbatches != samples:
         raise _uneven(samples, schedule.microbatches)
     schedule = schedule.for_batch(samples)
     stages.stage("capture")
@@ -129,12 +130,17 @@ def decide_training(
 def training_plan(
     step: ModelStep,
     source: CostSource,
-    auto: AutoSchedule,
+    order: Schedule | AutoSchedule,
     method: Partitioner,
     stages: Stages | None = None,
-) -> tuple[Plan, WholePlan]:
-    """The plan to train by, and what it was chosen from; raises as `decide_training`."""
-    whole, problem = decide_training(step, source, auto, method, stages)
+) -> tuple[Plan, WholePlan | None]:
+    """The plan to train by; and what it was chosen from, where all is decided together.
+
+    Raises as `problem_of` and `ModelStep.plan`, or as `decide_training`.
+    """
+    if not order.decides_everything:
+        return step.plan(problem_of(step, source, order, stages), method, stages), None
+    whole, problem = decide_training(step, source, order, method, stages)
     if source.is_local:
         problem = problem_of(step, source, whole.schedule, stages, problem)
     else:
@@ -205,10 +211,7 @@ class _WholeDecision:
                 raise
             log.info("No plan fits yet: trying more micro-batches (%s).", ", ".join(map(str, further)))
             try:
-                sizes = self._sizes(further)
-                if why_none_fits(sizes.by_bytes, sizes.counts, self.auto) is not None:
-                    raise refused
-                return self._decide_at(sizes)
+                return self._decide_at(self._sizes(further))
             except InfeasibleError:
                 raise
             except NetSplitError:
@@ -258,8 +261,15 @@ class _WholeDecision:
                 told=lambda m: (*left_out, *self.remarks, *cutting.notes_for(m), *refused),
             )
 
-        at_size = source.is_local or _is_quick(least)
-        plan = cutting.checked_plan(decide, sizes.counts, at_size) if self.compared else decide(sizes.counts)
+        at_size = source.is_local or _is_quick(least)  # the whole batch is compared, by two forwards of it
+        if self.compared and not at_size:
+            cutting.not_at_size()
+        plan, differed = decide(sizes.counts), cutting.differs
+        if self.compared and at_size:
+            if plan.schedule.microbatches not in cutting.at_size(plan.plan.problem.graph, sizes.counts):
+                plan = decide([1])
+            elif cutting.differs != differed:
+                plan = replace(plan, notes=(cutting.differs, *plan.notes))
         return plan, sizes.problem(plan.schedule.microbatches)
 
 
@@ -277,14 +287,6 @@ def _refused(step: ModelStep, graph: Graph) -> tuple[str, ...]:
 def _is_quick(graph: Graph) -> bool:
     parameters = sum(initializer.nbytes for initializer in graph.initializers.values())
     return parameters + sum(v.nbytes for v in graph.variables.values()) <= _LOOKED_AT
-
-
-def _refuse_skipping(step: ModelStep, schedule: Schedule) -> None:
-    if step.training.on_nonfinite == "skip" and schedule.update_every is not None:
-        raise ConfigError(
-            f"on_nonfinite is skip, and under {schedule.name} devices step within the batch, before its "
-            "loss is known: give stop or warn, or choose another schedule."
-        )
 
 
 def _uneven(samples: int, microbatches: object) -> ConfigError:

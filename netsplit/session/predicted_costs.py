@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
-from netsplit.cluster.catalogue import Rates, rates_by_kind
+from netsplit.cluster.catalogue import Rates
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec, check_offload
@@ -21,13 +20,11 @@ from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.step_scratch import optimizer_scratch
 from netsplit.profile.predict import predicted_costs
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.session.calibration import Calibration
+from netsplit.session.calibration import Calibration, rates_here
 from netsplit.session.measured_parts import KnownParts
 from netsplit.settings import OffloadName
 
 __all__ = ["PredictedCosts"]
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -83,21 +80,11 @@ class PredictedCosts:
             check_offload(offload, cluster.devices)
             known = cluster.unprobed
             kinds = {torch.device(device.torch_device).type for device in cluster.devices}
-            rates = _rates_here(cluster, autocast)
+            places = [device.torch_device for device in cluster.devices]
+            rates = rates_here(cluster.devices, autocast, lambda rank: reference_seconds(places[rank]))
             return cls(len(cluster.devices), rates, lambda base, need: known, device_type=min(kinds))
         cluster.require_models()
         for each in cluster.accelerators.values():
             each.under(autocast)
         rates = {each.name: each for each in cluster.accelerators.values()}
         return cls(len(cluster.speeds), rates, cluster.cluster, cluster.overlap)
-
-
-def _rates_here(spec: ClusterSpec, autocast: str | None) -> dict[str, Rates]:
-    """Rates of processors at the speed that they have in this process."""
-    rates = {}
-    for kind, each in rates_by_kind(spec.devices, autocast).items():
-        on = next(device.torch_device for device in spec.devices if device.kind == kind)
-        speed = each.reference_s / reference_seconds(on) if each.reference_s else 1.0
-        log.info("Predicting seconds on %s: rates of %s, at %.2f times its speed.", kind, each.name, speed)
-        rates[kind] = each.at(speed, kind)
-    return rates

@@ -158,12 +158,9 @@ class Session:
 
         Raises:
             InfeasibleError: nothing fits.
-            CaptureError, ConfigError, NetSplitError: as `problem_of`, `training_plan` and
-                `ModelStep.plan`.
+            CaptureError, ConfigError, NetSplitError: as `training_plan`.
         """
-        if order.decides_everything:
-            return training_plan(step, self.costs, order, method, self.stages)
-        return step.plan(self.problem(step, order), method, self.stages), None
+        return training_plan(step, self.costs, order, method, self.stages)
 
     def deploy(
         self, step: ModelStep, plan: Plan, whole: WholePlan | None = None, owned: bool = False
