@@ -34,7 +34,7 @@ from netsplit.tracking.metrics import COMPARISON, DECISION, TEST
 from netsplit.tracking.table import ComparisonRow, comparison_figures
 from netsplit.tracking.values import masked
 from netsplit.tracking.verdict import verdict_of, winner_of
-from netsplit.training.adapt.decisions import CHANGED
+from netsplit.training.adapt.adaptation import CHANGED
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

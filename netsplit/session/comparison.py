@@ -71,7 +71,7 @@ from netsplit.training.checkpoints import (
     stable_folder,
 )
 from netsplit.training.epochs import fit
-from netsplit.training.metrics import Metric, accuracy, chosen_metric, update_metric
+from netsplit.training.metrics import Metric, as_metric, chosen_metric, update_metric
 from netsplit.training.options import Training
 
 __all__ = ["PLANNED", "Experiment", "Shared", "as_saved", "compare", "described", "experiment_of", "forecast"]
@@ -97,7 +97,7 @@ class Experiment:
     learning_rate: LearningRate | None = None
     config: Any = None  # resolved, for the record
     labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
-    metric: Metric | None = field(default_factory=accuracy)  # on the test half
+    metric: Metric | None = field(default_factory=lambda: as_metric("accuracy"))  # on the test half
 
     @property
     def training(self) -> Training:

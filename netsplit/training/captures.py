@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import CaptureError, NetSplitError
+from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import Loss, call_model
+from netsplit.graph.batches.calls import Loss, call_model, lacking
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.evaluation import check_inference
 from netsplit.graph.checks.plain import stance
@@ -26,7 +26,7 @@ from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 from netsplit.interrupts import interrupts_held
 
-__all__ = ["MAX_PROGRAMS", "Captures", "checked_capture"]
+__all__ = ["MAX_PROGRAMS", "Captures", "checked_capture", "lack_explained"]
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,25 @@ def _refuse_hooks(graph: Graph) -> None:
         )
 
 
+@contextmanager
+def lack_explained(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
+    """Within a prediction: of a model with its loss inside, what fails for want of targets says so.
+
+    Raises:
+        ConfigError: the inputs lack an argument that targets give in training.
+    """
+    try:
+        yield
+    except NetSplitError as error:
+        if loss is None and (name := lacking(model, inputs)):
+            raise ConfigError(
+                f"{type(model).__name__}.forward needs '{name}' too, which it has of the targets in "
+                "training, as its loss is inside: give inputs as there, in predict((inputs, targets)) "
+                "and evaluate([((inputs, targets), targets)])."
+            ) from error
+        raise
+
+
 @dataclass
 class Captures:
     """The graphs of one model and loss, by kind of batch.
@@ -103,7 +122,6 @@ class Captures:
     limit: int = MAX_PROGRAMS
     check: bool = True
     trained: Callable[[], Mapping[str, Tensor]] = dict
-    _evaluated: bool = False
     _training: dict[Hashable, Graph] = field(default_factory=dict)
     _inference: dict[Hashable, Graph] = field(default_factory=dict)
     _dims: dict[Hashable, OutputDims] = field(default_factory=dict)
@@ -161,9 +179,8 @@ class Captures:
         if not self.check:
             return
         values = self.trained()
-        on_cpus = graph.autocast is not None and self.device_type == "cpu"
-        fused = on_cpus and any(isinstance(each, _FUSED) for each in self.model.modules())
-        if fused and not self._evaluated:
+        fused = any(isinstance(each, _FUSED) for each in self.model.modules())
+        if fused and graph.autocast is not None and self.device_type == "cpu" and not self._inference:
             log.warning(
                 "%s predicts with its attention layers as they train: under autocast on a CPU, torch's fused "
                 "ones, which plain PyTorch takes in evaluation, round otherwise and answer %s.",
@@ -171,7 +188,6 @@ class Captures:
             )  # fmt: skip
         with interrupts_held(), _encoders_as_captured(graph):
             seconds = check_inference(self.model, graph, batch, values)
-        self._evaluated = True
         if seconds is not None:
             log.debug("It predicts as plain PyTorch does (checked in %.1f s).", seconds)
 
@@ -214,11 +230,11 @@ class Captures:
             graph = how(batch=batch.own(), **options)
         spent = time.perf_counter() - began
         level = logging.INFO if spent > LONG_S else logging.DEBUG
-        log.log(level, "Captured %s for batches of %s in %.1f s (once).", *self._what(batch), spent)
+        log.log(
+            level, "Captured %s for batches of %s in %.1f s (once).",
+            type(self.model).__name__, _shapes(batch), spent,
+        )  # fmt: skip
         return graph
-
-    def _what(self, batch: Batch) -> tuple[str, str]:
-        return type(self.model).__name__, _shapes(batch)
 
 
 def _shapes(batch: Batch) -> str:

@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.partition import Auto, Dpos
@@ -25,16 +26,15 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import verified
-from netsplit.planning.explanation.change import placement_change
+from netsplit.planning.explanation.change import PlacementChange, placement_change
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
-from netsplit.training.adapt.decisions import Decision
 from netsplit.training.adapt.switchable import why_unswitchable
 from netsplit.training.adapt.worker_costs import WorkerCosts
 
-__all__ = ["Adapt", "Adaptation", "Change"]
+__all__ = ["CHANGED", "Adapt", "Adaptation", "Change", "Decision", "Outcome"]
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,57 @@ class Adapt:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+Outcome = Literal["stayed", "on trial", "kept", "rolled back"]
+CHANGED: tuple[Outcome, ...] = ("on trial", "kept")
+"""Outcomes with which training goes on by the other plan."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One look for a plan with a shorter iteration, and what came of it.
+
+    `measured_before_s` and `measured_after_s` are medians of a window's iterations; `predicted_*` are of the
+    plan that was there and of the one that was found, by the same costs of the workers.
+    """
+
+    iteration: int  # trained before it, since the beginning of the whole training
+    why: str  # what was seen, and why nothing was changed where nothing was
+    outcome: Outcome
+    predicted_before_s: float
+    predicted_after_s: float | None = None
+    measured_before_s: float = 0.0
+    measured_after_s: float | None = None
+    method: str = ""  # that found the other plan
+    search_s: float = 0.0  # that looking for it took
+    switch_s: float = 0.0  # that the changes took, the way back counted
+    nbytes: int = 0  # that moved between workers
+    change: PlacementChange | None = None  # from the plan that was there to the other; None where it stayed
+
+    @property
+    def changed(self) -> bool:
+        """Training went on by the other plan."""
+        return self.outcome in CHANGED
+
+    def __str__(self) -> str:
+        searched = f"searched for {1e3 * self.search_s:.0f} ms"
+        if self.predicted_after_s is None or self.outcome == "stayed":
+            took = f"{1e3 * self.measured_before_s:.4g} ms an iteration"
+            return f"iteration {self.iteration}: stayed, {took}, {searched}: {self.why}"
+        old = f"{1e3 * self.measured_before_s:.4g} ms ({1e3 * self.predicted_before_s:.4g} predicted)"
+        predicted = f"{1e3 * self.predicted_after_s:.4g}"
+        new = (
+            f"{predicted} ms predicted"
+            if self.measured_after_s is None
+            else f"{1e3 * self.measured_after_s:.4g} ms ({predicted} predicted)"
+        )
+        changed = "" if self.change is None else f"; changed: {'; '.join(self.change.lines)}"
+        return (
+            f"iteration {self.iteration}: {self.outcome}, a plan by {self.method}: an iteration took {old} "
+            f"by the old plan, and {new} by the new one; {searched}, changed in "
+            f"{1e3 * self.switch_s:.0f} ms: {self.why}{changed}"
+        )
 
 
 @dataclass(eq=False)
