@@ -230,7 +230,7 @@ class StepSizes:
         """The problem before anything is measured: nothing takes any time."""
         if not isinstance(self.source, MeasuredCosts):
             return self.problem(m)
-        graph, cluster = self.graph(m), self.source.unlinked
+        graph, cluster = self.graph(m), self.source.spec.unprobed
         none = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(0.0, 0.0)))
         costs = Costs(
             dict.fromkeys((each.kind for each in cluster.devices), none), optimizer_alpha(self.step.optimizer)

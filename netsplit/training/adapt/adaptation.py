@@ -42,9 +42,8 @@ Change = Callable[[Plan], tuple[float, int]]
 """Changes the plan between two iterations; seconds that it took, and bytes that moved."""
 
 _SETTLING = 2  # iterations after a switch, or at the beginning, that are not measured
-_CHANGED = 0.15  # relative change of an iteration, or of a worker's costs, that is worth a look;
-_MOST_CHANGED = 1.2  # after looks in vain, each of which makes it twice as much, no more than this,
-_EASED = 0.84  # and of every window, less by so much
+_CHANGED = 0.15  # relative change of an iteration, or of a worker's costs, that is worth a look
+_MOST_PAUSE = 4  # windows
 _FRACTION = 0.1  # of what was trained since the last look, at most, for a search
 _LEAST_S = 0.1  # for a search, however short iterations are
 _BOUND_S = 0.05  # for a plan's proven bound, which nothing here asks
@@ -167,9 +166,8 @@ class Adaptation:
     trained: int = 0  # iterations of the whole training, also before a checkpoint that it went on from
     _since: int = 0  # iterations since the last switch, or window
     _wait: int = _SETTLING  # iterations until a window begins
-    _pause: int = 1  # windows from one look to the next, after plans that were rolled back
+    _pause: int = 1  # windows from one look to the next: twice as many after each that was in vain
     _windows: int = 0  # since the last look
-    _worth: float = _CHANGED
     _unlooked: int = 0  # iterations since then
     _window: list[Timeline] = field(default_factory=list)
     _looked_s: float | None = None  # median iteration at the last look
@@ -226,8 +224,6 @@ class Adaptation:
             self._judge(self._trial, measured_s, change)
         elif self._windows >= self._pause and (why := self._reason(measured_s)) is not None:
             self._look(why, measured_s, change)
-        else:
-            self._worth = max(_CHANGED, _EASED * self._worth)
 
     def follow(self, plan: Plan) -> None:
         """The training goes on by a plan that was not found here: it is measured from the beginning.
@@ -241,7 +237,7 @@ class Adaptation:
             left = self.decisions[self._trial.number]
             why = f"{left.why}; another plan was switched to before it was measured"
             self.decisions[self._trial.number] = replace(left, why=why)
-        self.plan, self._worth = plan, _CHANGED
+        self.plan, self._pause = plan, 1
         self._window, self._since, self._wait, self._windows = [], 0, _SETTLING, 0
         self._trial, self._looked_s = None, None
 
@@ -264,20 +260,14 @@ class Adaptation:
         """What changed since the last look; None: nothing did."""
         if self._looked_s is None:
             return "the first measured iterations"
-        for name in sorted(self.costs.forgotten):
-            self._refused.clear()
-            return f"{name} was slow, has computed nothing for some time, and may be fast again"
         ratios = {name: self.costs.slowness(name) / before for name, before in self._slowness.items()}
         most = max(ratios, key=lambda name: abs(math.log(ratios[name])), default="")
-        if most and self._is_worth(ratios[most]):
+        if most and _is_worth(ratios[most]):
             return f"{most} takes {ratios[most]:.2f} times as long as at the last look"
         ratio = measured_s / self._looked_s
-        if self._is_worth(ratio):
+        if _is_worth(ratio):
             return f"an iteration takes {ratio:.2f} times as long as at the last look"
         return None
-
-    def _is_worth(self, ratio: float) -> bool:
-        return max(ratio, 1 / ratio) - 1 > self._worth
 
     def _look(self, why: str, measured_s: float, change: Change) -> None:
         began = time.perf_counter()
@@ -345,7 +335,7 @@ class Adaptation:
             self.decisions[trial.number] = replace(decision, outcome="kept", why=why)
         else:
             self._refused.append(self.plan.placement)
-            self._pause *= 2
+            self._pause = min(2 * self._pause, _MOST_PAUSE)
             seconds, nbytes = self._change(trial.before, change)
             self.decisions[trial.number] = replace(
                 decision,
@@ -357,7 +347,6 @@ class Adaptation:
 
     def _change(self, plan: Plan, change: Change) -> tuple[float, int]:
         seconds, nbytes = change(plan)
-        self._worth = _CHANGED
         self.plan, self.switch_s = plan, seconds
         self._since, self._wait, self._windows = 0, _SETTLING, 0
         return seconds, nbytes
@@ -368,12 +357,17 @@ class Adaptation:
         self._slowness = {name: self.costs.slowness(name) for name in self.costs.measured}
 
     def _stay(self, decision: Decision) -> None:
-        self._worth = min(2 * self._worth, _MOST_CHANGED)
+        self._pause = min(2 * self._pause, _MOST_PAUSE)
         self._decide(decision)
 
     def _decide(self, decision: Decision) -> None:
         self.decisions.append(decision)
         log.info("%s", decision)
+
+
+def _is_worth(ratio: float) -> bool:
+    """Whether what takes so many times as long has changed by enough."""
+    return max(ratio, 1 / ratio) - 1 > _CHANGED
 
 
 def _same(a: Placement, b: Placement) -> bool:
