@@ -29,8 +29,7 @@ from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.session.decision import plan_ahead
-from netsplit.session.file_costs import FileCosts
-from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.predicted_costs import FileCosts, PredictedCosts
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName, OnNonFinite, ProfileMode, check_switches

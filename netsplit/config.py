@@ -20,10 +20,9 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from netsplit.config_keys import PARTIAL, TARGET, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.settings import Settings
-from netsplit.signature import Parameter, locate, signature_of, suggest
+from netsplit.signature import PARTIAL, TARGET, Parameter, key_as_given, locate, signature_of, suggest
 
 __all__ = ["build", "require_node", "settings_in", "validated"]
 

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -15,8 +16,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from netsplit.errors import ConfigError
 
-__all__ = ["Parameter", "describe", "locate", "signature_of", "suggest"]
+__all__ = [
+    "PARTIAL", "TARGET", "Parameter", "describe", "key_as_given", "locate", "signature_of", "suggest",
+]  # fmt: skip
 
+TARGET = "_target_"
+PARTIAL = "_partial_"
 PRIMITIVES: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -76,6 +81,11 @@ def signature_of(target: Callable[..., Any], name: str, key: str = "") -> dict[s
             required = parameter.default is parameter.empty
             answer[parameter.name] = _parameter(parameter.name, hints.get(parameter.name, Any), required)
     return answer
+
+
+def key_as_given(key: str) -> str:
+    """A full key as the command line has it: `cluster.devices[0]` is `cluster.devices.0` there."""
+    return re.sub(r"\[(\d+)\]", r".\1", key)
 
 
 def describe(hint: Any) -> str:

@@ -13,9 +13,9 @@ from omegaconf import DictConfig
 import netsplit
 from netsplit import cluster as clusters
 from netsplit.config import build
-from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.settings import LowPrecision, ObjectiveName, OffloadName, check_numbers
+from netsplit.signature import TARGET
 
 from ._entry import settings_of
 

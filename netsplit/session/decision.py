@@ -28,8 +28,8 @@ from netsplit.profile.optimizer_checks import check_idle
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.offload.moments import check_buckets
+from netsplit.session.calibration import MeasuredParts
 from netsplit.session.measured_costs import CostSource
-from netsplit.session.measured_parts import MeasuredParts
 from netsplit.session.sizes import BatchCuts, StepSizes
 from netsplit.session.step import ModelStep
 from netsplit.training.adapt.switchable import changeable

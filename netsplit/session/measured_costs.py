@@ -37,13 +37,14 @@ from netsplit.runtime.workers.worker import Worker
 from netsplit.session.calibration import (
     REPEATS,
     Calibration,
+    KnownParts,
+    MeasuredParts,
     begin_measuring,
     measure_copying,
     measure_part,
     predicted_here,
     speed_of,
 )
-from netsplit.session.measured_parts import KnownParts, MeasuredParts
 from netsplit.session.trial_run import FAR, TrialRun, checked_trial, fit_trial
 
 __all__ = ["CostSource", "MeasuredCosts"]

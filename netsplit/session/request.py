@@ -16,12 +16,11 @@ from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import check_offload
 from netsplit.config import build, require_node, settings_in, validated
-from netsplit.config_keys import TARGET
 from netsplit.data.keys import ReadingKeys
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.runtime.compiled import check_backend
-from netsplit.signature import locate, signature_of
+from netsplit.signature import TARGET, locate, signature_of
 from netsplit.training.checkpoints import origin_checkpoint
 
 if TYPE_CHECKING:

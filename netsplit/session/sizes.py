@@ -29,8 +29,8 @@ from netsplit.profile.measure.predicted_bytes import with_line
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.sized import SizeSeconds, beside, between, together
 from netsplit.program.schedules import GPipe, OneFOneB
+from netsplit.session.calibration import KnownParts
 from netsplit.session.measured_costs import CostSource, MeasuredCosts
-from netsplit.session.measured_parts import KnownParts
 from netsplit.session.step import ModelStep, with_known_parts
 
 __all__ = ["BatchCuts", "StepSizes"]

@@ -33,8 +33,7 @@ from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.share import UpdateRule, check_clipping
-from netsplit.session.calibration import Calibration
-from netsplit.session.measured_parts import MeasuredParts
+from netsplit.session.calibration import Calibration, MeasuredParts
 from netsplit.simulate.simulator import Simulator
 from netsplit.training.captures import Captures, checked_capture
 from netsplit.training.options import Training

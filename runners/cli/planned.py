@@ -25,8 +25,7 @@ from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
 from netsplit.session.decision import plan_ahead
-from netsplit.session.file_costs import FileCosts
-from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.predicted_costs import FileCosts, PredictedCosts
 from netsplit.session.request import without_reading
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName

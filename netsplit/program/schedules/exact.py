@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from netsplit.interruptible import cp_sat_solver, interruptible
+from netsplit.interrupts import cp_sat_solver, interruptible
 from netsplit.program.schedules.rows import TaskRows
 
 __all__ = ["cp_sat_order"]
