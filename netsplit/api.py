@@ -143,7 +143,8 @@ def parallelize(
         NetSplitError: a bad argument, a model that cannot be captured, capacities that are too small,
             or workers that do not come up; the message is one sentence.
     """
-    spec = _workers(cluster)
+    spec = _where(cluster, described=False)
+    assert isinstance(spec, ClusterSpec)
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order = _order(schedule)
     _check_kinds(model, loss, batch)
@@ -236,23 +237,14 @@ def plan(
         return costs.whole_plan(order, method, seed, stages)
 
 
-def _workers(cluster: Any) -> ClusterSpec:
-    spec = cpu_cluster(cluster) if type(cluster) is int else cluster
-    if not isinstance(spec, ClusterSpec):
-        raise ConfigError(f"cluster is {cluster!r}: give a number of workers or a ClusterSpec.")
-    return spec
-
-
-def _where(cluster: Any) -> ClusterSpec | ClusterDescription:
+def _where(cluster: Any, described: bool = True) -> ClusterSpec | ClusterDescription:
     """Devices, however they are given."""
-    if isinstance(cluster, str):
+    if isinstance(cluster, str) and described:
         return clusters.named_cluster(cluster)
     given = cpu_cluster(cluster) if type(cluster) is int else cluster
-    if not isinstance(given, ClusterSpec | ClusterDescription):
-        raise ConfigError(
-            f"cluster is {cluster!r}: give a number of workers, the name of an option of conf/cluster, a "
-            "ClusterSpec or a ClusterDescription."
-        )
+    if not isinstance(given, ClusterSpec | ClusterDescription if described else ClusterSpec):
+        others = ", the name of an option of conf/cluster, a ClusterDescription" if described else ""
+        raise ConfigError(f"cluster is {cluster!r}: give a number of workers{others} or a ClusterSpec.")
     return given
 
 
@@ -295,10 +287,7 @@ def _folder(given: str | Path | None) -> Path:
         if given is None:
             return Path(tempfile.mkdtemp(prefix="netsplit-"))
         Path(given).mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise ConfigError(f"folder is {str(given)!r}, which is a file: give a folder, or None.") from error
     except OSError as error:
-        shown = "None, and a temporary one" if given is None else f"{str(given)!r}, which"
         reason = error.strerror or error
-        raise ConfigError(f"folder is {shown} cannot be made ({reason}): give another.") from error
+        raise ConfigError(f"folder is {given!r}, which cannot be made ({reason}): give another.") from error
     return Path(given)

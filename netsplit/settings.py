@@ -136,11 +136,7 @@ def check_numbers(**given: Any) -> None:
 
 
 def check_switches(**given: Any) -> None:
-    """Refuse what is neither true nor false, as "no" is not, which Python takes for true.
-
-    Raises:
-        ConfigError: the first such.
-    """
+    """Refuse what is neither true nor false, as "no" is not, which Python takes for true."""
     for key, value in given.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{key} is {value!r}: give true or false (True or False in Python).")

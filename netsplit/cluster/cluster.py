@@ -114,11 +114,7 @@ class Cluster:
         raise ConfigError(f"cluster '{self.name}' has no device '{name}': {[d.name for d in self.devices]}.")
 
     def check_links(self) -> None:
-        """Refuse a cluster in which two devices have no link, or one without a sensible cost.
-
-        Raises:
-            ConfigError: the first such pair, by name.
-        """
+        """Refuse a cluster in which two devices have no link, or one without a sensible cost."""
         for source in self.devices:
             for target in self.devices:
                 link = self.links.get((source.name, target.name))

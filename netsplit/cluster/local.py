@@ -86,11 +86,7 @@ class ClusterSpec:
 def check_offload(
     offload: OffloadName, devices: Sequence[Device], compile_backend: str | None = None
 ) -> None:
-    """Refuse to move tensors to a host's memory where a device has its own there already.
-
-    Raises:
-        ConfigError: naming such a device; or activations of compiled segments, which are saved otherwise.
-    """
+    """Refuse to move tensors to a host's memory where a device has its own there already."""
     if compile_backend is not None and offload in ("activations", "both"):
         raise ConfigError(
             f"compile_backend saves activations in its own way, and offload is {offload}: give optimizer or "

@@ -240,8 +240,7 @@ class MeasuredCosts:
 
     def _trial(self, task: Calibration, ranks: list[int]) -> TrialRun:
         devices = self.linked().devices
-        names = tuple(devices[rank].name for rank in ranks)
-        return TrialRun(task.graph, task.batch, task.values, task.optimizer, devices[ranks[0]].kind, names)
+        return TrialRun(task, devices[ranks[0]].kind, tuple(devices[rank].name for rank in ranks))
 
     def _still_true(
         self, task: Calibration, kept: Measured, age_s: float, tried: list[int], rank: int

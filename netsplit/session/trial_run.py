@@ -27,7 +27,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from netsplit.cluster.catalogue import CPU_THREAD, accelerator
 from netsplit.cluster.cluster import Cluster
@@ -40,8 +39,8 @@ from netsplit.program.instructions import Program
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.session.calibration import Calibration
 from netsplit.simulate.simulate import simulate
 
 __all__ = ["FAR", "Fit", "TrialRun", "checked_trial", "fit_trial", "in_turns"]
@@ -64,16 +63,12 @@ class TrialRun:
     """What is run.
 
     Args:
-        batch: the graph's inputs for one micro-batch.
-        values: the initializers; copies are trained.
+        task: the step; copies of its values are trained.
         kind: of the devices.
         names: of the devices, all of this kind and on one host.
     """
 
-    graph: Graph
-    batch: tuple[Tensor, ...]
-    values: dict[str, Tensor]
-    optimizer: OptimizerFactory
+    task: Calibration
     kind: str
     names: tuple[str, ...]
 
@@ -81,16 +76,18 @@ class TrialRun:
         self, cluster: Cluster, seconds: Mapping[str, NodeSeconds], pieces: int, schedule: Schedule
     ) -> Program:
         """The graph in pieces of equal seconds, which the devices take in turn."""
-        device_of = in_turns(self.graph, seconds, self.names, pieces)
-        return compile_program(self.graph, Placement.given(device_of, self.graph.position), cluster, schedule)
+        graph = self.task.graph
+        placement = Placement.given(in_turns(graph, seconds, self.names, pieces), graph.position)
+        return compile_program(graph, placement, cluster, schedule)
 
     def seconds(self, program: Program, pool: WorkerPool) -> float:
         """Median seconds of an iteration in one round."""
-        runtime = DistributedRuntime(program, pool, self.values, self.optimizer)
-        dims = self.graph.input_dims or (0,) * len(self.batch)
+        task = self.task
+        runtime = DistributedRuntime(program, pool, task.values, task.optimizer)
+        dims = task.graph.input_dims or (0,) * len(task.batch)
         whole = tuple(
             tensor if dim is None else torch.cat([tensor] * MICROBATCHES, dim)
-            for tensor, dim in zip(self.batch, dims, strict=True)
+            for tensor, dim in zip(task.batch, dims, strict=True)
         )
         batch = Batch.of(whole, None, dims)
         took: list[float] = []

@@ -32,11 +32,7 @@ T = TypeVar("T")
 
 
 class Feeding:
-    """The training half of a dataset, batch by batch.
-
-    Raises:
-        ConfigError: no batch at all would come out.
-    """
+    """The training half of a dataset, batch by batch. Raises ConfigError: no batch at all would come out."""
 
     def __init__(self, model: ParallelModel, data: Data, seed: int, drop_last: bool) -> None:
         self.model = model

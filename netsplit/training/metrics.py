@@ -81,11 +81,7 @@ def name_of_metric(metric: Metric) -> str:
 
 
 def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
-    """A metric's `update`.
-
-    Raises:
-        ConfigError: it is not for such outputs and targets.
-    """
+    """A metric's `update`. Raises ConfigError: it is not for such outputs and targets."""
     try:
         metric.update(outputs, targets)
     except NetSplitError:

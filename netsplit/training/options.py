@@ -118,10 +118,6 @@ class Training:
 
 
 def check_choice(name: str, given: Any, known: Sequence[str], optional: bool = False) -> None:
-    """Refuse what is none of a few words.
-
-    Raises:
-        ConfigError: with those that are.
-    """
+    """Refuse what is none of a few words."""
     if given not in known and not (optional and given is None):
         raise ConfigError(f"{name} is {given!r}: give one of {', '.join(known)}{', or None' * optional}.")
