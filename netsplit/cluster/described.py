@@ -16,7 +16,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.cluster.catalogue import CONTEXT_BYTES, Rates, accelerator
+from netsplit.cluster.catalogue import Rates, accelerator
 from netsplit.cluster.cluster import Cluster, Device, Link, Nic, nics_of
 from netsplit.cluster.local import (
     ClusterSpec,
@@ -26,14 +26,13 @@ from netsplit.cluster.local import (
     given_rate,
     given_speed,
 )  # fmt: skip
-from netsplit.cluster.nvml import found_gpus
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.signature import suggest
 
 __all__ = [
     "ClusterDescription", "DescribedDevice", "DescribedHost", "DescribedLink", "LinkCost",
-    "described_cluster", "described_gpus", "kind_name", "named_cluster", "uniform_cluster",
+    "described_cluster", "kind_name", "named_cluster", "uniform_cluster",
 ]  # fmt: skip
 
 MOST_DEVICES = 1024
@@ -305,35 +304,6 @@ def _nics_of_hosts(
         rate = None if host.nic == "auto" else given_rate(host.nic, f"{key}.nic")
         nics += nics_of({host.name: host.devices}, links, rate)
     return tuple(nics)
-
-
-def described_gpus(name: str, capacity: int | float | str | None = None) -> ClusterDescription:
-    """The visible GPUs as the driver describes them, to plan for without running anything on them.
-
-    Links are what the PCIe slots and NVLinks promise (`cluster.nvml`).
-
-    Raises:
-        ConfigError: no GPU, or one that the catalogue does not have.
-    """
-    visible = found_gpus()
-    devices = [DescribedDevice(gpu.device, capacity=capacity, model=gpu.name) for gpu in visible.gpus]
-    keys = dict.fromkeys((gpu.device for gpu in visible.gpus), "cluster")
-    links = {}
-    for (p, q), link in visible.links.items():
-        one, other = visible.gpus[p].device, visible.gpus[q].device
-        links[one, other] = links[other, one] = link
-    return ClusterDescription(
-        name=name,
-        speeds=dict.fromkeys(keys, 1.0),
-        capacities={
-            gpu.device: gpu.memory_bytes - CONTEXT_BYTES
-            if capacity is None
-            else given_capacity(capacity, "cluster.capacity")
-            for gpu in visible.gpus
-        },
-        links=links,
-        accelerators=_accelerators(devices, keys),
-    )
 
 
 def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -> dict[str, Rates]:
