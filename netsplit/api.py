@@ -107,10 +107,8 @@ def parallelize(
             schedule or its name: "gpipe", "1f1b", "zb_h1" and others of 4 micro-batches, or "single_batch"
             (docs/schedules.md).
         optimizer: makes a ``torch.optim.Optimizer`` of a list of parameters, e.g.
-            ``functools.partial(torch.optim.Adam, lr=1e-3)``, or `netsplit.ParameterGroups`. It is called on
-            each device with all parameters that require gradients, in the model's order; those that lie
-            elsewhere are on torch's meta device, and taken out of the groups afterwards. Where its first
-            parameter is called ``named_parameters`` it gets pairs (name, parameter).
+            ``functools.partial(torch.optim.Adam, lr=1e-3)``, or `netsplit.ParameterGroups`; how each device
+            calls it is in docs/optimizers.md.
         scheduler: makes a ``torch.optim.lr_scheduler.LRScheduler`` of the optimiser, e.g.
             ``functools.partial(CosineAnnealingLR, T_max=1000)``; stepped after each optimiser step. For steps
             every epoch see `netsplit.LearningRate`.

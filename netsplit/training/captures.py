@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,9 +56,7 @@ def checked_capture(
         graph = capture(model, loss, batch, **options)
         _refuse_hooks(graph)
         seconds = check_capture(model, loss, graph, batch) if check else None
-    checked = (
-        f": they train as plain PyTorch does (checked in {seconds:.1f} s)" if seconds is not None else ""
-    )
+    checked = "" if seconds is None else f": they train as plain PyTorch does (checked in {seconds:.1f} s)"
     log.log(level, "Captured %d operators%s.", len(graph), checked)
     return graph
 
@@ -125,6 +124,7 @@ class Captures:
     _training: dict[Hashable, Graph] = field(default_factory=dict)
     _inference: dict[Hashable, Graph] = field(default_factory=dict)
     _dims: dict[Hashable, OutputDims] = field(default_factory=dict)
+    _groups: dict[Hashable, int] = field(default_factory=dict)  # key and size -> number of its constants
 
     def training(self, batch: Batch, size: int, usual: bool = False) -> Graph:
         """The training step at exactly this batch's shapes, for micro-batches of `size` or the rest of one.
@@ -138,12 +138,9 @@ class Captures:
         group = batch.key, size
         if (group, batch.samples) not in self._training:
             self.require_room(self._training, batch, "training")
-            prefix = "" if usual else f"shapes{self._number(group)}."
-            graph = self._capture(
-                batch,
-                lambda **options: checked_capture(self.model, self.loss, check=self.check, **options),
-                prefix,
-            )
+            number = self._groups.setdefault(group, len(self._groups))
+            how = partial(checked_capture, self.model, self.loss, check=self.check)
+            graph = self._capture(batch, how, "" if usual else f"shapes{number}.")
             self._training[group, batch.samples] = graph
         return self._training[group, batch.samples]
 
@@ -152,11 +149,8 @@ class Captures:
         key = batch.key, batch.samples
         if key not in self._inference:
             self.require_room(self._inference, batch, "prediction")
-            graph = self._capture(
-                batch,
-                lambda batch, **options: capture_inference(self.model, batch, **options),
-                f"inference{len(self._inference)}.",
-            )
+            how = partial(capture_inference, self.model)
+            graph = self._capture(batch, how, f"inference{len(self._inference)}.")
             self._check_inference(graph, batch.own())
             self._inference[key] = graph
         return self._inference[key]
@@ -219,15 +213,11 @@ class Captures:
                 "max_programs."
             )
 
-    def _number(self, group: Hashable) -> int:
-        groups = list(dict.fromkeys(key[0] for key in self._training))  # type: ignore[index]
-        return groups.index(group) if group in groups else len(groups)
-
     def _capture(self, batch: Batch, how: Callable[..., Graph], prefix: str) -> Graph:
         began = time.perf_counter()
         options = {"autocast": self.autocast, "device_type": self.device_type, "constants": prefix}
         with interrupts_held():
-            graph = how(batch=batch.own(), **options)
+            graph = how(batch.own(), **options)
         spent = time.perf_counter() - began
         level = logging.INFO if spent > LONG_S else logging.DEBUG
         log.log(

@@ -95,10 +95,8 @@ def fit(
         raise ConfigError(f"data is a {type(data).__name__}: give netsplit.data.Data (docs/data.md).")
     if accumulate < 1:
         raise ConfigError(f"accumulate is {accumulate}: give at least 1.")
-    if isinstance(metric, str) and metric == AUTO:
-        measure = chosen_metric(AUTO, data, model.programs.captures.loss)
-    else:
-        measure = as_metric(metric)
+    is_open = isinstance(metric, str) and metric == AUTO
+    measure = chosen_metric(AUTO, data, model.programs.captures.loss) if is_open else as_metric(metric)
     training = _EpochLoop(model, data, epochs, seed, observer, measure, accumulate, drop_last, checkpoints)
     training.check_length()
     training.begin()
@@ -252,7 +250,8 @@ class _EpochLoop:
         for start in range(0, step.count, size):
             place = BatchPlace(step.epoch, step.start + start, min(size, step.count - start))
             fraction, last = place.count / step.count, start + size >= step.count
-            part_loss, metered = self._batch(place, fraction, last)
+            train = partial(self._trained, place.count, fraction, last)
+            part_loss, metered = self.feeding.fed(place, train)
             if self._is_left_out(part_loss):
                 self.model.drop_gradients()
                 return math.nan, False
@@ -263,16 +262,14 @@ class _EpochLoop:
     def _is_left_out(self, loss: float) -> bool:
         return self.model.on_nonfinite == "skip" and not math.isfinite(loss)
 
-    def _batch(self, place: BatchPlace, fraction: float, last: bool) -> tuple[float, bool]:
-        """The batch's loss, and whether it was metered for bytes."""
-        return self.feeding.fed(place, partial(self._trained, place.count, fraction, last))
-
     def _trained(
         self, samples: int, fraction: float, last: bool, inputs: Any, targets: Any
     ) -> tuple[float, bool]:
+        """A batch's loss, and whether it was metered for bytes."""
         number = self.since_start
         if samples < self.model.batch_size:
-            return self._uneven(inputs, targets, samples, fraction), False
+            with _naming_last_batch(samples):
+                return self.model.train_batch(inputs, targets, fraction=fraction, step=True), False
         if not last or number not in (_METERED, *_RECORDED):
             return self.model.train_batch(inputs, targets, fraction=fraction, step=last), False
         metered, plan = number == _METERED, self.model.plan
@@ -286,10 +283,6 @@ class _EpochLoop:
         else:
             self.history.recorded.append(timeline)
         return loss, metered
-
-    def _uneven(self, inputs: Any, targets: Any, samples: int, fraction: float) -> float:
-        with _naming_last_batch(samples):
-            return self.model.train_batch(inputs, targets, fraction=fraction, step=True)
 
     def _make_last_program(self) -> None:
         """Make the program of an epoch's smaller last batch, so that a refusal comes before the first step.

@@ -97,7 +97,9 @@ class Feeding:
     def _give(self, kind: Batch, place: BatchPlace) -> bool:
         """Give the workers the dataset, if they can read it as this process does."""
         runtime = self.model.runtime
-        needless = None if self.data.read_by == "workers" else self._needless()
+        needless = None
+        if isinstance(self.data.train, Stream) and self.data.read_by != "workers":
+            needless = "each would go through the whole stream"
         reason = needless or self._cannot_be_given(kind) or self._read_alike(place)
         if reason is None:
             self.given = runtime
@@ -108,12 +110,6 @@ class Feeding:
             raise ConfigError(f"dataset.read_by is workers, but {reason}: give controller, or auto.")
         self._leave_to_controller(reason, logging.INFO if needless else logging.WARNING)
         return False
-
-    def _needless(self) -> str | None:
-        """Why workers better not read, though they might."""
-        if isinstance(self.data.train, Stream):
-            return "each would go through the whole stream"
-        return None
 
     def _cannot_be_given(self, kind: Batch) -> str | None:
         if any(dim != 0 for dim in kind.dims):
