@@ -87,9 +87,6 @@ def require_node(config: DictConfig, key: str, options: bool) -> None:
 
     Args:
         options: the key is a config group's, of which one may be chosen.
-
-    Raises:
-        ConfigError: there is no node under `key`.
     """
     node = config.get(key)
     if not isinstance(node, DictConfig) or not node:
@@ -104,9 +101,6 @@ def settings_in(config: DictConfig, groups: Iterable[str] | None = None) -> Sett
 
     Args:
         groups: the top-level keys there are beside the settings; None allows any.
-
-    Raises:
-        ConfigError: the first key or value that cannot be used.
     """
     known = {*Settings.__annotations__, *(groups if groups is not None else map(str, config))}
     for key in map(str, config):
@@ -126,9 +120,6 @@ def validated(
     Args:
         config: the composed config.
         provided: full key of a node -> names of the parameters that the program will give to `build`.
-
-    Raises:
-        ConfigError: the first key or value that cannot be used.
     """
     settings = settings_in(config)
     _check_nodes(config, {key: frozenset(names) for key, names in (provided or {}).items()})

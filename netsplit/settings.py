@@ -115,9 +115,6 @@ def check_numbers(**given: Any) -> None:
     Args:
         given: `epochs`, `batch_size`, `seed`, `accumulate`, `max_programs`, a schedule's `microbatches` and
             `update_every`, `clip_norm`, `schedule.kept`, `ema_decay`; of the last three, None is none.
-
-    Raises:
-        ConfigError: the first that cannot be used.
     """
     for key, value in given.items():
         if key in _LEAST:

@@ -40,9 +40,6 @@ def signature_of(target: Callable[..., Any], name: str, key: str = "") -> dict[s
     Args:
         name: dotted, of the target.
         key: where a config names it, for the sentence.
-
-    Raises:
-        ConfigError: Python knows no signature of it.
     """
     try:
         parameters = inspect.signature(target).parameters.values()
@@ -119,11 +116,7 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def locate(name: str, key: str = "_target_") -> Callable[..., Any]:
-    """What a dotted name stands for; `key` is where it was given, for the error.
-
-    Raises:
-        ConfigError: nothing of that name can be imported, or it cannot be called.
-    """
+    """What a dotted name stands for; `key` is where it was given, for the error."""
     first, *rest = name.split(".")
     prefix, target = first, _import(first, name, key)
     for part in rest:

@@ -198,11 +198,7 @@ class Rates:
 
 
 def read_rates(path: str | Path, key: str) -> Rates:
-    """Rates that `benchmarks.predictor --rates` wrote.
-
-    Raises:
-        ConfigError: naming `key`: no such file, or none of rates.
-    """
+    """Rates that `benchmarks.predictor --rates` wrote."""
     try:
         written = parsed_json(Path(path).read_text(encoding="utf-8"))
         efficiency = {str(kind): Efficiency(**each) for kind, each in written["efficiency"].items()}
@@ -230,9 +226,6 @@ def accelerator(name: str, key: str = "model") -> Rates:
 
     A name that ends in ".json" is a file of rates (`read_rates`), as that of `CPU_THREAD` is one of the
     package: of devices whose memory is not known.
-
-    Raises:
-        ConfigError: naming `key`, if the catalogue has none of that name, or the file holds no rates.
     """
     if _plain(name) == _plain(CPU_THREAD):
         return read_rates(Path(__file__).with_name("cpu_thread.json"), key)
@@ -247,11 +240,7 @@ def accelerator(name: str, key: str = "model") -> Rates:
 
 
 def rates_by_kind(devices: Sequence[Device], autocast: str | None = None) -> dict[str, Rates]:
-    """Kind of a device that is here -> what its seconds are predicted from: a GPU by its driver's name.
-
-    Raises:
-        ConfigError: there are no rates of a device, or none under `autocast`.
-    """
+    """Kind of a device that is here -> what its seconds are predicted from: a GPU by its driver's name."""
     kinds: dict[str, Rates] = {}
     for device in devices:
         on_cpu = device.torch_device.startswith("cpu")

@@ -111,11 +111,7 @@ class ClusterDescription:
         return cluster
 
     def require_models(self) -> None:
-        """For seconds of a graph that nothing was measured on.
-
-        Raises:
-            ConfigError: the devices' speeds are relative to a profile.
-        """
+        """For seconds of a graph that nothing was measured on."""
         if not self.accelerators:
             raise ConfigError(
                 f"cluster '{self.name}' says how fast its devices are beside a measured graph: choose one "
@@ -359,11 +355,7 @@ OPTIONS = Path(__file__).resolve().parent.parent / "conf" / "cluster"
 
 
 def named_cluster(name: str) -> ClusterSpec | ClusterDescription:
-    """The cluster of that name.
-
-    Raises:
-        ConfigError: there is none, or its file leaves open what must be given.
-    """
+    """The cluster of that name."""
     known = sorted(path.stem for path in OPTIONS.glob("*.yaml"))
     if name not in known:
         raise ConfigError(f"cluster is '{name}', which is no option of conf/cluster: {suggest(name, known)}")

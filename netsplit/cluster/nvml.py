@@ -59,11 +59,7 @@ class Gpus:
 
 
 def found_gpus(key: str = "cluster") -> Gpus:
-    """What the driver says of the visible GPUs.
-
-    Raises:
-        ConfigError: naming `key`, if there is no driver or no GPU.
-    """
+    """What the driver says of the visible GPUs."""
     import pynvml as nvml
 
     try:
@@ -84,11 +80,7 @@ def found_gpus(key: str = "cluster") -> Gpus:
 
 
 def visible_gpu(index: int, key: str = "torch_device") -> Gpu:
-    """The GPU that torch calls `cuda:<index>`.
-
-    Raises:
-        ConfigError: naming `key`, if there is no driver or no such GPU.
-    """
+    """The GPU that torch calls `cuda:<index>`."""
     import pynvml as nvml
 
     try:

@@ -75,11 +75,7 @@ class Calibration:
 
 
 def predicted_here(graph: Graph, optimizer: OptimizerFactory, pool: WorkerPool, cluster: Cluster) -> Costs:
-    """Costs of every device kind from its rates, without measuring anything of the graph.
-
-    Raises:
-        ConfigError: there are no rates of a device.
-    """
+    """Costs of every device kind from its rates, without measuring anything of the graph."""
     kinds = rates_here(cluster.devices, graph.autocast, lambda rank: float(pool.call_one(rank, speed_of)))
     costs = predicted_costs(graph, kinds, optimizer_alpha(optimizer))
     return replace(costs, scratch=optimizer_scratch(optimizer))
@@ -92,9 +88,6 @@ def rates_here(
 
     Args:
         reference_s: `reference_seconds` of a device, by its rank.
-
-    Raises:
-        ConfigError: there are no rates of a device.
     """
     kinds = rates_by_kind(devices, autocast)
     for kind, each in kinds.items():
@@ -228,11 +221,7 @@ class MeasuredParts:
         return self._costs
 
     def measured(self, graph: Graph) -> Costs:
-        """`costs`, after those nodes of a rewritten graph have been measured whose like is not known.
-
-        Raises:
-            ConfigError: it has parameters in parts, of which the optimiser would make something else.
-        """
+        """`costs`, after those nodes of a rewritten graph have been measured whose like is not known."""
         if graph.rewrites not in self._measured:
             began = time.perf_counter()
             if self._measure(graph):

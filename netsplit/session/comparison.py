@@ -115,10 +115,6 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
     """What is asked for with its data, model and loss built, and a scheduler that knows how long it trains.
 
     On a described cluster the model holds no values.
-
-    Raises:
-        ConfigError: a part cannot be built, the model tells fewer classes apart than the data has, or the
-            scheduler ends before the training.
     """
     settings = request.settings
     torch.manual_seed(settings.seed)
@@ -162,9 +158,6 @@ def compare(
     """Plan and train with every method, from the same parameters and on the same batches.
 
     A method that fails keeps its row, with the reason; the others go on.
-
-    Raises:
-        CaptureError, ConfigError, WorkerError: before any method could begin.
     """
     if experiment.settings.resume not in ("never", "auto"):
         origin_checkpoint(experiment.settings.resume)
@@ -191,9 +184,6 @@ def forecast(
     """Plan with every method, and predict an iteration of each; `settings.epochs` counts for nothing.
 
     A method that fails keeps its row, with the reason; the others go on.
-
-    Raises:
-        CaptureError, ConfigError: before any method could begin.
     """
     shared = described(experiment, description)
     unknown = unknown_in_words(shared.problem.graph)
@@ -209,14 +199,7 @@ def forecast(
 
 
 def described(experiment: Experiment, description: ClusterDescription) -> Shared:
-    """An experiment's step on described devices, with predicted costs; its whole plan, where that is open.
-
-    Raises:
-        CaptureError: the model cannot be captured.
-        ConfigError: the devices' speeds are given relative to a profile, one does not compute in the dtype of
-            `autocast`, or the batch does not divide into micro-batches.
-        InfeasibleError: nothing fits, where the schedule is open.
-    """
+    """An experiment's step on described devices, with predicted costs; its whole plan, where that is open."""
     source = PredictedCosts.for_cluster(description, experiment.settings.autocast)
     batch = experiment.data.shapes(experiment.settings.batch_size)
     step = ModelStep(experiment.model, experiment.loss, batch, experiment.training)
@@ -323,11 +306,7 @@ def as_saved(asked: AutoSchedule, checkpoint: Path) -> AutoSchedule:
 
 
 def _check_metric(experiment: Experiment, step: ModelStep, size: int) -> None:
-    """Check the metric on a micro-batch of the test half, before hours of training.
-
-    Raises:
-        ConfigError: the metric is not for such outputs and targets.
-    """
+    """Check the metric on a micro-batch of the test half, before hours of training."""
     metric = experiment.metric
     if metric is not None and len(experiment.data.test):
         inputs, targets = next(batches(experiment.data.test, size, shuffle=False, drop_last=False))

@@ -119,10 +119,6 @@ def decide_training(
 
     Args:
         method: whose placements are wanted; None, or `auto`: the best of all.
-
-    Raises:
-        InfeasibleError: nothing fits.
-        CaptureError, ConfigError, NetSplitError: as for `problem_of`.
     """
     return _WholeDecision(step, source, auto, method, stages or Stages()).decide()
 

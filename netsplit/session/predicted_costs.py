@@ -77,12 +77,7 @@ class PredictedCosts:
         autocast: str | None = None,
         offload: OffloadName = "none",
     ) -> PredictedCosts:
-        """Predicts for a description that names models, or for this machine, with links as stated or usual.
-
-        Raises:
-            ConfigError: there are no rates of a device, or none under `autocast`; speeds are given relative
-                to a profile; or the devices cannot offload.
-        """
+        """Predicts for a description that names models, or for this machine, with its `unprobed` links."""
         if isinstance(cluster, ClusterSpec):
             check_offload(offload, cluster.devices)
             known = cluster.unprobed
@@ -104,9 +99,6 @@ class FileCosts:
     Args:
         cluster: None: the file's own.
         offload: None: as in the file.
-
-    Raises:
-        ConfigError: the workload does not say what a backward keeps, or a number that cannot be used.
     """
 
     work: Workload
@@ -123,12 +115,7 @@ class FileCosts:
             )
 
     def for_step(self, model: nn.Module, samples: int) -> FileCosts:
-        """The costs with as many micro-batches as a batch of so many samples has.
-
-        Raises:
-            ConfigError: the batch does not divide into micro-batches of the file's size; or the model has
-                other parameters than what was measured.
-        """
+        """The costs with as many micro-batches as a batch of so many samples has."""
         if samples % (size := self.work.graph.batch_size):
             raise ConfigError(
                 f"the batch has {samples} samples, and '{self.work.name}' was measured with micro-batches of "
@@ -152,12 +139,7 @@ class FileCosts:
         seed: int = 0,
         stages: Stages | None = None,
     ) -> WholePlan:
-        """The best plan with these micro-batches; told to `stages`.
-
-        Raises:
-            InfeasibleError: nothing fits.
-            ConfigError: no cluster, or one that does not go with the costs.
-        """
+        """The best plan with these micro-batches; told to `stages`."""
         improved = None if stages is None else stages.improved
         samples = self.microbatches * self.work.graph.batch_size
         if order.decides_everything:

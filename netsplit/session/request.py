@@ -47,9 +47,6 @@ class Request:
 
     Args:
         cfg: all that the comparison is made of.
-
-    Raises:
-        ConfigError: the first key or value that cannot be used.
     """
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -100,11 +97,7 @@ class Request:
         check_backend(self.settings.compile_backend, names, self.settings.autocast)
 
     def _check_open(self) -> None:
-        """Check what `schedule=auto` is asked with.
-
-        Raises:
-            ConfigError: something else that is asked for does not go with that.
-        """
+        """Check what `schedule=auto` is asked with."""
         if len(self.partitioners) > 1:
             raise ConfigError(
                 "schedule=auto decides for one method, and partitioner names "

@@ -63,9 +63,6 @@ class BatchCuts:
 
         Args:
             graph: of the model at any size.
-
-        Raises:
-            CaptureError: the forward writes into what every micro-batch gets whole, and a number is named.
         """
         if max(counts) == 1 or self._compared:
             return list(counts)
@@ -101,11 +98,7 @@ class BatchCuts:
         self.differs = f"the losses of {name}'s micro-batches were not compared with its batch's: {why}"
 
     def at_size(self, graph: Graph, counts: Sequence[int]) -> list[int]:
-        """The numbers to look at, as the batch in micro-batches of the graph's size tells.
-
-        Raises:
-            CaptureError: it is to be kept whole, and that is none of these numbers.
-        """
+        """The numbers to look at, as the batch in micro-batches of the graph's size tells."""
         step = self.step
         if graph.batch_size >= step.whole.samples or self.differs:
             return list(counts)

@@ -53,9 +53,6 @@ class ModelStep:
         device_type: of the devices, whose autocast casts.
         cut_said: that micro-batches train otherwise than their batch has been said.
         known: see `Batch.of`.
-
-    Raises:
-        ConfigError: a batch without samples.
     """
 
     model: nn.Module
@@ -99,12 +96,7 @@ class ModelStep:
         return self.whole.rows(0, samples).own()
 
     def graph(self, example: Batch, check: bool = False, level: int = logging.DEBUG) -> Graph:
-        """Capture the graph of one micro-batch.
-
-        Raises:
-            CaptureError: it cannot be captured, or would train something else, where that is checked.
-            ConfigError: a norm is to be clipped that plain PyTorch does not clip.
-        """
+        """Capture the graph of one micro-batch."""
         kinds = {"autocast": self.training.autocast, "device_type": self.device_type}
         graph = checked_capture(self.model, self.loss, example, check, level, **kinds)
         check_clipping(self.training.clip_norm, graph)
@@ -124,11 +116,7 @@ class ModelStep:
         return {k: tensor.detach() for k, tensor in (tensors | self.values(graph)).items()}
 
     def weights(self, graph: Graph, measured: bool = False) -> WeightSource | None:
-        """The source of values that are on the meta device.
-
-        Raises:
-            ConfigError: as `weight_source_of`; or operators are to be measured with them.
-        """
+        """The source of values that are on the meta device."""
         source = weight_source_of(self.training.weights, self.model, graph, self.values(graph))
         if source is not None and measured:
             raise ConfigError(

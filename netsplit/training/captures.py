@@ -87,11 +87,7 @@ def _refuse_hooks(graph: Graph) -> None:
 
 @contextmanager
 def lack_explained(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
-    """Within a prediction: of a model with its loss inside, what fails for want of targets says so.
-
-    Raises:
-        ConfigError: the inputs lack an argument that targets give in training.
-    """
+    """Within a prediction: of a model with its loss inside, what fails for want of targets says so."""
     try:
         yield
     except NetSplitError as error:
@@ -131,9 +127,6 @@ class Captures:
 
         Args:
             usual: the batch has the shapes that the model was first captured at, whose constants it shares.
-
-        Raises:
-            NetSplitError: it cannot be captured, or there are too many graphs already.
         """
         group = batch.key, size
         if (group, batch.samples) not in self._training:
@@ -156,11 +149,7 @@ class Captures:
         return self._inference[key]
 
     def outputs(self, batch: Batch) -> Any:
-        """What the model itself gives in evaluation mode, which its captured graph is compared with.
-
-        Raises:
-            NetSplitError: as `inference`.
-        """
+        """What the model itself gives in evaluation mode, which its captured graph is compared with."""
         graph, own = self.inference(batch), batch.own()
         with (
             interrupts_held(), kept(self.model), torch.no_grad(), stance(graph), autocast_of(graph, "cpu"),

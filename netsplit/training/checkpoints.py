@@ -160,11 +160,7 @@ def newest(folder: str | Path) -> Path | None:
 
 
 def origin_checkpoint(folder: str) -> Path:
-    """The checkpoint that `resume=<folder>` means: it, or the newest whole one in it.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The checkpoint that `resume=<folder>` means: it, or the newest whole one in it."""
     try:
         checkpoint = newest(folder)
     except OSError as error:

@@ -51,12 +51,7 @@ class Feeding:
         self.packed: bytes | None = None
 
     def fed(self, place: BatchPlace, train: Callable[[Any, Any], T]) -> T:
-        """What `train` answers to the batch, which it is given as tensors, or as an `UnreadBatch` and None.
-
-        Raises:
-            ReadError: a sample cannot be read, here or on a worker.
-            ConfigError: workers are to read, and cannot.
-        """
+        """What `train` answers to the batch, given as tensors, or as an `UnreadBatch` and None."""
         unread = self._unread(place)
         if unread is not None:
             try:

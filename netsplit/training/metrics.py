@@ -96,11 +96,7 @@ def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
 
 
 def named(name: str) -> Metric | Literal["auto"] | None:
-    """The metric of a name, as conf/metrics/ has them; "none" is None, "auto" is itself.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The metric of a name, as conf/metrics/ has them; "none" is None, "auto" is itself."""
     if name in (AUTO, "none"):
         return AUTO if name == AUTO else None
     if name not in NAMES:
@@ -109,11 +105,7 @@ def named(name: str) -> Metric | Literal["auto"] | None:
 
 
 def as_metric(given: Any) -> Metric | None:
-    """A metric, the name of one, or of a function of a batch the mean over what it counts; None: none.
-
-    Raises:
-        ConfigError: it is none of them.
-    """
+    """A metric, the name of one, or of a function of a batch the mean over what it counts; None: none."""
     metric = named(given) if isinstance(given, str) else given
     if metric is None or (isinstance(metric, Metric) and not isinstance(metric, type)):
         return metric
@@ -130,9 +122,6 @@ def chosen_metric(given: Any, data: Data, loss: Any) -> Metric | None:
     """`as_metric`; of "auto" mse where targets or the loss are a regression's, else what the data names.
 
     None where there is no test half.
-
-    Raises:
-        ConfigError: it is no metric, or one is given and there is no test half.
     """
     if given != AUTO:
         metric = as_metric(given)
@@ -155,11 +144,7 @@ def _is_regression(target: Any, loss: Any) -> bool:
 
 
 def _suited_metric(outputs: Any, targets: Any, loss: Any) -> str:
-    """What "auto" stands for where no dataset names it: mse of a regression, else the accuracy.
-
-    Raises:
-        ConfigError: neither is for such outputs and targets.
-    """
+    """What "auto" stands for where no dataset names it: mse of a regression, else the accuracy."""
     one_shape = _are_tensors(outputs, targets) and outputs.shape == targets.shape and outputs.ndim > 0
     if _is_regression(targets, loss) and one_shape:
         return "mse"
@@ -259,9 +244,6 @@ def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any
         batches: of pairs (inputs, targets).
         metric: as `ParallelModel.evaluate` takes it.
         loss: that the model is trained by, which "auto" asks.
-
-    Raises:
-        NetSplitError: there is no batch, or what is none, or the metric is not for what is there.
     """
     if not isinstance(batches, Iterable):
         raise ConfigError(f"batches is {batches!r}: give pairs (inputs, targets), as a DataLoader does.")

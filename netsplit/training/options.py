@@ -102,12 +102,7 @@ class Training:
         )
 
     def made_for(self, model: nn.Module, loss: Loss | None) -> Training:
-        """The options with the optimiser of this model's parameters.
-
-        Raises:
-            ConfigError: an optimiser, or a learning rate, that cannot train them.
-            NetSplitError: it is to adapt, and its optimiser cannot.
-        """
+        """The options with the optimiser of this model's parameters."""
         optimizer = for_model(self.optimizer, model, loss)
         check_optimizer(optimizer)
         if self.learning_rate is not None:

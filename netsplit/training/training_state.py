@@ -104,11 +104,7 @@ def loaded(
 
 
 def save_state(state: Mapping[str, Any], path: str | Path) -> None:
-    """Write a state to a file that `torch.load` reads, whole or not at all.
-
-    Raises:
-        NetSplitError: it cannot be written there.
-    """
+    """Write a state to a file that `torch.load` reads, whole or not at all."""
     try:
         write_atomically(path, lambda file: torch.save(state, file))
     except OSError as error:
