@@ -102,11 +102,13 @@ class ClusterDescription:
                 the devices are accelerators, whose kind is the model's name.
             need_bytes: bytes of the whole graph on one device, for capacities given as fractions.
         """
-        devices = tuple(
-            Device(name, self._kind(name, base_kind), _resolve(self.capacities[name], need_bytes))
-            for name in self.speeds
-        )
-        cluster = Cluster(self.name, devices, self.links, self.levels, self.nics)
+        devices = []
+        for name, speed in self.speeds.items():
+            known, capacity = self.accelerators.get(name), self.capacities[name]
+            kind = kind_name(base_kind, speed) if known is None else known.name
+            nbytes = capacity if isinstance(capacity, int) else max(1, math.ceil(capacity * need_bytes))
+            devices.append(Device(name, kind, nbytes))
+        cluster = Cluster(self.name, tuple(devices), self.links, self.levels, self.nics)
         cluster.check_links()
         return cluster
 
@@ -119,10 +121,6 @@ class ClusterDescription:
                 "cluster.model='TITAN RTX', or plan a graph's file with `netsplit plan "
                 "graph=<file>`, `runners.partition` or netsplit.plan(..., profile=<file>)."
             )
-
-    def _kind(self, device: str, base_kind: str) -> str:
-        known = self.accelerators.get(device)
-        return kind_name(base_kind, self.speeds[device]) if known is None else known.name
 
 
 def kind_name(base_kind: str, speed: float) -> str:
@@ -331,10 +329,6 @@ def _device_capacity(device: DescribedDevice, key: str) -> int | float:
     if known is not None and not known.memory_bytes:
         raise ConfigError(f"{key}.capacity must be given, as '{device.model}' does not say it: such as 16GB.")
     return 1.0 if known is None else known.capacity_bytes
-
-
-def _resolve(capacity: int | float, need_bytes: int) -> int:
-    return capacity if isinstance(capacity, int) else max(1, math.ceil(capacity * need_bytes))
 
 
 def _link(cost: LinkCost | DescribedLink, key: str) -> Link:

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -166,17 +166,10 @@ def measure_copying(worker: Worker, ends: list[int]) -> float:
     seconds = 0.0
     if worker.rank in ends:
         peer = worker.devices[ends[1] if worker.rank == ends[0] else ends[0]].name
-        seconds = copy_seconds_per_byte(worker.transport, peer, _barrier(group))
+        seconds = copy_seconds_per_byte(worker.transport, peer, partial(dist.barrier, group))
     if group is not dist.GroupMember.NON_GROUP_MEMBER:
         dist.destroy_process_group(group)
     return seconds
-
-
-def _barrier(group: Any) -> Callable[[], None]:
-    def wait() -> None:
-        dist.barrier(group)
-
-    return wait
 
 
 KnownParts = dict[str, dict[str, PartCosts]]

@@ -28,6 +28,7 @@ from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.predicted_bytes import with_line
 from netsplit.profile.measure.stretches.in_turn import SizedStep
 from netsplit.profile.sized import SizeSeconds, beside, between, together
+from netsplit.program.resize import require_same_operators
 from netsplit.program.schedules import GPipe, OneFOneB
 from netsplit.session.calibration import KnownParts
 from netsplit.session.measured_costs import CostSource, MeasuredCosts
@@ -178,7 +179,9 @@ class StepSizes:
                 self.counts, looked = self.cutting.allowed(graph, self.counts), True
                 if m not in self.counts:
                     continue
-            if self.graphs and not _same_operators(graph, next(iter(self.graphs.values()))):
+            try:
+                require_same_operators(next(iter(self.graphs.values()), graph), graph)
+            except NetSplitError:
                 self._leave_out(m, "the model has other operators there")
                 continue
             self.graphs[sizes[m]] = graph
@@ -289,13 +292,3 @@ class StepSizes:
             if not graph.initializers.keys() <= values.keys():  # constants may be others at each size
                 values = {**self.step.values(graph), **values}
         return source.in_turn(steps, {k: value.detach() for k, value in values.items()})
-
-
-def _same_operators(graph: Graph, other: Graph) -> bool:
-    """Whether they have the same operators, of tensors with as many dimensions."""
-    names = list(graph.nodes) == list(other.nodes) and graph.variables.keys() == other.variables.keys()
-    return (
-        names
-        and all(graph.nodes[v].op == other.nodes[v].op for v in graph.nodes)
-        and all(len(v.shape) == len(other.variables[k].shape) for k, v in graph.variables.items())
-    )

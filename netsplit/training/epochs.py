@@ -198,7 +198,9 @@ class _EpochLoop:
                 self.since_start = 0
                 newest = self.checkpoints.newest if self.checkpoints is not None else None
                 if newest is None:
-                    self._start_over()
+                    self.position = Position()
+                    self.history.restore(History(self.model.batch_size).stored())
+                    torch.set_rng_state(self.random)
                 else:
                     self._load(newest)
                 log.info("Resuming from %s: %s.", newest or "the beginning", self.position)
@@ -365,8 +367,3 @@ class _EpochLoop:
                 f"checkpoint '{folder}' stands within an epoch, whose order came from {wrong[0]} "
                 f"{order.get(wrong[0])}, but it is {expected[wrong[0]]} here: give the same."
             )
-
-    def _start_over(self) -> None:
-        self.position = Position()
-        self.history.restore(History(self.model.batch_size).stored())
-        torch.set_rng_state(self.random)

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import Loader
 from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
-from netsplit.data.reading.samples import Pair
 from netsplit.data.reading.stream import Stream
 from netsplit.errors import ConfigError
 from netsplit.graph.batches.batch import Batch
@@ -61,7 +60,9 @@ class Feeding:
         pair = (self.once if self.by_workers else self.reader).batch(place)
         done = train(*pair)
         if self.by_workers:
-            self._note(pair)
+            batch = self.model.programs.batch(*pair)
+            self.kinds.add((batch.key, batch.samples))
+            self.kind = self.kind or batch.rows(0, 0)
         return done
 
     def close(self) -> None:
@@ -83,11 +84,6 @@ class Feeding:
         if not read and not self._give(kind, place):
             return None
         return UnreadBatch(place, kind.key, lambda: self.model.programs.batch(*self.once.batch(place)))
-
-    def _note(self, pair: Pair) -> None:
-        batch = self.model.programs.batch(*pair)
-        self.kinds.add((batch.key, batch.samples))
-        self.kind = self.kind or batch.rows(0, 0)
 
     def _give(self, kind: Batch, place: BatchPlace) -> bool:
         """Give the workers the dataset, if they can read it as this process does."""

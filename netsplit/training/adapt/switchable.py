@@ -98,7 +98,8 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
         return _STEPPING
     for op in graph.calls.values():
         if isinstance(op, ModuleCall | GradientHook):
-            return f"the model has Python code that stays whole, whose attributes would be lost ({_name(op)})"
+            name = getattr(op, "__name__", type(op).__name__)
+            return f"the model has Python code that stays whole, whose attributes would be lost ({name})"
     if (reason := why_unreplicable(graph, other.placement.replicated)) is not None:
         return reason
     copied = replicated_statistics(graph, other.placement.replicated)
@@ -126,7 +127,3 @@ def _operators(placement: Placement) -> dict[str, OperatorTasks]:
         replace(own, weights=tuple(each if each == "home" else 0 for each in own.weights)) for own in tasks
     )
     return {own.node: own for own in read if own.cuts or own.copies or "home" in own.weights}
-
-
-def _name(op: object) -> str:
-    return str(getattr(op, "__name__", type(op).__name__))
