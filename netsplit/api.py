@@ -226,8 +226,8 @@ def plan(
     with shown_stages(progress) as stages:
         if profile == "predicted":
             source = PredictedCosts.for_cluster(where, autocast, offload)
-            step = ModelStep(model, loss, batch, training, source.device_type)
-            return plan_ahead(step, source, order, method, stages)
+            step = ModelStep(model, loss, batch, training, source.device_type, stages=stages)
+            return plan_ahead(step, source, order, method)
         work = profile if isinstance(profile, Workload) else read_workload(profile)
         there = where.unprobed if isinstance(where, ClusterSpec) else where
         costs = FileCosts(work, there).for_step(model, Batch.of(*batch).samples)

@@ -35,7 +35,6 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
-from netsplit.progress import Stages
 from netsplit.runtime.checkpoint.cut import saved_cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
@@ -237,13 +236,12 @@ class Shared:
         source: CostSource,
         schedule: Schedule | AutoSchedule,
         partitioners: Mapping[str, Partitioner],
-        stages: Stages | None = None,
     ) -> Self:
         """The problem under a schedule, or the plan of all that is open."""
         if not schedule.decides_everything:
-            return cls(step, problem_of(step, source, schedule, stages))
+            return cls(step, problem_of(step, source, schedule))
         (method,) = partitioners.values()
-        plan, whole = training_plan(step, source, schedule, method, stages)
+        plan, whole = training_plan(step, source, schedule, method)
         return cls(step, plan.asked, plan, whole)
 
     def plan(self, partitioner: Partitioner) -> Plan:
@@ -288,7 +286,7 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
         own = settings.resume == "auto"
         checkpoint = newest(experiment.stable / name) if own else origin_checkpoint(settings.resume)
         schedule = schedule if checkpoint is None else as_saved(schedule, checkpoint)
-    return Shared.of(step, session.costs, schedule, experiment.partitioners, session.stages)
+    return Shared.of(step, session.costs, schedule, experiment.partitioners)
 
 
 def as_saved(asked: AutoSchedule, checkpoint: Path) -> AutoSchedule:

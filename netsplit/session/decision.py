@@ -26,7 +26,6 @@ from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer_parts import check_element_wise
 from netsplit.profile.optimizer_checks import check_idle
 from netsplit.program.schedules import Schedule
-from netsplit.progress import Stages
 from netsplit.runtime.offload.moments import check_buckets
 from netsplit.session.calibration import MeasuredParts
 from netsplit.session.measured_costs import CostSource
@@ -46,7 +45,6 @@ def problem_of(
     step: ModelStep,
     source: CostSource,
     schedule: Schedule,
-    stages: Stages | None = None,
     chosen: Problem | None = None,
 ) -> Problem:
     """Capture a step, and measure its operators on each device kind, or predict them.
@@ -63,7 +61,7 @@ def problem_of(
         ConfigError: a batch that cannot be cut, or it would step on what is to be skipped.
         NetSplitError: the model has other operators on a smaller last micro-batch.
     """
-    stages, asked, samples = stages or Stages(), step.training, step.whole.samples
+    stages, asked, samples = step.stages, step.training, step.whole.samples
     size = schedule.microbatch_size(samples)
     check = source.is_local and asked.check
     if asked.on_nonfinite == "skip" and source.is_local and schedule.update_every is not None:
@@ -111,7 +109,6 @@ def decide_training(
     source: CostSource,
     auto: AutoSchedule,
     method: Partitioner | None = None,
-    stages: Stages | None = None,
 ) -> tuple[WholePlan, Problem]:
     """The whole plan, and the problem of its micro-batches.
 
@@ -120,7 +117,7 @@ def decide_training(
     Args:
         method: whose placements are wanted; None, or `auto`: the best of all.
     """
-    return _WholeDecision(step, source, auto, method, stages or Stages()).decide()
+    return _WholeDecision(step, source, auto, method).decide()
 
 
 def training_plan(
@@ -128,17 +125,16 @@ def training_plan(
     source: CostSource,
     order: Schedule | AutoSchedule,
     method: Partitioner,
-    stages: Stages | None = None,
 ) -> tuple[Plan, WholePlan | None]:
     """The plan to train by; and what it was chosen from, where all is decided together.
 
     Raises as `problem_of` and `ModelStep.plan`, or as `decide_training`.
     """
     if not order.decides_everything:
-        return step.plan(problem_of(step, source, order, stages), method, stages), None
-    whole, problem = decide_training(step, source, order, method, stages)
+        return step.plan(problem_of(step, source, order), method), None
+    whole, problem = decide_training(step, source, order, method)
     if source.is_local:
-        problem = problem_of(step, source, whole.schedule, stages, problem)
+        problem = problem_of(step, source, whole.schedule, problem)
     else:
         problem = step.problem(problem.graph, problem.costs, problem.cluster, whole.schedule)
     for line in whole.lines:
@@ -153,21 +149,19 @@ def plan_ahead(
     source: CostSource,
     order: Schedule | AutoSchedule,
     method: Partitioner,
-    stages: Stages | None = None,
 ) -> WholePlan:
     """The plan under either kind of schedule; raises as `decide_training` does."""
     if order.decides_everything:
-        return decide_training(step, source, order, method, stages)[0]
-    problem = problem_of(step, source, order, stages)
+        return decide_training(step, source, order, method)[0]
+    problem = problem_of(step, source, order)
     graph, cutting = problem.graph, BatchCuts(step, named=True)
     counts = cutting.allowed(graph, [order.microbatches])
     if _is_quick(graph):
         cutting.at_size(graph, counts)
     else:
         cutting.not_at_size()
-    if stages is not None:
-        stages.stage(f"plan by {method.name}", method.time_limit_s, "s")
-        problem = replace(problem, improved=stages.improved)
+    step.stages.stage(f"plan by {method.name}", method.time_limit_s, "s")
+    problem = replace(problem, improved=step.stages.improved)
     remarks = (*cutting.notes_for(order.microbatches), *_refused(step, graph))
     return plan_under(problem, method, step.whole.samples, remarks)
 
@@ -180,7 +174,6 @@ class _WholeDecision:
     source: CostSource
     auto: AutoSchedule
     method: Partitioner | None
-    stages: Stages
     cutting: BatchCuts = field(init=False)
     remarks: tuple[str, ...] = ()
 
@@ -228,7 +221,7 @@ class _WholeDecision:
         left_out = list(self.auto.not_as_given(samples, counts, why))
         cutting = self.cutting if self.compared else None
         sizes = StepSizes(self.step, self.source, counts, cutting, left_out)
-        self.stages.stage(f"capture at {len(counts)} sizes of micro-batches")
+        self.step.stages.stage(f"capture at {len(counts)} sizes of micro-batches")
         log.info("Capturing %s at %d micro-batch sizes.", self.step.name, len(counts))
         sizes.take()
         if Offload.of(self.step.training.offload).optimizer:
@@ -246,14 +239,14 @@ class _WholeDecision:
         refused = () if source.is_local else _refused(self.step, least)
 
         def decide(counts: Sequence[int]) -> WholePlan:
-            self.stages.stage("plan of everything", auto.time_limit_s, "s")
+            self.step.stages.stage("plan of everything", auto.time_limit_s, "s")
             return decide_whole(
                 sizes.problem,
                 counts,
                 samples,
                 auto,
                 method=self.method,
-                improved=self.stages.improved,
+                improved=self.step.stages.improved,
                 told=lambda m: (*left_out, *self.remarks, *cutting.notes_for(m), *refused),
             )
 

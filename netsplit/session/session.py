@@ -142,14 +142,14 @@ class Session:
                 f"autocast is {autocast}, and cluster '{spec.name}' mixes {' and '.join(kinds)}, which "
                 "cast other operators: leave it out, or take devices of one kind."
             )
-        step = ModelStep(model, loss, batch, training, kinds[0])
+        step = ModelStep(model, loss, batch, training, kinds[0], stages=self.stages)
         if training.learning_rate is not None:
             training.learning_rate.check(step.optimizer)
         return step
 
     def problem(self, step: ModelStep, schedule: Schedule) -> Problem:
         """A step's graph with what its operators cost on these workers; see `problem_of`."""
-        return problem_of(step, self.costs, schedule, self.stages)
+        return problem_of(step, self.costs, schedule)
 
     def plan(
         self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner
@@ -160,7 +160,7 @@ class Session:
             InfeasibleError: nothing fits.
             CaptureError, ConfigError, NetSplitError: as `training_plan`.
         """
-        return training_plan(step, self.costs, order, method, self.stages)
+        return training_plan(step, self.costs, order, method)
 
     def deploy(
         self, step: ModelStep, plan: Plan, whole: WholePlan | None = None, owned: bool = False

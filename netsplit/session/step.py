@@ -53,6 +53,7 @@ class ModelStep:
         device_type: of the devices, whose autocast casts.
         cut_said: that micro-batches train otherwise than their batch has been said.
         known: see `Batch.of`.
+        stages: told what is being done, and how far it is.
     """
 
     model: nn.Module
@@ -62,6 +63,7 @@ class ModelStep:
     device_type: str = "cpu"
     cut_said: bool = False
     known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)
+    stages: Stages = field(default_factory=Stages)
 
     def __post_init__(self) -> None:
         if self.whole.samples == 0:
@@ -183,18 +185,16 @@ class ModelStep:
         )
         return with_known_parts(replace(problem, costs=costs, simulator=simulator, meter=meter))
 
-    def plan(self, problem: Problem, partitioner: Partitioner, stages: Stages | None = None) -> Plan:
-        """What a method decides; told to `stages`. Over the capacities only if the method heeds none.
+    def plan(self, problem: Problem, partitioner: Partitioner) -> Plan:
+        """What a method decides. Over the capacities only if the method heeds none.
 
         Raises:
             ConfigError: it has parameters in parts, of which the optimiser would make something else.
             InfeasibleError: the method finds no placement within the capacities.
             NetSplitError: its answer breaks a rule, or has replicas that would train something else.
         """
-        asked = with_known_parts(problem)
-        if stages is not None:
-            stages.stage(f"plan by {partitioner.name}", partitioner.time_limit_s, "s")
-            asked = replace(asked, improved=stages.improved)
+        self.stages.stage(f"plan by {partitioner.name}", partitioner.time_limit_s, "s")
+        asked = replace(with_known_parts(problem), improved=self.stages.improved)
         plan = decide(asked, partitioner, room=partitioner.respects_capacity)
         check_element_wise(self.optimizer, plan.problem.graph)
         require_replicable(problem.graph, plan.placement.replicated)
