@@ -116,8 +116,8 @@ def parallelize(
         clip_norm: the gradients' norm over all devices is cut to this before each step.
         autocast: "bfloat16" or "float16": operators run as under ``torch.autocast``.
         seed: of methods that draw at random, and of random operators.
-        max_programs: of how many kinds batches may be in training, and as many in prediction: every other
-            shape, type or value that is no tensor is captured and compiled when first seen.
+        max_programs: kinds of batches (shapes, types, values that are no tensor) that training may see, and
+            as many that prediction may; each is captured when first seen.
         check: run the model and what was captured of it beside each other first; refuse what differs.
         on_nonfinite: what happens on a batch whose loss is no finite number: "stop" raises an error that says
             on which device and in which operator it arises, "warn" says so and steps, "skip" says so and does
@@ -196,9 +196,8 @@ def plan(
         model: any module, which is left as it is; on the meta device too, which holds no values.
         batch: one example `(inputs, targets)` of the size to train with; on the meta device too.
         cluster: devices that need not be here, described or by the name of an option of conf/cluster, as
-            "v100x8"; or devices of this machine; or a number of CPU worker processes on it. The seconds of
-            operators are predicted: of processors at the speed that they have in this process. So the
-            description names the models of its devices; one that says how fast they are beside a measured
+            "v100x8"; or devices of this machine; or a number of CPU worker processes on it. A description
+            names the models of its devices, whose seconds are predicted; one with speeds beside a measured
             graph, as "mixed3", goes with that graph's file as `profile`. Links of this machine's devices are
             as the cluster states them, else as the driver promises between GPUs, else 60 µs and 6 GB/s.
         schedule: "auto", or `AutoSchedule`, decides it with all else (docs/whole_plan.md); a schedule or its

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from netsplit.cluster.cluster import Device
@@ -357,15 +358,8 @@ def _accelerator(
     )
 
 
-def _pascal(name: str, tflops: float, gigabytes_s: float, memory_gib: float) -> Rates:
-    """No tensor cores."""
-    return _accelerator(name, tflops, gigabytes_s, memory_gib, bfloat16=False, efficiency=_PASCAL, pcie=3)
-
-
-def _volta(name: str, tflops: float, gigabytes_s: float, memory_gib: float, half: float) -> Rates:
-    """Volta and Turing: tensor cores for float16 alone."""
-    return _accelerator(name, tflops, gigabytes_s, memory_gib, half=half, bfloat16=False, pcie=3)
-
+_pascal = partial(_accelerator, bfloat16=False, efficiency=_PASCAL, pcie=3)  # no tensor cores
+_volta = partial(_accelerator, bfloat16=False, pcie=3)  # and Turing: tensor cores for float16 alone
 
 RATES: dict[str, Rates] = {
     each.name: each
@@ -376,12 +370,12 @@ RATES: dict[str, Rates] = {
         _pascal("TITAN Xp", 12.1, 548, 12),
         _pascal("P40", 11.76, 346, 22.5),
         _pascal("P100-SXM2-16GB", 10.6, 732, 16),
-        _volta("RTX 2080 Ti", 13.4, 616, 11, 53.8),
-        _volta("TITAN RTX", 16.3, 672, 24, 130.5),
-        _volta("T4", 8.1, 320, 15, 65),
-        _volta("V100-PCIE-16GB", 14.0, 900, 16, 112),
-        _volta("V100-SXM2-16GB", 15.7, 900, 16, 125),
-        _volta("V100-SXM2-32GB", 15.7, 900, 32, 125),
+        _volta("RTX 2080 Ti", 13.4, 616, 11, half=53.8),
+        _volta("TITAN RTX", 16.3, 672, 24, half=130.5),
+        _volta("T4", 8.1, 320, 15, half=65),
+        _volta("V100-PCIE-16GB", 14.0, 900, 16, half=112),
+        _volta("V100-SXM2-16GB", 15.7, 900, 16, half=125),
+        _volta("V100-SXM2-32GB", 15.7, 900, 32, half=125),
         _accelerator("RTX 3090", 35.6, 936, 24, 35.6, 71),
         _accelerator("A10", 31.2, 600, 22.5, 62.5, 125),
         _accelerator("A100-SXM4-40GB", 19.5, 1555, 40, 156, 312),

@@ -37,7 +37,6 @@ UNITS = {"": 1, "b": 1} | {
 }
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([A-Za-z]*)\s*")
 TORCH_DEVICE = re.compile(r"cpu|cuda:(\d+)")
-LARGEST_PORT = 65535
 _ROOT = Path("/")
 BETWEEN_PROCESSES = Link(60e-6, 1 / 6e9)
 """The link of CPU workers of one host where none is stated: one copy from the other's memory, as `netsplit
@@ -136,8 +135,8 @@ def local_cluster(
         )
     if timeout_s <= 0:
         raise ConfigError(f"cluster.timeout_s is {timeout_s}: give more than 0 seconds.")
-    if not 0 <= port <= LARGEST_PORT:
-        raise ConfigError(f"cluster.port is {port}: give 0 for a free one, or a number up to {LARGEST_PORT}.")
+    if not 0 <= port < 2**16:
+        raise ConfigError(f"cluster.port is {port}: give 0 for a free one, or a number up to 65535.")
     if (latency_s is None) != (bandwidth is None):
         raise ConfigError(
             "cluster.latency_s and cluster.bandwidth belong together: give both, or neither to probe."
@@ -182,13 +181,15 @@ def gpu_cluster(
     )
 
 
-def parse_bytes(size: int | str, key: str = "capacity") -> int:
+def parse_bytes(
+    size: int | str, key: str = "capacity", accepted: str = "bytes, or a size such as 24MiB, 1.5GB or all"
+) -> int:
     """Bytes of 25165824, "25165824", "24MiB" or "1.5 GB"; KB is 1000, KiB is 1024.
 
     Raises:
         ConfigError: naming `key`, if the size cannot be read or is not above 0.
     """
-    nbytes = int(_size(str(size), key, "bytes, or a size such as 24MiB, 1.5GB or all"))
+    nbytes = int(_size(str(size), key, accepted))
     if nbytes < 1:
         raise ConfigError(f"{key} is {size!r}: give more than 0 bytes.")
     return nbytes
@@ -259,9 +260,7 @@ def given_capacity(value: object, key: str) -> int | float:
         if not 0 < fraction < math.inf:
             raise ConfigError(f"{key} is {value!r}: give {accepted}.")
         return fraction
-    nbytes = int(_size(text, key, accepted))
-    if nbytes < 1:
-        raise ConfigError(f"{key} is {value!r}: give {accepted}.")
+    nbytes = parse_bytes(text, key, accepted)
     if nbytes > LARGEST_BYTES:
         raise ConfigError(f"{key} is {value!r}: give at most {LARGEST_BYTES} bytes.")
     return nbytes

@@ -347,18 +347,14 @@ class _EpochLoop:
 
     def _load(self, folder: Path) -> None:
         extra = self.model.load_checkpoint(folder)
-        order, stored = extra.pop("order", None) or {}, extra.pop("history", None)
-        if stored is None:
-            raise ConfigError(
-                f"checkpoint '{folder}' was not saved by a training: it says not where it stands."
-            )
         try:
+            order, stored = extra.pop("order"), extra.pop("history")
             self.position = Position(**extra)
             self.history.restore(stored)
         except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(
-                f"checkpoint '{folder}' does not say so that it can be read where its training stands: "
-                "begin with an earlier one."
+                f"checkpoint '{folder}' does not say where a training stands: begin with one that `fit` or a "
+                "command saved."
             ) from error
         expected = {"seed": self.seed, "train_samples": len(self.data.train)}
         wrong = [key for key, value in expected.items() if order.get(key) != value]

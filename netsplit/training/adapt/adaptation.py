@@ -67,21 +67,14 @@ class Adapt:
     horizon: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("window", "every", "horizon"):
+        for key, least in (("window", 1), ("every", self.window + 1), ("horizon", 1)):
             value = getattr(self, key)
-            least = self.window + 1 if key == "every" else 1
-            if value is None and key == "horizon":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            if not ((isinstance(value, int) and value >= least) or (value is None and key == "horizon")):
                 raise ConfigError(f"adapt.{key} is {value!r}: give a whole number of at least {least}.")
-        if not _is_number(self.search_s) or not self.search_s > 0:
+        if not (isinstance(self.search_s, int | float) and self.search_s > 0):
             raise ConfigError(f"adapt.search_s is {self.search_s!r}: give more than 0 seconds.")
-        if not _is_number(self.gain) or not 0 <= self.gain < 1:
+        if not (isinstance(self.gain, int | float) and 0 <= self.gain < 1):
             raise ConfigError(f"adapt.gain is {self.gain!r}: give a part of an iteration, from 0 up to 1.")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 Outcome = Literal["stayed", "on trial", "kept", "rolled back"]
