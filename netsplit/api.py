@@ -9,8 +9,7 @@ from typing import Any, get_args
 
 from torch import nn
 
-from netsplit import cluster as clusters
-from netsplit.cluster.described import ClusterDescription
+from netsplit.cluster.described import ClusterDescription, named_cluster
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
 from netsplit.errors import ConfigError, plain_errors
 from netsplit.formats.read import read_workload
@@ -163,7 +162,7 @@ def parallelize(
         session = Session(spec, place, temporary=folder is None, profile=profile, stages=stages)
         try:
             step = session.step(model, loss, batch, training)
-            return session.deploy(step, *session.plan(step, order, method), owned=True)
+            return session.parallelized(step, order, method)
         except BaseException:
             session.close()
             raise
@@ -237,7 +236,7 @@ def plan(
 def _where(cluster: Any, described: bool = True) -> ClusterSpec | ClusterDescription:
     """Devices, however they are given."""
     if isinstance(cluster, str) and described:
-        return clusters.named_cluster(cluster)
+        return named_cluster(cluster)
     given = cpu_cluster(cluster) if type(cluster) is int else cluster
     if not isinstance(given, ClusterSpec | ClusterDescription if described else ClusterSpec):
         others = ", the name of an option of conf/cluster, a ClusterDescription" if described else ""

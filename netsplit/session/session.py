@@ -192,6 +192,12 @@ class Session:
         adaptation = None if adapt is None else Adaptation.begin(adapt, plan, placed_s)
         return ParallelModel(step.model, graph, runtime, programs, plan, close, whole, adaptation)
 
+    def parallelized(
+        self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner
+    ) -> ParallelModel:
+        """Plan a step and put it on the workers; closing the result closes this session too."""
+        return self.deploy(step, *self.plan(step, order, method), owned=True)
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
