@@ -1,7 +1,7 @@
 """From a training step and what it costs to a problem under a schedule, or to a whole plan.
 
 ModelStep + CostSource ──problem_of──► Problem        of a schedule that is given
-                          └─decide_training► WholePlan      of all that is open
+                          └─WholeDecision──► WholePlan    of all that is open
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from netsplit.session.sizes import BatchCuts, StepSizes
 from netsplit.session.step import ModelStep
 from netsplit.training.adapt.switchable import changeable
 
-__all__ = ["decide_training", "plan_ahead", "problem_of", "training_plan"]
+__all__ = ["WholeDecision", "plan_ahead", "problem_of", "training_plan"]
 
 log = logging.getLogger(__name__)
 
@@ -104,22 +104,6 @@ def problem_of(
     return step.problem(graph, costs, cluster, schedule, tail, meter)
 
 
-def decide_training(
-    step: ModelStep,
-    source: CostSource,
-    auto: AutoSchedule,
-    method: Partitioner | None = None,
-) -> tuple[WholePlan, Problem]:
-    """The whole plan, and the problem of its micro-batches.
-
-    Operators are measured at two sizes of micro-batches, whole micro-batches at all (see `StepSizes`).
-
-    Args:
-        method: whose placements are wanted; None, or `auto`: the best of all.
-    """
-    return _WholeDecision(step, source, auto, method).decide()
-
-
 def training_plan(
     step: ModelStep,
     source: CostSource,
@@ -128,11 +112,11 @@ def training_plan(
 ) -> tuple[Plan, WholePlan | None]:
     """The plan to train by; and what it was chosen from, where all is decided together.
 
-    Raises as `problem_of` and `ModelStep.plan`, or as `decide_training`.
+    Raises as `problem_of` and `ModelStep.plan`; or InfeasibleError: nothing fits.
     """
     if not order.decides_everything:
         return step.plan(problem_of(step, source, order), method), None
-    whole, problem = decide_training(step, source, order, method)
+    whole, problem = WholeDecision(step, source, order, method).decide()
     if source.is_local:
         problem = problem_of(step, source, whole.schedule, problem)
     else:
@@ -150,9 +134,9 @@ def plan_ahead(
     order: Schedule | AutoSchedule,
     method: Partitioner,
 ) -> WholePlan:
-    """The plan under either kind of schedule; raises as `decide_training` does."""
+    """The plan under either kind of schedule; raises as `training_plan` does."""
     if order.decides_everything:
-        return decide_training(step, source, order, method)[0]
+        return WholeDecision(step, source, order, method).decide()[0]
     problem = problem_of(step, source, order)
     graph, cutting = problem.graph, BatchCuts(step, named=True)
     counts = cutting.allowed(graph, [order.microbatches])
@@ -167,13 +151,19 @@ def plan_ahead(
 
 
 @dataclass
-class _WholeDecision:
-    """What is open, and what is known of it."""
+class WholeDecision:
+    """The choice of all that is open for a step: what is known of it, and the whole plan.
+
+    Operators are measured at two sizes of micro-batches, whole micro-batches at all (see `StepSizes`).
+
+    Args:
+        method: whose placements are wanted; None, or `auto`: the best of all.
+    """
 
     step: ModelStep
     source: CostSource
     auto: AutoSchedule
-    method: Partitioner | None
+    method: Partitioner | None = None
     cutting: BatchCuts = field(init=False)
     remarks: tuple[str, ...] = ()
 
@@ -187,7 +177,7 @@ class _WholeDecision:
         return not self.source.is_local or self.step.training.check
 
     def decide(self) -> tuple[WholePlan, Problem]:
-        """Decide with the first numbers of micro-batches; where nothing fits, with more."""
+        """The whole plan, and the problem of its micro-batches; where nothing fits, with more of these."""
         first = self._sizes(self._counts())
         if self.source.is_local and self.step.training.looks is not None and self.method is None:
             self.auto, self.remarks = changeable(self.auto, first.graph(first.counts[0]))
