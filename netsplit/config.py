@@ -207,16 +207,15 @@ def _must_be_given(key: str, hint: Any) -> str:
 
 def _value(hint: Any, value: Any, key: str) -> Any:
     """One value as its type says, converted by pydantic; dataclasses key by key."""
-    item, is_tuple = dataclass_in(hint), get_origin(hint) is tuple
+    item = dataclass_in(hint)
     if item is not None and isinstance(value, DictConfig):
         return _instance(item, value, key)
-    if (
-        item is not None
-        and isinstance(value, ListConfig)
-        and all(isinstance(each, DictConfig) for each in value)
-    ):
-        items = [_instance(item, each, f"{key}[{index}]") for index, each in enumerate(value)]
-        return tuple(items) if is_tuple else items
+    each: list[Any] = (
+        [_child(value, index) for index in range(len(value))] if isinstance(value, ListConfig) else [None]
+    )
+    if item is not None and all(isinstance(entry, DictConfig) for entry in each):
+        items = [_instance(item, entry, f"{key}[{index}]") for index, entry in enumerate(each)]
+        return tuple(items) if get_origin(hint) is tuple else items
     plain, types = _plain(value), plain_types(hint)
     try:
         if item is not None and plain is not None:

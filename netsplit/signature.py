@@ -88,9 +88,8 @@ def plain_types(hint: Any) -> Any:
     if origin in _UNIONS:
         known = tuple(each for each in map(plain_types, members) if each is not Any)
         return Union[known] if set(known) - {type(None)} else Any  # noqa: UP007 - built from a tuple
-    containers = origin in _LISTS or (origin in _MAPPINGS and members[0] is str)
-    if containers and not any(plain_types(each) is Any for each in members if each is not Ellipsis):
-        return hint
+    if origin in _LISTS or (origin in _MAPPINGS and members[0] is str):
+        return origin[tuple(each if each is Ellipsis else plain_types(each) for each in members)]
     is_plain = hint in PRIMITIVES or hint is type(None) or origin is Literal
     return hint if is_plain or (inspect.isclass(hint) and dataclasses.is_dataclass(hint)) else Any
 
