@@ -129,14 +129,6 @@ class Decision:
 
 
 @dataclass(eq=False)
-class _PlanTrial:
-    """A plan that was just taken, and what there was before."""
-
-    before: Plan
-    number: int  # of the decision
-
-
-@dataclass(eq=False)
 class Adaptation:
     """The costs of the workers, and the decisions, of one training.
 
@@ -166,7 +158,7 @@ class Adaptation:
     _looked_s: float | None = None  # median iteration at the last look
     _slowness: dict[str, float] = field(default_factory=dict)  # of workers, then
     _refused: list[Placement] = field(default_factory=list)
-    _trial: _PlanTrial | None = None
+    _trial: tuple[Plan, int] | None = None  # the plan before the one on trial, and its decision's number
     _workers: object = None
 
     @classmethod
@@ -214,7 +206,7 @@ class Adaptation:
         self.costs.observe(self.plan.simulated[0], window)
         measured_s = statistics.median(each.iteration_s for each in window)
         if self._trial is not None:
-            self._judge(self._trial, measured_s, change)
+            self._judge(*self._trial, measured_s, change)
         elif self._windows >= self._pause and (why := self._reason(measured_s)) is not None:
             self._look(why, measured_s, change)
 
@@ -227,9 +219,10 @@ class Adaptation:
         if problem.graph.nodes.keys() != self.plan.problem.graph.nodes.keys():
             self.costs = WorkerCosts.from_kinds(problem.graph, problem.cluster, problem.costs)
         if self._trial is not None:
-            left = self.decisions[self._trial.number]
+            _, number = self._trial
+            left = self.decisions[number]
             why = f"{left.why}; another plan was switched to before it was measured"
-            self.decisions[self._trial.number] = replace(left, why=why)
+            self.decisions[number] = replace(left, why=why)
         self.plan, self._pause = plan, 1
         self._window, self._since, self._wait, self._windows = [], 0, _SETTLING, 0
         self._trial, self._looked_s = None, None
@@ -291,7 +284,7 @@ class Adaptation:
             changed = placement_change(other.problem, before.placement, other.placement)
             tried = replace(decision, outcome="on trial", switch_s=seconds, nbytes=nbytes, change=changed)
             self._decide(tried)
-            self._trial = _PlanTrial(before, len(self.decisions) - 1)
+            self._trial = before, len(self.decisions) - 1
 
     def _search(self, problem: Problem) -> tuple[Plan | None, str]:
         """The plan with the shortest predicted iteration that training can go on by; or why there is none."""
@@ -314,29 +307,26 @@ class Adaptation:
         best = min(answers, key=lambda each: each.simulated[1].iteration_s, default=None)
         return best, reason
 
-    def _judge(self, trial: _PlanTrial, measured_s: float, change: Change) -> None:
+    def _judge(self, before: Plan, number: int, measured_s: float, change: Change) -> None:
         """Keep what is shorter; go back from what is not, where the way back pays."""
         self._trial = None
-        decision = replace(self.decisions[trial.number], measured_after_s=measured_s)
+        decision = replace(self.decisions[number], measured_after_s=measured_s)
         longer_s = measured_s - decision.measured_before_s
         if longer_s <= 0:
             self._pause = 1
             self._note(measured_s)
-            self.decisions[trial.number] = replace(decision, outcome="kept")
+            self.decisions[number] = replace(decision, outcome="kept")
         elif longer_s * self.horizon <= self.switch_s:
             why = f"{decision.why}; it is longer, but too few iterations are left for the way back"
-            self.decisions[trial.number] = replace(decision, outcome="kept", why=why)
+            self.decisions[number] = replace(decision, outcome="kept", why=why)
         else:
             self._refused.append(self.plan.placement)
             self._pause = min(2 * self._pause, _MOST_PAUSE)
-            seconds, nbytes = self._change(trial.before, change)
-            self.decisions[trial.number] = replace(
-                decision,
-                outcome="rolled back",
-                switch_s=decision.switch_s + seconds,
-                nbytes=decision.nbytes + nbytes,
-            )
-        log.info("%s", self.decisions[trial.number])
+            seconds, nbytes = self._change(before, change)
+            seconds, nbytes = decision.switch_s + seconds, decision.nbytes + nbytes
+            rolled = replace(decision, outcome="rolled back", switch_s=seconds, nbytes=nbytes)
+            self.decisions[number] = rolled
+        log.info("%s", self.decisions[number])
 
     def _change(self, plan: Plan, change: Change) -> tuple[float, int]:
         seconds, nbytes = change(plan)
