@@ -35,8 +35,7 @@ from netsplit.settings import OffloadName, OnNonFinite, ProfileMode, check_switc
 from netsplit.signature import suggest
 from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.adapt.switchable import check_adaptable
-from netsplit.training.captures import MAX_PROGRAMS
-from netsplit.training.options import Training, check_choice
+from netsplit.training.options import MAX_PROGRAMS, Training, check_choice
 from netsplit.training.parallel import ParallelModel
 
 __all__ = ["SCHEDULES", "cpu_cluster", "parallelize", "plan"]

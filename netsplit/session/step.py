@@ -88,10 +88,7 @@ class ModelStep:
     @cached_property
     def captures(self) -> Captures:
         """Graphs of the model on other batches, and of its evaluation."""
-        asked = self.training
-        return Captures(
-            self.model, self.loss, asked.autocast, self.device_type, asked.max_programs, asked.check
-        )
+        return Captures(self.model, self.loss, self.training, self.device_type)
 
     def example(self, samples: int) -> Batch:
         """The batch's first samples, in memory of their own."""

@@ -26,12 +26,12 @@ from netsplit.graph.recording.step import capture, capture_inference
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 from netsplit.interrupts import interrupts_held
+from netsplit.training.options import Training
 
-__all__ = ["MAX_PROGRAMS", "Captures", "checked_capture", "lack_explained"]
+__all__ = ["Captures", "checked_capture", "lack_explained"]
 
 log = logging.getLogger(__name__)
 
-MAX_PROGRAMS = 16
 _FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 LONG_S = 10.0  # from which on a capture is said to have taken long
 
@@ -105,17 +105,14 @@ class Captures:
     """The graphs of one model and loss, by kind of batch.
 
     Args:
-        limit: how many kinds of batches training may see, and how many prediction; one more is refused.
-        check: graphs are compared with plain PyTorch.
+        asked: its `max_programs` is how many kinds of batches training may see, and how many prediction.
         trained: the present values of parameters and buffers, by initializer; else they are the model's.
     """
 
     model: nn.Module
     loss: Loss | None
-    autocast: str | None
-    device_type: str
-    limit: int = MAX_PROGRAMS
-    check: bool = True
+    asked: Training = field(default_factory=Training)
+    device_type: str = "cpu"
     trained: Callable[[], Mapping[str, Tensor]] = dict
     _training: dict[Hashable, Graph] = field(default_factory=dict)
     _inference: dict[Hashable, Graph] = field(default_factory=dict)
@@ -132,7 +129,7 @@ class Captures:
         if (group, batch.samples) not in self._training:
             self.require_room(self._training, batch, "training")
             number = self._groups.setdefault(group, len(self._groups))
-            how = partial(checked_capture, self.model, self.loss, check=self.check)
+            how = partial(checked_capture, self.model, self.loss, check=self.asked.check)
             graph = self._capture(batch, how, "" if usual else f"shapes{number}.")
             self._training[group, batch.samples] = graph
         return self._training[group, batch.samples]
@@ -159,7 +156,7 @@ class Captures:
             return call_model(self.model, own.given(own.tensors)[0])
 
     def _check_inference(self, graph: Graph, batch: Batch) -> None:
-        if not self.check:
+        if not self.asked.check:
             return
         values = self.trained()
         fused = any(isinstance(each, _FUSED) for each in self.model.modules())
@@ -191,20 +188,20 @@ class Captures:
 
     def is_full(self) -> bool:
         """Whether prediction can have no further graph."""
-        return len(self._inference) >= self.limit
+        return len(self._inference) >= self.asked.max_programs
 
     def require_room(self, captures: Mapping[Hashable, Any], batch: Batch, what: str) -> None:
-        """Raise if there are `limit` already."""
-        if len(captures) >= self.limit:
+        """Raise if there are `max_programs` already."""
+        if len(captures) >= self.asked.max_programs:
             raise NetSplitError(
-                f"a batch with tensors of {_shapes(batch)} is of another kind than the {self.limit} that "
-                f"{what} has seen: pad batches to a few lengths, give numbers that vary as tensors, or raise "
-                "max_programs."
+                f"a batch with tensors of {_shapes(batch)} is of another kind than the "
+                f"{self.asked.max_programs} that {what} has seen: pad batches to a few lengths, give numbers "
+                "that vary as tensors, or raise max_programs."
             )
 
     def _capture(self, batch: Batch, how: Callable[..., Graph], prefix: str) -> Graph:
         began = time.perf_counter()
-        options = {"autocast": self.autocast, "device_type": self.device_type, "constants": prefix}
+        options = {"autocast": self.asked.autocast, "device_type": self.device_type, "constants": prefix}
         with interrupts_held():
             graph = how(batch.own(), **options)
         spent = time.perf_counter() - began

@@ -25,9 +25,10 @@ from netsplit.settings import (
     check_switches,
 )
 from netsplit.training.adapt.adaptation import Adapt
-from netsplit.training.captures import MAX_PROGRAMS
 
-__all__ = ["Training", "check_choice"]
+__all__ = ["MAX_PROGRAMS", "Training", "check_choice"]
+
+MAX_PROGRAMS = 16  # kinds of batches in training, and as many in prediction
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class ModelWatch:
     def own(self, programs: Programs, captures_none: bool = False) -> Iterator[None]:
         """Marks work of our own: what is captured meanwhile is the model as it was split."""
         with self._turn:
-            refuse_surrounding(programs.captures.autocast)
+            refuse_surrounding(programs.captures.asked.autocast)
             programs.captures.trained = (
                 self._values
             )  # others have them, too, as one that only started new workers
