@@ -9,10 +9,8 @@ from typing import Any, get_args
 
 from torch import nn
 
-from netsplit import cluster as clusters
-from netsplit.cluster.described import ClusterDescription
+from netsplit.cluster.described import ClusterDescription, named_cluster
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
-from netsplit.cluster.unprobed import cluster_here
 from netsplit.errors import ConfigError, plain_errors
 from netsplit.formats.read import read_workload
 from netsplit.graph.batches.batch import Batch
@@ -30,16 +28,14 @@ from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.session.decision import plan_ahead
-from netsplit.session.file_costs import FileCosts
-from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.predicted_costs import FileCosts, PredictedCosts
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName, OnNonFinite, ProfileMode, check_switches
 from netsplit.signature import suggest
 from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.adapt.switchable import check_adaptable
-from netsplit.training.captures import MAX_PROGRAMS
-from netsplit.training.options import Training, check_choice
+from netsplit.training.options import MAX_PROGRAMS, Training, check_choice
 from netsplit.training.parallel import ParallelModel
 
 __all__ = ["SCHEDULES", "cpu_cluster", "parallelize", "plan"]
@@ -109,10 +105,8 @@ def parallelize(
             schedule or its name: "gpipe", "1f1b", "zb_h1" and others of 4 micro-batches, or "single_batch"
             (docs/schedules.md).
         optimizer: makes a ``torch.optim.Optimizer`` of a list of parameters, e.g.
-            ``functools.partial(torch.optim.Adam, lr=1e-3)``, or `netsplit.ParameterGroups`. It is called on
-            each device with all parameters that require gradients, in the model's order; those that lie
-            elsewhere are on torch's meta device, and taken out of the groups afterwards. Where its first
-            parameter is called ``named_parameters`` it gets pairs (name, parameter).
+            ``functools.partial(torch.optim.Adam, lr=1e-3)``, or `netsplit.ParameterGroups`; how each device
+            calls it is in docs/optimizers.md.
         scheduler: makes a ``torch.optim.lr_scheduler.LRScheduler`` of the optimiser, e.g.
             ``functools.partial(CosineAnnealingLR, T_max=1000)``; stepped after each optimiser step. For steps
             every epoch see `netsplit.LearningRate`.
@@ -120,8 +114,8 @@ def parallelize(
         clip_norm: the gradients' norm over all devices is cut to this before each step.
         autocast: "bfloat16" or "float16": operators run as under ``torch.autocast``.
         seed: of methods that draw at random, and of random operators.
-        max_programs: of how many kinds batches may be in training, and as many in prediction: every other
-            shape, type or value that is no tensor is captured and compiled when first seen.
+        max_programs: kinds of batches (shapes, types, values that are no tensor) that training may see, and
+            as many that prediction may; each is captured when first seen.
         check: run the model and what was captured of it beside each other first; refuse what differs.
         on_nonfinite: what happens on a batch whose loss is no finite number: "stop" raises an error that says
             on which device and in which operator it arises, "warn" says so and steps, "skip" says so and does
@@ -145,7 +139,8 @@ def parallelize(
         NetSplitError: a bad argument, a model that cannot be captured, capacities that are too small,
             or workers that do not come up; the message is one sentence.
     """
-    spec = _workers(cluster)
+    spec = _where(cluster, described=False)
+    assert isinstance(spec, ClusterSpec)
     method: Partitioner = _chosen(METHODS, partitioner, Partitioner, "partitioner")
     order = _order(schedule)
     _check_kinds(model, loss, batch)
@@ -166,7 +161,7 @@ def parallelize(
         session = Session(spec, place, temporary=folder is None, profile=profile, stages=stages)
         try:
             step = session.step(model, loss, batch, training)
-            return session.deploy(step, *session.plan(step, order, method), owned=True)
+            return session.parallelized(step, order, method)
         except BaseException:
             session.close()
             raise
@@ -199,9 +194,8 @@ def plan(
         model: any module, which is left as it is; on the meta device too, which holds no values.
         batch: one example `(inputs, targets)` of the size to train with; on the meta device too.
         cluster: devices that need not be here, described or by the name of an option of conf/cluster, as
-            "v100x8"; or devices of this machine; or a number of CPU worker processes on it. The seconds of
-            operators are predicted: of processors at the speed that they have in this process. So the
-            description names the models of its devices; one that says how fast they are beside a measured
+            "v100x8"; or devices of this machine; or a number of CPU worker processes on it. A description
+            names the models of its devices, whose seconds are predicted; one with speeds beside a measured
             graph, as "mixed3", goes with that graph's file as `profile`. Links of this machine's devices are
             as the cluster states them, else as the driver promises between GPUs, else 60 µs and 6 GB/s.
         schedule: "auto", or `AutoSchedule`, decides it with all else (docs/whole_plan.md); a schedule or its
@@ -229,32 +223,23 @@ def plan(
     with shown_stages(progress) as stages:
         if profile == "predicted":
             source = PredictedCosts.for_cluster(where, autocast, offload)
-            step = ModelStep(model, loss, batch, training, source.device_type)
-            return plan_ahead(step, source, order, method, stages)
+            step = ModelStep(model, loss, batch, training, source.device_type, stages=stages)
+            return plan_ahead(step, source, order, method)
         work = profile if isinstance(profile, Workload) else read_workload(profile)
-        there = cluster_here(where) if isinstance(where, ClusterSpec) else where
+        there = where.unprobed if isinstance(where, ClusterSpec) else where
         costs = FileCosts(work, there).for_step(model, Batch.of(*batch).samples)
         stages.stage("plan", order.time_limit_s if order.decides_everything else method.time_limit_s, "s")
         return costs.whole_plan(order, method, seed, stages)
 
 
-def _workers(cluster: Any) -> ClusterSpec:
-    spec = cpu_cluster(cluster) if type(cluster) is int else cluster
-    if not isinstance(spec, ClusterSpec):
-        raise ConfigError(f"cluster is {cluster!r}: give a number of workers or a ClusterSpec.")
-    return spec
-
-
-def _where(cluster: Any) -> ClusterSpec | ClusterDescription:
+def _where(cluster: Any, described: bool = True) -> ClusterSpec | ClusterDescription:
     """Devices, however they are given."""
-    if isinstance(cluster, str):
-        return clusters.named_cluster(cluster)
+    if isinstance(cluster, str) and described:
+        return named_cluster(cluster)
     given = cpu_cluster(cluster) if type(cluster) is int else cluster
-    if not isinstance(given, ClusterSpec | ClusterDescription):
-        raise ConfigError(
-            f"cluster is {cluster!r}: give a number of workers, the name of an option of conf/cluster, a "
-            "ClusterSpec or a ClusterDescription."
-        )
+    if not isinstance(given, ClusterSpec | ClusterDescription if described else ClusterSpec):
+        others = ", the name of an option of conf/cluster, a ClusterDescription" if described else ""
+        raise ConfigError(f"cluster is {cluster!r}: give a number of workers{others} or a ClusterSpec.")
     return given
 
 
@@ -297,10 +282,7 @@ def _folder(given: str | Path | None) -> Path:
         if given is None:
             return Path(tempfile.mkdtemp(prefix="netsplit-"))
         Path(given).mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise ConfigError(f"folder is {str(given)!r}, which is a file: give a folder, or None.") from error
     except OSError as error:
-        shown = "None, and a temporary one" if given is None else f"{str(given)!r}, which"
         reason = error.strerror or error
-        raise ConfigError(f"folder is {shown} cannot be made ({reason}): give another.") from error
+        raise ConfigError(f"folder is {given!r}, which cannot be made ({reason}): give another.") from error
     return Path(given)

@@ -100,14 +100,9 @@ def _stamp() -> tuple[tuple[str, float, int], ...]:
 
 
 @cache
-def _say_that_nothing_is_kept() -> None:
-    log.warning("compiled anew each time, as nothing can be kept: NUMBA_CACHE_DIR may name a folder.")
-
-
-@cache
-def _say_that_it_compiles() -> None:
-    """To a user of Python too, who set up no log: nothing else is seen meanwhile."""
-    log.warning("Compiling the simulator and the search: up to a minute, once per installation.")
+def _warn_once(words: str) -> None:
+    """Warn a user of Python too, who set up no log: nothing else is seen meanwhile."""
+    log.warning(words)
 
 
 @cache
@@ -118,7 +113,7 @@ def _listen() -> None:
     class FirstCompiled(event.Listener):
         def on_start(self, event: event.Event) -> None:
             if event.data["dispatcher"].py_func.__module__.startswith(f"{__package__.partition('.')[0]}."):
-                _say_that_it_compiles()
+                _warn_once("Compiling the simulator and the search: up to a minute, once per installation.")
 
         def on_end(self, event: event.Event) -> None:
             pass
@@ -135,7 +130,7 @@ def _kept(function: Callable[..., Any], **options: Any) -> Any:
     except RuntimeError:
         # Neither beside the package nor in the user's own folders can numba write. A folder elsewhere would
         # have a name that others know, and what lies there is unpickled.
-        _say_that_nothing_is_kept()
+        _warn_once("compiled anew each time, as nothing can be kept: NUMBA_CACHE_DIR may name a folder.")
         return njit(nogil=True, **options)(function)
     file = dispatcher._cache._cache_file
     file._source_stamp = _stamp()  # numba's own is of one file, and knows no change of what it calls

@@ -5,25 +5,35 @@ A config group option names what it builds and gives its parameters::
     _target_: netsplit.models.amoebanet_d
     num_layers: 6
 
-`build` reads the signature of the target, makes a dataclass of it, and lets OmegaConf check the
-node against that, so that a parameter is declared in one place only: where it is used.
+`build` reads the signature of the target and lets pydantic check the node's values against it, so that a
+parameter is declared in one place only: where it is used.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, get_origin
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import ConfigDict, TypeAdapter
 
-from netsplit.config_keys import PARTIAL, TARGET, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.settings import Settings
-from netsplit.signature import Parameter, locate, signature_of, suggest
+from netsplit.signature import (
+    PARTIAL,
+    TARGET,
+    Parameter,
+    dataclass_in,
+    describe,
+    key_as_given,
+    locate,
+    plain_types,
+    signature_of,
+    suggest,
+)
 
 __all__ = ["build", "require_node", "settings_in", "validated"]
 
@@ -77,9 +87,6 @@ def require_node(config: DictConfig, key: str, options: bool) -> None:
 
     Args:
         options: the key is a config group's, of which one may be chosen.
-
-    Raises:
-        ConfigError: there is no node under `key`.
     """
     node = config.get(key)
     if not isinstance(node, DictConfig) or not node:
@@ -94,9 +101,6 @@ def settings_in(config: DictConfig, groups: Iterable[str] | None = None) -> Sett
 
     Args:
         groups: the top-level keys there are beside the settings; None allows any.
-
-    Raises:
-        ConfigError: the first key or value that cannot be used.
     """
     known = {*Settings.__annotations__, *(groups if groups is not None else map(str, config))}
     for key in map(str, config):
@@ -116,9 +120,6 @@ def validated(
     Args:
         config: the composed config.
         provided: full key of a node -> names of the parameters that the program will give to `build`.
-
-    Raises:
-        ConfigError: the first key or value that cannot be used.
     """
     settings = settings_in(config)
     _check_nodes(config, {key: frozenset(names) for key, names in (provided or {}).items()})
@@ -156,7 +157,7 @@ def _checked(config: DictConfig, extra: Iterable[str]) -> tuple[Callable[..., An
     if not isinstance(config.get(PARTIAL, False), bool):
         raise ConfigError(f"{_join(place, PARTIAL)} is {config[PARTIAL]}: give true or false.")
     if config.get(PARTIAL):
-        signature = {key: dataclasses.replace(value, required=False) for key, value in signature.items()}
+        signature = {key: value._replace(required=False) for key, value in signature.items()}
     itself = ""
     if place in _CALLED and inspect.isfunction(target):
         itself = f" To take {name} itself, and not what it returns, add {_join(place, PARTIAL)}=true."
@@ -191,50 +192,39 @@ def _convert(
                 f"'~{whole}' leaves it out."
             )
         if OmegaConf.is_missing(config, key):
-            raise ConfigError(_must_be_given(_join(place, key), _accepts(known, key)))
+            raise ConfigError(_must_be_given(_join(place, key), known[key].hint if key in known else Any))
         value = _resolved(config, key, place)
-        arguments[key] = _value(known[key], value, place) if key in known else _plain(value)
+        arguments[key] = _value(known[key].hint, value, _join(place, key)) if key in known else _plain(value)
     for name, parameter in known.items():
         if parameter.required and name not in arguments and name not in _nested(config):
-            raise ConfigError(_must_be_given(_join(place, name), parameter.accepts) + hint)
+            raise ConfigError(_must_be_given(_join(place, name), parameter.hint) + hint)
     return arguments
 
 
-def _must_be_given(key: str, accepts: str) -> str:
-    return f"{key} must be given, and is {accepts}: add {key_as_given(key)}=<value>."
+def _must_be_given(key: str, hint: Any) -> str:
+    return f"{key} must be given, and is {describe(hint)}: add {key_as_given(key)}=<value>."
 
 
-def _accepts(known: Mapping[str, Parameter], key: str) -> str:
-    return known[key].accepts if key in known else "anything"
-
-
-def _value(parameter: Parameter, value: Any, place: str) -> Any:
-    """One value as the parameter's type says, converted by OmegaConf; dataclasses key by key."""
-    item = parameter.item
-    if item is not None and isinstance(value, DictConfig) and not parameter.is_list:
-        return _instance(item, value, _join(place, parameter.name))
-    if item is not None and parameter.is_list and _holds_mappings(value):
-        key = _join(place, parameter.name)
-        items = [_instance(item, entry, f"{key}[{index}]") for index, entry in enumerate(value)]
-        return tuple(items) if parameter.as_tuple else items
-    if parameter.hint is bool and not isinstance(value, bool):
-        raise ConfigError(f"{_join(place, parameter.name)} is {_shown(value)}: give {parameter.accepts}.")
-    schema = OmegaConf.structured(dataclasses.make_dataclass("Schema", [(parameter.name, parameter.hint)]))
-    try:
-        merged = OmegaConf.merge(schema, {parameter.name: _plain(value)})
-        plain = getattr(OmegaConf.to_object(merged), parameter.name)
-    except OmegaConfBaseException as error:
-        key = _join(place, str(error.full_key or parameter.name))
-        raise ConfigError(f"{key} is {_shown(value)}: give {parameter.accepts}.") from error
-    if parameter.choices and plain not in parameter.choices:
-        raise ConfigError(f"{_join(place, parameter.name)} is {plain!r}: give {parameter.accepts}.")
-    return tuple(plain) if parameter.as_tuple and plain is not None else plain
-
-
-def _holds_mappings(value: Any) -> bool:
-    return isinstance(value, ListConfig) and all(
-        isinstance(_child(value, index), DictConfig) for index in range(len(value))
+def _value(hint: Any, value: Any, key: str) -> Any:
+    """One value as its type says, converted by pydantic; dataclasses key by key."""
+    item = dataclass_in(hint)
+    if item is not None and isinstance(value, DictConfig):
+        return _instance(item, value, key)
+    each: list[Any] = (
+        [_child(value, index) for index in range(len(value))] if isinstance(value, ListConfig) else [None]
     )
+    if item is not None and all(isinstance(entry, DictConfig) for entry in each):
+        items = [_instance(item, entry, f"{key}[{index}]") for index, entry in enumerate(each)]
+        return tuple(items) if get_origin(hint) is tuple else items
+    plain, types = _plain(value), plain_types(hint)
+    try:
+        if item is not None and plain is not None:
+            raise ValueError("no mapping")
+        if isinstance(plain, bool) or types is bool:
+            return TypeAdapter(types).validate_python(plain, strict=True)
+        return TypeAdapter(types, config=ConfigDict(coerce_numbers_to_str=True)).validate_python(plain)
+    except ValueError as error:
+        raise ConfigError(f"{key} is {_shown(value)}: give {describe(hint)}.") from error
 
 
 def _resolved(config: DictConfig, key: str, place: str) -> Any:

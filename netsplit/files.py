@@ -24,21 +24,13 @@ __all__ = [
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Refuse what is there and is no file: a folder, a device such as /dev/null, a pipe.
-
-    Raises:
-        NetSplitError: it is one.
-    """
+    """Refuse what is there and is no file: a folder, a device such as /dev/null, a pipe."""
     if os.path.lexists(path) and Path(path).exists() and not Path(path).is_file():
         raise NetSplitError(f"'{path}' is a folder or a device and cannot be replaced: give a file to write.")
 
 
 def check_writable(path: str | Path) -> None:
-    """Refuse, before work that may take long, what can neither be replaced nor made.
-
-    Raises:
-        NetSplitError: it is there and is no file, or its nearest folder cannot be written in.
-    """
+    """Refuse, before work that may take long, what can neither be replaced nor made."""
     check_replaceable(path)
     nearest = next(parent for parent in Path(path).resolve().parents if parent.exists())
     try:

@@ -4,6 +4,8 @@ Python raises KeyboardInterrupt between any two instructions of the main thread:
 or when one worker of two has been asked; and in a destructor or a callback of the collector, where it drops
 the exception. Within `interrupts_held` it waits for `let_interrupt`, or the end.
 
+Native code keeps the main thread from hearing of Ctrl-C: solvers are run by `interruptible`.
+
 A command ends by SIGTERM and SIGHUP as by Ctrl-C: with one sentence and exit code 130, from its first line.
 Its handlers are set only where it is the program, and while it runs, never by an import.
 """
@@ -18,19 +20,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 __all__ = [
     "EXIT_INTERRUPTED",
+    "cp_sat_solver",
     "end_while_loading",
     "interrupted",
+    "interruptible",
     "interrupts_held",
     "interrupts_raised",
     "let_interrupt",
 ]
 
 EXIT_INTERRUPTED = 130
+_HEARD_WITHIN_S = 0.05
+_PATIENCE_S = 2.0  # for a solver to end; one that does not goes on alone until its limit
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -93,6 +102,56 @@ def let_interrupt() -> None:
     if _holding is None or _holding.firm or threading.current_thread() is not threading.main_thread():
         return
     _holding.let()
+
+
+def interruptible(solve: Callable[[], T], stop: Callable[[], object]) -> T:
+    """`solve()`, in a thread of its own while the main one can be interrupted; that calls `stop`.
+
+    An interrupt is only noted as it comes, and raised by the waiting itself: whatever the main thread is in
+    just then, it is not lost.
+    """
+    if threading.current_thread() is not threading.main_thread():  # others are never interrupted
+        return solve()
+    answers: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answers.append(solve())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    with interrupts_held():
+        thread.start()
+        try:
+            while thread.is_alive():
+                let_interrupt()
+                thread.join(_HEARD_WITHIN_S)
+        except BaseException:
+            stop()
+            thread.join(_PATIENCE_S)
+            raise
+    if errors:
+        raise errors[0]
+    return answers[0]
+
+
+def cp_sat_solver(time_limit_s: float, seed: int, workers: int) -> Any:
+    """An `ortools.sat.python.cp_model.CpSolver`; `solve` it by `interruptible`, with its `stop_search`.
+
+    By itself it takes Ctrl-C from Python: the search ends as if by its limit, the next one ends the process,
+    while it runs in a thread the first does, and afterwards Ctrl-C ends no wait: it restores Python's
+    handler by C's `signal`.
+    """
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.catch_sigint_signal = False
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.random_seed = seed % (1 << 31)
+    solver.parameters.num_workers = workers
+    return solver
 
 
 def interrupted(by: str = "") -> str:

@@ -62,9 +62,6 @@ def of_extra(extra: str, what: str, package: str, *modules: str) -> ModuleType:
         extra: of `netsplit` that installs them.
         what: needs them, as a sentence begins.
         package: that has them, as it is called where packages are installed from.
-
-    Raises:
-        NetSplitError: they are not installed.
     """
     try:
         first, *_ = [import_module(module) for module in modules]

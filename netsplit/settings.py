@@ -115,9 +115,6 @@ def check_numbers(**given: Any) -> None:
     Args:
         given: `epochs`, `batch_size`, `seed`, `accumulate`, `max_programs`, a schedule's `microbatches` and
             `update_every`, `clip_norm`, `schedule.kept`, `ema_decay`; of the last three, None is none.
-
-    Raises:
-        ConfigError: the first that cannot be used.
     """
     for key, value in given.items():
         if key in _LEAST:
@@ -136,11 +133,7 @@ def check_numbers(**given: Any) -> None:
 
 
 def check_switches(**given: Any) -> None:
-    """Refuse what is neither true nor false, as "no" is not, which Python takes for true.
-
-    Raises:
-        ConfigError: the first such.
-    """
+    """Refuse what is neither true nor false, as "no" is not, which Python takes for true."""
     for key, value in given.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{key} is {value!r}: give true or false (True or False in Python).")

@@ -20,8 +20,7 @@ from netsplit.partition.methods.baselines import Ddp
 from netsplit.partition.partitioner import Partitioner
 from netsplit.program.schedules import GPipe, Schedule
 from netsplit.runtime.share import OptimizerFactory
-from netsplit.session.comparison import Experiment
-from netsplit.session.forecast import described
+from netsplit.session.comparison import Experiment, described
 from netsplit.session.session import Session
 from netsplit.settings import ProfileMode, Settings
 from netsplit.simulate.timeline import Timeline

@@ -22,8 +22,7 @@ from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch
 from netsplit.rewrite import CopyWeights, Rewrite, Split, rewrite_from
-from netsplit.session.comparison import Experiment, Shared
-from netsplit.session.forecast import described
+from netsplit.session.comparison import Experiment, Shared, described
 from netsplit.settings import Settings
 from netsplit.tables import Cell, Column
 from reproduce.cases import ByName, ModelCase, check_references

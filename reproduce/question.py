@@ -10,9 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build
-from netsplit.config_keys import PARTIAL, TARGET
 from netsplit.errors import ConfigError
-from netsplit.signature import locate
+from netsplit.signature import PARTIAL, TARGET, locate
 from reproduce.result import StudyResult
 
 __all__ = ["question"]

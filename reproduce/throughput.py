@@ -14,8 +14,7 @@ from netsplit.config import build
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.partition.partitioner import Partitioner
 from netsplit.program.schedules import SingleBatch
-from netsplit.session.comparison import Experiment
-from netsplit.session.forecast import described
+from netsplit.session.comparison import Experiment, described
 from netsplit.settings import Settings
 from netsplit.tables import Cell, Column
 from reproduce.cases import ByName, ModelCase

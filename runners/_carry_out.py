@@ -9,8 +9,7 @@ from typing import TypeAlias
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.progress import Stages
-from netsplit.session.comparison import compare, experiment_of
-from netsplit.session.forecast import forecast
+from netsplit.session.comparison import compare, experiment_of, forecast
 from netsplit.session.request import Request
 from netsplit.session.session import Session
 from netsplit.tracking.records import Comparison, Progress

@@ -45,10 +45,9 @@ from yaml import YAMLError
 
 from hydra_plugins.netsplit_sweeps._sweep import JobsFailed, run_marked
 from netsplit.config import build
-from netsplit.config_keys import TARGET, key_as_given
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, interrupts_raised
-from netsplit.signature import suggest
+from netsplit.signature import TARGET, key_as_given, suggest
 
 from ._own_targets import addable, of_own_targets
 

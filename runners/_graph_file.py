@@ -11,15 +11,15 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 import netsplit
-from netsplit import cluster as clusters
 from netsplit.config import build
-from netsplit.config_keys import TARGET
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.settings import LowPrecision, ObjectiveName, OffloadName, check_numbers
+from netsplit.signature import TARGET
 
 from ._entry import settings_of
 
 if TYPE_CHECKING:
+    from netsplit.cluster.described import ClusterDescription
     from netsplit.partition.base import MemoryRule
     from netsplit.partition.partitioner import Partitioner
     from netsplit.planning.workload import Workload
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 GROUPS = ("partitioner", "cluster", "schedule")
-HERE = ("netsplit.cluster.local.", "netsplit.cluster.nvml.")  # builders of what workers run on
+HERE = "netsplit.cluster.local."  # builders of what workers run on
 TIME_LIMIT = "time_limit_s"
 
 
@@ -195,14 +195,16 @@ def with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partiti
     return partitioner
 
 
-def described(cfg: DictConfig, command: str) -> clusters.ClusterDescription | None:
+def described(cfg: DictConfig, command: str) -> ClusterDescription | None:
     """The cluster that is described, or None for the file's own; `command` names who asks."""
+    from netsplit.cluster.described import ClusterDescription
+
     node = cfg.get("cluster")
     if node is None:
         return None
     here = str(node.get(TARGET, "")).startswith(HERE)
     description = None if here else build(node)  # GPUs that are not there would be refused for that
-    if not isinstance(description, clusters.ClusterDescription):
+    if not isinstance(description, ClusterDescription):
         raise ConfigError(
             f"cluster={HydraConfig.get().runtime.choices.get('cluster')} is made of workers on this machine, "
             f"which {command} does not start: choose cluster=uniform, mixed3 or mixed4."

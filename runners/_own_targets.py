@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from netsplit.config_keys import PARTIAL, TARGET
+from netsplit.signature import PARTIAL, TARGET
 
 __all__ = ["addable", "of_own_targets", "own_names"]
 

@@ -55,7 +55,7 @@ def test_where_nothing_can_be_kept_they_compute_all_the_same_and_leave_nothing(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("numba.njit", refused)
-    compiled._say_that_nothing_is_kept.cache_clear()
+    compiled._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, logger="netsplit"):
         made = [kind(_twice) for kind in (compiled.compiled, compiled.compiled)]
     assert [function(4) for function in made] == [8, 8]

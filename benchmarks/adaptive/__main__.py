@@ -27,7 +27,7 @@ from netsplit.program import GPipe
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.workers.worker import Worker
 from netsplit.tables import Column, Table
-from netsplit.training.adapt.decisions import Decision
+from netsplit.training.adapt.adaptation import Decision
 
 __all__ = ["main"]
 

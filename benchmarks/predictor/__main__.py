@@ -29,7 +29,7 @@ from benchmarks.predictor.draws import draws
 from benchmarks.predictor.fit import calibrate_rates, write_rates
 from benchmarks.predictor.leave_one_out import Error, Profile, left_out, profile
 from benchmarks.predictor.models import MODELS, models
-from netsplit.cluster.rates import Overheads
+from netsplit.cluster.catalogue import Overheads
 from netsplit.files import write_json
 from netsplit.profile.measured import ProfileCache, default_folder
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.cluster.rates import Efficiency, Rates, crowding
+from netsplit.cluster.catalogue import Efficiency, Rates, crowding
 from netsplit.files import write_json
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
@@ -167,5 +167,5 @@ def _rates(coefficients: Mapping[str, Array], name: str) -> Rates:
 
 
 def write_rates(rates: Rates, path: str | Path) -> None:
-    """A file that `netsplit.cluster.rates.read_rates` reads; whole or not at all."""
+    """A file that `netsplit.cluster.catalogue.read_rates` reads; whole or not at all."""
     write_json(path, asdict(rates))

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Self
 
 from netsplit.cluster.cluster import Device
-from netsplit.cluster.rates import Efficiency, Rates, read_rates
 from netsplit.errors import ConfigError
+from netsplit.files import parsed_json
 
 __all__ = [
-    "CONTEXT_BYTES", "CPU_THREAD", "GPU_MARGIN_BYTES", "RATES", "Accelerator", "accelerator",
-    "rates_by_kind",
+    "CONTEXT_BYTES", "CPU_THREAD", "GPU_MARGIN_BYTES", "RATES", "TF32_CLASSES", "Efficiency", "Overheads",
+    "Pass", "Rates", "accelerator", "crowding", "rates_by_kind", "read_rates",
 ]  # fmt: skip
 
 GIB = 2**30
@@ -44,11 +44,85 @@ HOST_BANDWIDTH: Mapping[int, float] = {3: 12e9, 4: 24e9, 5: 48e9}
 """Generation of PCIe -> bytes/s between a device on 16 lanes and pinned memory: 76 % of what they can."""
 
 
-@dataclass(frozen=True)
-class Accelerator(Rates):
-    """A device kind that can be bought."""
+TF32_CLASSES = ("convolution", "pointwise convolution")
+"""What torch lets TF32 tensor cores compute unless told otherwise; matrix products keep to float32."""
 
-    memory_bytes: int = 0
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass computes and moves."""
+
+    flops: float = 0.0
+    nbytes: float = 0.0  # of variables and their gradients
+    weight_bytes: float = 0.0  # of the factor of a product that is a parameter, and of its gradient
+    idle_flops: float = 0.0  # that a convolution of fewer than `PLACES` places a sample lacks to as many
+
+    def __add__(self, other: Pass) -> Pass:
+        return Pass(
+            self.flops + other.flops,
+            self.nbytes + other.nbytes,
+            self.weight_bytes + other.weight_bytes,
+            self.idle_flops + other.idle_flops,
+        )
+
+    def __bool__(self) -> bool:
+        return self.flops > 0 or self.nbytes > 0 or self.weight_bytes > 0
+
+
+def crowding(step_bytes: float, crowded_bytes: float) -> float:
+    """How much of the caches a step takes, 0 to 1; `crowded_bytes` take all, and 0 stands for no limit."""
+    return min(step_bytes / crowded_bytes, 1.0) if crowded_bytes else 0.0
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What a class of operators reaches of the peaks, and what a call of one costs."""
+
+    compute: float  # fraction of peak FLOP/s
+    memory: float  # fraction of peak bytes/s
+    calls: float = 1.0  # launches of one pass
+    weights: float | None = None  # fraction of peak bytes/s for a product's parameters; None: as `memory`
+    crowded: float = 0.0  # launches more of a pass where a step leaves nothing in the caches
+    idle: float | None = None  # fraction of peak FLOP/s for those that are idle; None: they take no time
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """What a device does beside operators, as `profile.costs.DeviceCosts` has it."""
+
+    instruction_s: float
+    message_s: float
+    contention: float = 1.0
+    copy_s_per_byte: float = 0.0
+
+    def at(self, speed: float) -> Overheads:
+        """The overheads of a device that is `speed` times as fast."""
+        seconds = (self.instruction_s / speed, self.message_s / speed)
+        return Overheads(*seconds, self.contention, self.copy_s_per_byte / speed)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """One device kind."""
+
+    name: str  # "TITAN RTX"
+    flops: float  # peak FLOP/s in float32
+    bandwidth: float  # peak memory bytes/s
+    launch_s: float  # overhead of one call
+    efficiency: Mapping[str, Efficiency] = field(default_factory=dict, repr=False)
+    """Class, class and pass ("convolution:weight"), or pass (":input") -> efficiency; "" for all others."""
+    tensor_flops: float = 0.0  # peak of the classes that tensor cores take; 0: they take none
+    tensor_classes: tuple[str, ...] = TF32_CLASSES
+    overlaps: bool = True  # arithmetic hides memory traffic, or the other way round
+    crowded_bytes: float = 0.0
+    """Bytes of a step that leaves the next call nothing in the caches; 0: a call always costs the same."""
+    overheads: Overheads | None = None
+    """Beside operators; None: an instruction and a message take `launch_s`, and nothing disturbs."""
+    reference_s: float = 0.0
+    """`reference_seconds` of the device that the rates were fitted on; 0: not known."""
+    host_bandwidth: float = 12e9
+    """Bytes/s to and from pinned memory of the host, either way; of 16 lanes of PCIe 3.0 by default."""
+    memory_bytes: int = 0  # 0: not known
     half_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Dtype of autocast in which it computes -> peak of its tensor cores. They take what they are faster at;
     the rest, and all where the peak is 0, takes as long as in float32 for the arithmetic."""
@@ -58,7 +132,7 @@ class Accelerator(Rates):
         """What is left for tensors."""
         return self.memory_bytes - CONTEXT_BYTES
 
-    def under(self, autocast: str | None) -> Self:
+    def under(self, autocast: str | None) -> Rates:
         """The device as it runs a graph under `autocast`.
 
         Raises:
@@ -85,25 +159,79 @@ class Accelerator(Rates):
             tensor_classes=tuple(sorted(classes)),
         )
 
-    def at(self, speed: float, name: str) -> Self:
-        """The same device `speed` times as fast in everything, under another name."""
-        half = {dtype: speed * peak for dtype, peak in self.half_flops.items()}
-        return replace(super().at(speed, name), half_flops=half)
+    def efficiency_of(self, kind: str, of: str = "forward") -> Efficiency:
+        """The most specific entry for an operator class in a pass."""
+        entries = self.efficiency
+        for key in (f"{kind}:{of}", kind, f":{of}", ""):
+            if key in entries:
+                return entries[key]
+        return Efficiency(0.5, 0.5)
+
+    def reached_flops(self, kind: str, of: str = "forward") -> float:
+        """FLOP/s of a class in a pass."""
+        tensor_cores = self.tensor_flops > 0 and kind in self.tensor_classes
+        return (self.tensor_flops if tensor_cores else self.flops) * self.efficiency_of(kind, of).compute
+
+    def seconds(self, kind: str, of: str, done: Pass, crowded: float = 0.0) -> float:
+        """Seconds of a pass `of` of a node of class `kind`; `crowded` is its step's `crowding`."""
+        reached = self.efficiency_of(kind, of)
+        compute_s = done.flops / self.reached_flops(kind, of)
+        if reached.idle is not None:
+            compute_s += done.idle_flops / (self.flops * reached.idle)
+        weights = reached.memory if reached.weights is None else reached.weights
+        memory_s = (done.nbytes / reached.memory + done.weight_bytes / weights) / self.bandwidth
+        work_s = max(compute_s, memory_s) if self.overlaps else compute_s + memory_s
+        return (reached.calls + crowded * reached.crowded) * self.launch_s + work_s
+
+    def at(self, speed: float, name: str) -> Rates:
+        """The same device `speed` times as fast, but for its link to the host, under another name."""
+        return replace(
+            self,
+            name=name,
+            flops=self.flops * speed,
+            bandwidth=self.bandwidth * speed,
+            launch_s=self.launch_s / speed,
+            tensor_flops=self.tensor_flops * speed,
+            overheads=None if self.overheads is None else self.overheads.at(speed),
+            reference_s=self.reference_s / speed,
+            half_flops={dtype: speed * peak for dtype, peak in self.half_flops.items()},
+        )
 
 
-def accelerator(name: str, key: str = "model") -> Accelerator:
-    """The accelerator of that name, written as here or as its driver says it; capitals do not count.
+def read_rates(path: str | Path, key: str) -> Rates:
+    """Rates that `benchmarks.predictor --rates` wrote."""
+    try:
+        written = parsed_json(Path(path).read_text(encoding="utf-8"))
+        efficiency = {str(kind): Efficiency(**each) for kind, each in written["efficiency"].items()}
+        given = {**written, "efficiency": efficiency, "tensor_classes": tuple(written["tensor_classes"])}
+        if (beside := written.get("overheads")) is not None:
+            given["overheads"] = Overheads(**beside)
+        rates = Rates(**given)
+        positive = [rates.flops, rates.bandwidth, *(s.compute for s in efficiency.values())]
+        if rates.overheads is not None:
+            positive += [rates.overheads.instruction_s, rates.overheads.message_s]
+        if not (isinstance(rates.name, str) and all(value > 0 for value in positive)):
+            raise ValueError("a rate is not above 0")
+    except OSError as error:
+        raise ConfigError(f"{key} is '{path}', which cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{key} is '{path}', which holds no rates: write them with `python -m benchmarks.predictor "
+            "--rates <file>`."
+        ) from error
+    return rates
 
-    A name that ends in ".json" is a file of rates (`rates.read_rates`), as that of `CPU_THREAD` is one of the
+
+def accelerator(name: str, key: str = "model") -> Rates:
+    """The device kind of that name, written as here or as its driver says it; capitals do not count.
+
+    A name that ends in ".json" is a file of rates (`read_rates`), as that of `CPU_THREAD` is one of the
     package: of devices whose memory is not known.
-
-    Raises:
-        ConfigError: naming `key`, if the catalogue has none of that name, or the file holds no rates.
     """
     if _plain(name) == _plain(CPU_THREAD):
-        return Accelerator(**read_rates(Path(__file__).with_name("cpu_thread.json"), key))
+        return read_rates(Path(__file__).with_name("cpu_thread.json"), key)
     if name.endswith(".json"):
-        return Accelerator(**read_rates(name, key))
+        return read_rates(name, key)
     known = _BY_PLAIN_NAME.get(_plain(name))
     if known is None:
         raise ConfigError(
@@ -112,13 +240,9 @@ def accelerator(name: str, key: str = "model") -> Accelerator:
     return known
 
 
-def rates_by_kind(devices: Sequence[Device], autocast: str | None = None) -> dict[str, Accelerator]:
-    """Kind of a device that is here -> what its seconds are predicted from: a GPU by its driver's name.
-
-    Raises:
-        ConfigError: there are no rates of a device, or none under `autocast`.
-    """
-    kinds: dict[str, Accelerator] = {}
+def rates_by_kind(devices: Sequence[Device], autocast: str | None = None) -> dict[str, Rates]:
+    """Kind of a device that is here -> what its seconds are predicted from: a GPU by its driver's name."""
+    kinds: dict[str, Rates] = {}
     for device in devices:
         on_cpu = device.torch_device.startswith("cpu")
         known = accelerator(CPU_THREAD) if on_cpu else _BY_PLAIN_NAME.get(_plain(device.kind))
@@ -217,11 +341,11 @@ def _accelerator(
     bfloat16: bool = True,
     efficiency: Mapping[str, Efficiency] = _FP32,
     pcie: int = 4,
-) -> Accelerator:
+) -> Rates:
     peak = 0.0
     if tf32 * _TF32["convolution"].compute > tflops * _FP32["convolution"].compute:
         efficiency, peak = _TF32, tf32  # else the cores gain nothing, and cuDNN takes the faster kernel
-    return Accelerator(
+    return Rates(
         name,
         tflops * 1e12,
         gigabytes_s * 1e9,
@@ -234,17 +358,10 @@ def _accelerator(
     )
 
 
-def _pascal(name: str, tflops: float, gigabytes_s: float, memory_gib: float) -> Accelerator:
-    """No tensor cores."""
-    return _accelerator(name, tflops, gigabytes_s, memory_gib, bfloat16=False, efficiency=_PASCAL, pcie=3)
+_pascal = partial(_accelerator, bfloat16=False, efficiency=_PASCAL, pcie=3)  # no tensor cores
+_volta = partial(_accelerator, bfloat16=False, pcie=3)  # and Turing: tensor cores for float16 alone
 
-
-def _volta(name: str, tflops: float, gigabytes_s: float, memory_gib: float, half: float) -> Accelerator:
-    """Volta and Turing: tensor cores for float16 alone."""
-    return _accelerator(name, tflops, gigabytes_s, memory_gib, half=half, bfloat16=False, pcie=3)
-
-
-RATES: dict[str, Accelerator] = {
+RATES: dict[str, Rates] = {
     each.name: each
     for each in (
         # name, TFLOP/s in float32 at boost clock, GB/s, GiB; of dense tensor cores: TFLOP/s in TF32 where
@@ -253,12 +370,12 @@ RATES: dict[str, Accelerator] = {
         _pascal("TITAN Xp", 12.1, 548, 12),
         _pascal("P40", 11.76, 346, 22.5),
         _pascal("P100-SXM2-16GB", 10.6, 732, 16),
-        _volta("RTX 2080 Ti", 13.4, 616, 11, 53.8),
-        _volta("TITAN RTX", 16.3, 672, 24, 130.5),
-        _volta("T4", 8.1, 320, 15, 65),
-        _volta("V100-PCIE-16GB", 14.0, 900, 16, 112),
-        _volta("V100-SXM2-16GB", 15.7, 900, 16, 125),
-        _volta("V100-SXM2-32GB", 15.7, 900, 32, 125),
+        _volta("RTX 2080 Ti", 13.4, 616, 11, half=53.8),
+        _volta("TITAN RTX", 16.3, 672, 24, half=130.5),
+        _volta("T4", 8.1, 320, 15, half=65),
+        _volta("V100-PCIE-16GB", 14.0, 900, 16, half=112),
+        _volta("V100-SXM2-16GB", 15.7, 900, 16, half=125),
+        _volta("V100-SXM2-32GB", 15.7, 900, 32, half=125),
         _accelerator("RTX 3090", 35.6, 936, 24, 35.6, 71),
         _accelerator("A10", 31.2, 600, 22.5, 62.5, 125),
         _accelerator("A100-SXM4-40GB", 19.5, 1555, 40, 156, 312),

@@ -108,17 +108,12 @@ class Cluster:
         return [device.name for device in self.devices]
 
     def device(self, name: str) -> Device:
-        for device in self.devices:
-            if device.name == name:
-                return device
-        raise ConfigError(f"cluster '{self.name}' has no device '{name}': {[d.name for d in self.devices]}.")
+        if (device := next((d for d in self.devices if d.name == name), None)) is not None:
+            return device
+        raise ConfigError(f"cluster '{self.name}' has no device '{name}': {self.names}.")
 
     def check_links(self) -> None:
-        """Refuse a cluster in which two devices have no link, or one without a sensible cost.
-
-        Raises:
-            ConfigError: the first such pair, by name.
-        """
+        """Refuse a cluster in which two devices have no link, or one without a sensible cost."""
         for source in self.devices:
             for target in self.devices:
                 link = self.links.get((source.name, target.name))

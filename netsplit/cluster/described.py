@@ -16,7 +16,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from netsplit.cluster.catalogue import CONTEXT_BYTES, Accelerator, accelerator
+from netsplit.cluster.catalogue import Rates, accelerator
 from netsplit.cluster.cluster import Cluster, Device, Link, Nic, nics_of
 from netsplit.cluster.local import (
     ClusterSpec,
@@ -26,14 +26,13 @@ from netsplit.cluster.local import (
     given_rate,
     given_speed,
 )  # fmt: skip
-from netsplit.cluster.nvml import found_gpus
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.signature import suggest
 
 __all__ = [
     "ClusterDescription", "DescribedDevice", "DescribedHost", "DescribedLink", "LinkCost",
-    "described_cluster", "described_gpus", "kind_name", "named_cluster", "uniform_cluster",
+    "described_cluster", "kind_name", "named_cluster", "uniform_cluster",
 ]  # fmt: skip
 
 MOST_DEVICES = 1024
@@ -87,7 +86,7 @@ class ClusterDescription:
     capacities: dict[str, int | float]  # device -> bytes (int), or a fraction of the graph's need (float)
     links: dict[tuple[str, str], Link] = field(repr=False)
     levels: tuple[tuple[int, float], ...] = ()
-    accelerators: dict[str, Accelerator] = field(default_factory=dict)
+    accelerators: dict[str, Rates] = field(default_factory=dict)
     """Device -> what its seconds are predicted from; of all devices, or of none: then speeds are relative to
     what was measured."""
     overlap: bool = True
@@ -103,20 +102,18 @@ class ClusterDescription:
                 the devices are accelerators, whose kind is the model's name.
             need_bytes: bytes of the whole graph on one device, for capacities given as fractions.
         """
-        devices = tuple(
-            Device(name, self._kind(name, base_kind), _resolve(self.capacities[name], need_bytes))
-            for name in self.speeds
-        )
-        cluster = Cluster(self.name, devices, self.links, self.levels, self.nics)
+        devices = []
+        for name, speed in self.speeds.items():
+            known, capacity = self.accelerators.get(name), self.capacities[name]
+            kind = kind_name(base_kind, speed) if known is None else known.name
+            nbytes = capacity if isinstance(capacity, int) else max(1, math.ceil(capacity * need_bytes))
+            devices.append(Device(name, kind, nbytes))
+        cluster = Cluster(self.name, tuple(devices), self.links, self.levels, self.nics)
         cluster.check_links()
         return cluster
 
     def require_models(self) -> None:
-        """For seconds of a graph that nothing was measured on.
-
-        Raises:
-            ConfigError: the devices' speeds are relative to a profile.
-        """
+        """For seconds of a graph that nothing was measured on."""
         if not self.accelerators:
             raise ConfigError(
                 f"cluster '{self.name}' says how fast its devices are beside a measured graph: choose one "
@@ -124,10 +121,6 @@ class ClusterDescription:
                 "cluster.model='TITAN RTX', or plan a graph's file with `netsplit plan "
                 "graph=<file>`, `runners.partition` or netsplit.plan(..., profile=<file>)."
             )
-
-    def _kind(self, device: str, base_kind: str) -> str:
-        known = self.accelerators.get(device)
-        return kind_name(base_kind, self.speeds[device]) if known is None else known.name
 
 
 def kind_name(base_kind: str, speed: float) -> str:
@@ -307,36 +300,7 @@ def _nics_of_hosts(
     return tuple(nics)
 
 
-def described_gpus(name: str, capacity: int | float | str | None = None) -> ClusterDescription:
-    """The visible GPUs as the driver describes them, to plan for without running anything on them.
-
-    Links are what the PCIe slots and NVLinks promise (`cluster.nvml`).
-
-    Raises:
-        ConfigError: no GPU, or one that the catalogue does not have.
-    """
-    visible = found_gpus()
-    devices = [DescribedDevice(gpu.device, capacity=capacity, model=gpu.name) for gpu in visible.gpus]
-    keys = dict.fromkeys((gpu.device for gpu in visible.gpus), "cluster")
-    links = {}
-    for (p, q), link in visible.links.items():
-        one, other = visible.gpus[p].device, visible.gpus[q].device
-        links[one, other] = links[other, one] = link
-    return ClusterDescription(
-        name=name,
-        speeds=dict.fromkeys(keys, 1.0),
-        capacities={
-            gpu.device: gpu.memory_bytes - CONTEXT_BYTES
-            if capacity is None
-            else given_capacity(capacity, "cluster.capacity")
-            for gpu in visible.gpus
-        },
-        links=links,
-        accelerators=_accelerators(devices, keys),
-    )
-
-
-def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -> dict[str, Accelerator]:
+def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -> dict[str, Rates]:
     """The accelerators of all devices by name; empty where no device names a model."""
     named = {device.name: _accelerator(device, keys[device.name]) for device in devices}
     known = {name: each for name, each in named.items() if each is not None}
@@ -349,7 +313,7 @@ def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -
     return known
 
 
-def _accelerator(device: DescribedDevice, key: str) -> Accelerator | None:
+def _accelerator(device: DescribedDevice, key: str) -> Rates | None:
     """What a device's seconds are predicted from, at its speed."""
     if device.model is None:
         return None
@@ -365,10 +329,6 @@ def _device_capacity(device: DescribedDevice, key: str) -> int | float:
     if known is not None and not known.memory_bytes:
         raise ConfigError(f"{key}.capacity must be given, as '{device.model}' does not say it: such as 16GB.")
     return 1.0 if known is None else known.capacity_bytes
-
-
-def _resolve(capacity: int | float, need_bytes: int) -> int:
-    return capacity if isinstance(capacity, int) else max(1, math.ceil(capacity * need_bytes))
 
 
 def _link(cost: LinkCost | DescribedLink, key: str) -> Link:
@@ -389,11 +349,7 @@ OPTIONS = Path(__file__).resolve().parent.parent / "conf" / "cluster"
 
 
 def named_cluster(name: str) -> ClusterSpec | ClusterDescription:
-    """The cluster of that name.
-
-    Raises:
-        ConfigError: there is none, or its file leaves open what must be given.
-    """
+    """The cluster of that name."""
     known = sorted(path.stem for path in OPTIONS.glob("*.yaml"))
     if name not in known:
         raise ConfigError(f"cluster is '{name}', which is no option of conf/cluster: {suggest(name, known)}")

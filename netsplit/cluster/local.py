@@ -1,25 +1,33 @@
-"""A cluster whose devices all sit in this machine, as a config file describes it."""
+"""A cluster whose devices all sit in this machine, as a config file describes it; and its processors.
+
+affinity   which processors the process may run on       taskset, a batch system
+quota      processor seconds a second of its group       a container's limit, in the files of cgroups
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
+from pathlib import Path
 
 import psutil
 
 from netsplit.cluster.catalogue import CONTEXT_BYTES
-from netsplit.cluster.cluster import Device
-from netsplit.cluster.processors import usable_processors
-from netsplit.errors import ConfigError
+from netsplit.cluster.cluster import Cluster, Device, Link
+from netsplit.cluster.nvml import found_gpus, visible_gpu
+from netsplit.errors import ConfigError, NetSplitError
 from netsplit.settings import OffloadName
 
 __all__ = [
-    "ClusterSpec", "LocalDevice", "check_offload", "given_capacity", "given_count", "given_number",
-    "given_rate", "given_speed", "gpu", "local_cluster", "parse_bytes", "visible_gpu",
+    "ClusterSpec", "LocalDevice", "allowed_processors", "check_offload", "given_capacity", "given_count",
+    "given_number", "given_rate", "given_speed", "gpu_cluster", "local_cluster", "parse_bytes",
+    "processor_quota", "shared_processors", "usable_processors",
 ]  # fmt: skip
 
 UNITS = {"": 1, "b": 1} | {
@@ -29,7 +37,12 @@ UNITS = {"": 1, "b": 1} | {
 }
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([A-Za-z]*)\s*")
 TORCH_DEVICE = re.compile(r"cpu|cuda:(\d+)")
-LARGEST_PORT = 65535
+_ROOT = Path("/")
+BETWEEN_PROCESSES = Link(60e-6, 1 / 6e9)
+"""The link of CPU workers of one host where none is stated: one copy from the other's memory, as `netsplit
+probe` measures it."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,15 +68,31 @@ class ClusterSpec:
     external: bool = False  # workers are started by the user, with torchrun on each machine
     cross_memory: bool = True  # workers of one host read tensors from one another's memory, where they can
 
+    @property
+    def stated_links(self) -> dict[tuple[str, str], Link] | None:
+        """The link of every pair, where it is given."""
+        if self.bandwidth is None:
+            return None
+        given = Link(self.latency_s or 0.0, 1.0 / self.bandwidth)
+        return {(p.name, q.name): given for p, q in permutations(self.devices, 2)}
+
+    @property
+    def unprobed(self) -> Cluster:
+        """The devices without a worker: links as stated, else as the driver promises them between GPUs, else
+        `BETWEEN_PROCESSES`."""
+        if (links := self.stated_links) is None:
+            promised = _promised_links(self.devices)
+            links = {
+                (p.name, q.name): promised.get((p.torch_device, q.torch_device), BETWEEN_PROCESSES)
+                for p, q in permutations(self.devices, 2)
+            }
+        return Cluster(self.name, self.devices, links)
+
 
 def check_offload(
     offload: OffloadName, devices: Sequence[Device], compile_backend: str | None = None
 ) -> None:
-    """Refuse to move tensors to a host's memory where a device has its own there already.
-
-    Raises:
-        ConfigError: naming such a device; or activations of compiled segments, which are saved otherwise.
-    """
+    """Refuse to move tensors to a host's memory where a device has its own there already."""
     if compile_backend is not None and offload in ("activations", "both"):
         raise ConfigError(
             f"compile_backend saves activations in its own way, and offload is {offload}: give optimizer or "
@@ -106,8 +135,8 @@ def local_cluster(
         )
     if timeout_s <= 0:
         raise ConfigError(f"cluster.timeout_s is {timeout_s}: give more than 0 seconds.")
-    if not 0 <= port <= LARGEST_PORT:
-        raise ConfigError(f"cluster.port is {port}: give 0 for a free one, or a number up to {LARGEST_PORT}.")
+    if not 0 <= port < 2**16:
+        raise ConfigError(f"cluster.port is {port}: give 0 for a free one, or a number up to 65535.")
     if (latency_s is None) != (bandwidth is None):
         raise ConfigError(
             "cluster.latency_s and cluster.bandwidth belong together: give both, or neither to probe."
@@ -123,61 +152,47 @@ def local_cluster(
     return ClusterSpec(name, specs, timeout_s, port, host, latency_s, bandwidth, external, cross_memory)
 
 
-def parse_bytes(size: int | str, key: str = "capacity") -> int:
+def gpu_cluster(
+    name: str,
+    capacity: int | str = "all",
+    cpus: int = 0,
+    timeout_s: float = 60.0,
+    port: int = 0,
+    host: str = "127.0.0.1",
+    external: bool = False,
+    cross_memory: bool = True,
+) -> ClusterSpec:
+    """Every visible GPU as a device "cuda:0", "cuda:1", ..., and perhaps CPU devices behind them.
+
+    Args:
+        capacity: of each GPU: bytes, a size such as 20GiB, or "all" that it has.
+        cpus: how many CPU devices of one thread to add, named "cpu:0", ...
+        timeout_s, port, host, external, cross_memory: as of `local_cluster`.
+
+    Raises:
+        ConfigError: no GPU, or what `local_cluster` refuses.
+    """
+    if cpus < 0:
+        raise ConfigError(f"cluster.cpus is {cpus}: give 0 or more.")
+    devices = [LocalDevice(gpu.device, gpu.device, capacity) for gpu in found_gpus().gpus]
+    devices += [LocalDevice(f"cpu:{i}") for i in range(cpus)]
+    return local_cluster(
+        name, devices, timeout_s, port, host=host, external=external, cross_memory=cross_memory
+    )
+
+
+def parse_bytes(
+    size: int | str, key: str = "capacity", accepted: str = "bytes, or a size such as 24MiB, 1.5GB or all"
+) -> int:
     """Bytes of 25165824, "25165824", "24MiB" or "1.5 GB"; KB is 1000, KiB is 1024.
 
     Raises:
         ConfigError: naming `key`, if the size cannot be read or is not above 0.
     """
-    nbytes = int(_size(str(size), key, "bytes, or a size such as 24MiB, 1.5GB or all"))
+    nbytes = int(_size(str(size), key, accepted))
     if nbytes < 1:
         raise ConfigError(f"{key} is {size!r}: give more than 0 bytes.")
     return nbytes
-
-
-def gpu(index: int, key: str = "torch_device") -> tuple[str, int]:
-    """Name and total bytes of the GPU that torch calls `cuda:<index>`, read through NVML.
-
-    CUDA_VISIBLE_DEVICES renumbers the GPUs for torch but not for NVML, and is followed here.
-
-    Raises:
-        ConfigError: naming `key`, if there is no driver or no such GPU.
-    """
-    device = f"cuda:{index}"
-    import pynvml
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        pynvml.nvmlInit()
-        try:
-            handle = visible_gpu(index, visible)
-            return str(pynvml.nvmlDeviceGetName(handle)), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        finally:
-            pynvml.nvmlShutdown()
-    except (pynvml.NVMLError, IndexError) as error:
-        shown = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
-        raise ConfigError(
-            f"{key} is {device}, but there is no such GPU here ({error}{shown}): give cpu or another index."
-        ) from error
-
-
-def visible_gpu(index: int, visible: str | None) -> object:
-    """NVML's handle of `cuda:<index>`, where CUDA_VISIBLE_DEVICES is `visible`.
-
-    Raises:
-        IndexError: fewer are visible.
-        NVMLError: the GPU named is not there.
-    """
-    import pynvml
-
-    entry = (
-        str(index)
-        if visible is None
-        else [word.strip() for word in visible.split(",") if word.strip()][index]
-    )
-    if entry.isdigit():
-        return pynvml.nvmlDeviceGetHandleByIndex(int(entry))
-    return pynvml.nvmlDeviceGetHandleByUUID(entry)
 
 
 def _device(device: LocalDevice, key: str) -> Device:
@@ -187,8 +202,8 @@ def _device(device: LocalDevice, key: str) -> Device:
     if match[1] is None:
         kind, total = "cpu", int(psutil.virtual_memory().total)
     else:
-        kind, memory = gpu(int(match[1]), f"{key}.torch_device")
-        total = memory - CONTEXT_BYTES
+        gpu = visible_gpu(int(match[1]), f"{key}.torch_device")
+        kind, total = gpu.name, gpu.memory_bytes - CONTEXT_BYTES
     everything = str(device.capacity).strip().lower() == "all"
     capacity = total if everything else parse_bytes(device.capacity, f"{key}.capacity")
     return Device(device.name, kind, capacity, device.torch_device)
@@ -245,9 +260,7 @@ def given_capacity(value: object, key: str) -> int | float:
         if not 0 < fraction < math.inf:
             raise ConfigError(f"{key} is {value!r}: give {accepted}.")
         return fraction
-    nbytes = int(_size(text, key, accepted))
-    if nbytes < 1:
-        raise ConfigError(f"{key} is {value!r}: give {accepted}.")
+    nbytes = parse_bytes(text, key, accepted)
     if nbytes > LARGEST_BYTES:
         raise ConfigError(f"{key} is {value!r}: give at most {LARGEST_BYTES} bytes.")
     return nbytes
@@ -260,3 +273,76 @@ def _size(text: str, key: str, accepted: str) -> float:
     if not math.isfinite(number):
         raise ConfigError(f"{key} is {text!r}: give {accepted}.")
     return number
+
+
+def _promised_links(devices: tuple[Device, ...]) -> dict[tuple[str, str], Link]:
+    """Links between GPUs as the driver describes them, by torch's names of both."""
+    if sum(device.torch_device.startswith("cuda") for device in devices) < 2:
+        return {}
+    try:
+        links = found_gpus().links
+    except NetSplitError as error:
+        log.warning("The driver does not say how the GPUs are linked: %s", error)
+        return {}
+    ways = {(f"cuda:{p}", f"cuda:{q}"): link for (p, q), link in links.items()}
+    return ways | {(q, p): link for (p, q), link in ways.items()}
+
+
+def usable_processors() -> float:
+    """Processors of this process and those it starts; a container's quota need not be a whole number."""
+    return shared_processors([(allowed_processors(), processor_quota())])
+
+
+def shared_processors(of_processes: Iterable[tuple[frozenset[int], float]]) -> float:
+    """Processors of several processes of one host together, from what each is allowed and its quota."""
+    allowed, quotas = zip(*of_processes, strict=True)
+    return float(min(len(frozenset[int]().union(*allowed)), max(quotas)))
+
+
+def allowed_processors() -> frozenset[int]:
+    """Numbers of the processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def processor_quota(root: Path = _ROOT) -> float:
+    """Processor seconds a second that the groups of this process get; infinite where nothing limits them.
+
+    Args:
+        root: of the file system.
+    """
+    groups = _text(root / "proc/self/cgroup")
+    least = math.inf
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        second = not controllers  # version 2 of cgroups has one tree, version 1 one for each controller
+        if not second and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("" if second else "cpu")
+        group = top / path.lstrip("/")
+        # A group has no more than those above it. Seen from within a container its own may be the top.
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(top):
+                break
+            least = min(least, _quota(folder))
+    return least
+
+
+def _quota(group: Path) -> float:
+    """Processors that one control group allows."""
+    words = _text(group / "cpu.max").split() or [
+        _text(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
+    ]
+    try:
+        quota, period = map(float, words)
+    except ValueError:  # "max", or no such file
+        return math.inf
+    return quota / period if quota > 0 and period > 0 else math.inf
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

@@ -1,7 +1,6 @@
 """The GPUs of this machine as the driver lists them: names, memory, and what joins them.
 
-`gpu_cluster` runs on them, one worker process each, and probes their links as those of any other devices.
-`found_gpus` tells what the driver knows without running anything, for planning (`described.described_gpus`).
+It is asked without running anything on them.
 CUDA_VISIBLE_DEVICES hides GPUs and changes their order for torch, and is followed here.
 """
 
@@ -14,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from netsplit.cluster.cluster import Link
-from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster, visible_gpu
 from netsplit.errors import ConfigError
 
-__all__ = ["Gpu", "Gpus", "found_gpus", "gpu_cluster"]
+__all__ = ["Gpu", "Gpus", "found_gpus", "visible_gpu"]
 
 WAYS = {0: "INTERNAL", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """NVML's level of the nearest common ancestor of two GPUs -> its short name, as in `nvidia-smi topo -m`."""
@@ -60,82 +58,73 @@ class Gpus:
     """What the way promises. A plan for later may use it; workers that run measure their own."""
 
 
-def gpu_cluster(
-    name: str,
-    capacity: int | str = "all",
-    cpus: int = 0,
-    timeout_s: float = 60.0,
-    port: int = 0,
-    host: str = "127.0.0.1",
-    external: bool = False,
-    cross_memory: bool = True,
-) -> ClusterSpec:
-    """Every visible GPU as a device "cuda:0", "cuda:1", ..., and perhaps CPU devices behind them.
-
-    Args:
-        capacity: of each GPU: bytes, a size such as 20GiB, or "all" that it has.
-        cpus: how many CPU devices of one thread to add, named "cpu:0", ...
-        timeout_s, port, host, external, cross_memory: as of `local_cluster`.
-
-    Raises:
-        ConfigError: no GPU, or what `local_cluster` refuses.
-    """
-    if cpus < 0:
-        raise ConfigError(f"cluster.cpus is {cpus}: give 0 or more.")
-    devices = [LocalDevice(gpu.device, gpu.device, capacity) for gpu in found_gpus().gpus]
-    devices += [LocalDevice(f"cpu:{i}") for i in range(cpus)]
-    return local_cluster(
-        name, devices, timeout_s, port, host=host, external=external, cross_memory=cross_memory
-    )
-
-
 def found_gpus(key: str = "cluster") -> Gpus:
-    """What the driver says of the visible GPUs.
+    """What the driver says of the visible GPUs."""
+    import pynvml as nvml
 
-    Raises:
-        ConfigError: naming `key`, if there is no driver or no GPU.
-    """
-    with _driver(key) as nvml:
-        handles = _handles(nvml)
-        gpus = tuple(
-            Gpu(index, str(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total))
-            for index, handle in enumerate(handles)
-        )
-        ways, links = {}, {}
-        for p, one in enumerate(handles):
-            for q, other in enumerate(handles[p + 1 :], p + 1):
-                ways[p, q], links[p, q] = _between(nvml, one, other)
+    try:
+        with _driver():
+            handles = _handles()
+            gpus = tuple(_gpu(index, handle) for index, handle in enumerate(handles))
+            ways, links = {}, {}
+            for p, one in enumerate(handles):
+                for q, other in enumerate(handles[p + 1 :], p + 1):
+                    ways[p, q], links[p, q] = _between(nvml, one, other)
+    except nvml.NVMLError as error:
+        raise ConfigError(
+            f"{key} takes all GPUs, and the driver knows of none ({error}): choose another, such as cpu2."
+        ) from error
     if not gpus:
         raise ConfigError(f"{key} takes all GPUs, and none is visible here: choose another, such as cpu2.")
     return Gpus(gpus, ways, links)
 
 
-@contextmanager
-def _driver(key: str) -> Iterator[Any]:
-    import pynvml
+def visible_gpu(index: int, key: str = "torch_device") -> Gpu:
+    """The GPU that torch calls `cuda:<index>`."""
+    import pynvml as nvml
 
     try:
-        pynvml.nvmlInit()
-        try:
-            yield pynvml
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError as error:
+        with _driver():
+            return _gpu(index, _handles()[index])
+    except (nvml.NVMLError, IndexError) as error:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        shown = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
         raise ConfigError(
-            f"{key} takes all GPUs, and the driver knows of none ({error}): choose another, such as cpu2."
+            f"{key} is cuda:{index}, but there is no such GPU here ({error}{shown}): give cpu or another "
+            "index."
         ) from error
 
 
-def _handles(nvml: Any) -> list[Any]:
+@contextmanager
+def _driver() -> Iterator[None]:
+    import pynvml as nvml
+
+    nvml.nvmlInit()
+    try:
+        yield
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _gpu(index: int, handle: Any) -> Gpu:
+    import pynvml as nvml
+
+    return Gpu(index, str(nvml.nvmlDeviceGetName(handle)), int(nvml.nvmlDeviceGetMemoryInfo(handle).total))
+
+
+def _handles() -> list[Any]:
     """The visible GPUs in torch's order; torch stops at the first that is not there."""
+    import pynvml as nvml
+
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     handles = []
-    for index in range(len(visible.split(","))):
+    for word in filter(None, map(str.strip, visible.split(","))):
         try:
-            handles.append(visible_gpu(index, visible))
-        except (IndexError, nvml.NVMLError):
+            by_index = nvml.nvmlDeviceGetHandleByIndex
+            handles.append(by_index(int(word)) if word.isdigit() else nvml.nvmlDeviceGetHandleByUUID(word))
+        except nvml.NVMLError:
             break
     return handles
 

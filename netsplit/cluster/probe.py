@@ -19,6 +19,7 @@ from collections.abc import Collection, Sequence
 from itertools import permutations
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -58,14 +59,15 @@ def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
 
     Every sample weighs 1 / seconds²: plain least squares would fit the largest packets alone. A latency or a
     rate below zero is set to zero and the other fitted again.
-
-    Raises:
-        ValueError: fewer than two different sizes.
     """
-    if len({nbytes for nbytes, _ in samples}) < 2:
-        raise ValueError(f"a link is fitted to packets of two sizes or more, not to {list(samples)}.")
-    latency_s, seconds_per_byte = _line(samples)
-    return Link(latency_s, seconds_per_byte, _r_squared(samples, latency_s, seconds_per_byte))
+    from scipy.optimize import nnls
+
+    nbytes, seconds = np.array(samples, float).T
+    weights, unit = 1.0 / np.maximum(seconds, SMALLEST_S), nbytes.max()
+    (latency_s, slope), _ = nnls(np.column_stack((weights, weights * nbytes / unit)), weights * seconds)
+    variance, residual = seconds.var(), np.square(seconds - latency_s - nbytes / unit * slope).mean()
+    r_squared = float(np.clip(1.0 - residual / variance, 0.0, 1.0)) if variance else 1.0
+    return Link(float(latency_s), float(slope / unit), r_squared)
 
 
 def probe_links(
@@ -91,15 +93,8 @@ def probe_links(
         timeout_s: of one packet.
         gpus: devices that reach one another without the host's memory: packets go in batches there, also
             large ones.
-
-    Raises:
-        ValueError: no size, a size of no byte, or no repeat.
     """
     sizes = sorted({int(nbytes) for nbytes in sizes})
-    if not sizes or sizes[0] < 1 or repeats < 1:
-        raise ValueError(
-            f"sizes={sizes}, repeats={repeats}: give sizes of at least 1 byte, and 1 repeat or more."
-        )
     largest = max(*LARGE_SIZES, sizes[-1]) if name in gpus and len(gpus) > 1 else sizes[-1]
     end = _End(mover, torch.device(torch_device), timeout_s, largest)
     trips: dict[tuple[str, str], dict[int, float]] = {}
@@ -240,29 +235,3 @@ class _End:
     def _finish(self) -> None:
         if self.packet.is_cuda:
             torch.cuda.synchronize(self.packet.device)
-
-
-def _line(samples: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Latency and seconds per byte, neither below zero."""
-    weighted = [(max(seconds, SMALLEST_S) ** -2, nbytes, seconds) for nbytes, seconds in samples]
-    total = sum(w for w, _, _ in weighted)
-    mean_bytes = sum(w * n for w, n, _ in weighted) / total
-    mean_s = sum(w * s for w, _, s in weighted) / total
-    spread = sum(w * (n - mean_bytes) ** 2 for w, n, _ in weighted)
-    slope = sum(w * (n - mean_bytes) * (s - mean_s) for w, n, s in weighted) / spread
-    if slope < 0:
-        return max(mean_s, 0.0), 0.0
-    latency_s = mean_s - slope * mean_bytes
-    if latency_s < 0:
-        through_zero = sum(w * n * s for w, n, s in weighted) / sum(w * n * n for w, n, _ in weighted)
-        return 0.0, max(through_zero, 0.0)
-    return latency_s, slope
-
-
-def _r_squared(samples: Sequence[tuple[int, float]], latency_s: float, seconds_per_byte: float) -> float:
-    mean_s = sum(seconds for _, seconds in samples) / len(samples)
-    variance = sum((seconds - mean_s) ** 2 for _, seconds in samples)
-    if variance == 0:
-        return 1.0
-    residual = sum((s - latency_s - n * seconds_per_byte) ** 2 for n, s in samples)
-    return min(max(1.0 - residual / variance, 0.0), 1.0)

@@ -9,9 +9,8 @@ from heapq import nlargest
 from math import ceil
 from typing import Any
 
-from netsplit.cluster.catalogue import Accelerator
+from netsplit.cluster.catalogue import Rates
 from netsplit.cluster.cluster import Device
-from netsplit.cluster.rates import Rates
 from netsplit.profile.memory import copies_alive
 from netsplit.settings import OffloadName
 
@@ -233,7 +232,7 @@ class Costs:
         """What the optimiser's step allocates for itself on every device."""
 
         def on(device: Device) -> StepScratch:
-            described = isinstance(self.of(device.kind).rates, Accelerator)
+            described = self.of(device.kind).rates is not None
             on_cpu = device.torch_device.startswith("cpu") and not described
             return self.scratch.on_cpu if on_cpu else self.scratch.on_accelerator
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TypeAlias
 
-from netsplit.cluster.rates import Rates, crowding
+from netsplit.cluster.catalogue import Rates, crowding
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds

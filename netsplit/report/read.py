@@ -24,7 +24,7 @@ from netsplit.tables import Column, Table
 from netsplit.tracking.database import addressed, open_client, require_database, server_of
 from netsplit.tracking.table import ComparisonRow, comparison_figures, verdict_of, winner_of
 from netsplit.tracking.values import COMMAND, COMPARISON, DECISION, TEST, masked
-from netsplit.training.adapt.decisions import CHANGED
+from netsplit.training.adapt.adaptation import CHANGED
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

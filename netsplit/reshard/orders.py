@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from netsplit.interruptible import cp_sat_solver, interruptible
+from netsplit.interrupts import cp_sat_solver, interruptible
 from netsplit.reshard.host_schedule import HostSchedule, HostTask, busiest_nic_s, naive, size_only, timed
 
 __all__ = ["AUTO_ORDERS", "ORDERS", "depth_first", "exact", "greedy"]

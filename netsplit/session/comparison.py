@@ -1,6 +1,9 @@
 """Methods compared on one model, data and cluster: planned, trained from the same start, recorded.
 
 problem once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
+
+On devices that are not here (`forecast`) nothing is deployed: the model is captured on the meta device, where
+nothing is computed or held, and an iteration of every plan is predicted.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +38,9 @@ from netsplit.program.schedules import Schedule
 from netsplit.runtime.checkpoint.shares import saved_cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.session.decision import problem_of, training_plan
+from netsplit.session.measured_costs import CostSource
+from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.request import Request
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
@@ -64,12 +70,15 @@ from netsplit.training.checkpoints import (
     stable_folder,
 )
 from netsplit.training.epochs import fit
-from netsplit.training.metrics import Metric, accuracy, chosen_metric, update_metric
+from netsplit.training.metrics import Metric, as_metric, chosen_metric, update_metric
 from netsplit.training.options import Training
 
-__all__ = ["Experiment", "Shared", "as_saved", "compare", "each_method", "experiment_of", "recorded"]
+__all__ = ["PLANNED", "Experiment", "Shared", "as_saved", "compare", "described", "experiment_of", "forecast"]
 
 log = logging.getLogger(__name__)
+
+PLANNED = {"mode": "planned"}
+"""Tag of runs in which nothing was trained."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ class Experiment:
     learning_rate: LearningRate | None = None
     config: Any = None  # resolved, for the record
     labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
-    metric: Metric | None = field(default_factory=accuracy)  # on the test half
+    metric: Metric | None = field(default_factory=lambda: as_metric("accuracy"))  # on the test half
 
     @property
     def training(self) -> Training:
@@ -105,10 +114,6 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
     """What is asked for with its data, model and loss built, and a scheduler that knows how long it trains.
 
     On a described cluster the model holds no values.
-
-    Raises:
-        ConfigError: a part cannot be built, the model tells fewer classes apart than the data has, or the
-            scheduler ends before the training.
     """
     settings = request.settings
     torch.manual_seed(settings.seed)
@@ -152,14 +157,11 @@ def compare(
     """Plan and train with every method, from the same parameters and on the same batches.
 
     A method that fails keeps its row, with the reason; the others go on.
-
-    Raises:
-        CaptureError, ConfigError, WorkerError: before any method could begin.
     """
     if experiment.settings.resume not in ("never", "auto"):
         origin_checkpoint(experiment.settings.resume)
     _ = session.pool  # a cluster that does not come up leaves no run behind
-    with recorded(experiment, session.spec.name, tracker) as parent:
+    with _recorded(experiment, session.spec.name, tracker) as parent:
         shared = _planned(experiment, session)
         problem = shared.problem
         _check_metric(experiment, shared.step, problem.graph.batch_size)
@@ -172,11 +174,39 @@ def compare(
             run.tags(source)
             return _method(experiment, session, shared, plan, run, comparison, progress)
 
-        return each_method(experiment, shared, parent, folder, row)
+        return _each_method(experiment, shared, parent, folder, row)
+
+
+def forecast(
+    experiment: Experiment, description: ClusterDescription, tracker: Tracker, folder: Path
+) -> Comparison:
+    """Plan with every method, and predict an iteration of each; `settings.epochs` counts for nothing.
+
+    A method that fails keeps its row, with the reason; the others go on.
+    """
+    shared = described(experiment, description)
+    unknown = unknown_in_words(shared.problem.graph)
+    planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
+
+    def row(plan: Plan, run: MethodRun, comparison: Comparison) -> ComparisonRow:
+        run.tags(planned)
+        record_plan(run, plan, folder / run.name)
+        return record_row(run, plan, folder / run.name)
+
+    with _recorded(experiment, description.name, tracker, planned) as parent:
+        return _each_method(experiment, shared, parent, folder, row)
+
+
+def described(experiment: Experiment, description: ClusterDescription) -> Shared:
+    """An experiment's step on described devices, with predicted costs; its whole plan, where that is open."""
+    source = PredictedCosts.for_cluster(description, experiment.settings.autocast)
+    batch = experiment.data.shapes(experiment.settings.batch_size)
+    step = ModelStep(experiment.model, experiment.loss, batch, experiment.training)
+    return Shared.of(step, source, experiment.schedule, experiment.partitioners)
 
 
 @contextmanager
-def recorded(
+def _recorded(
     experiment: Experiment, cluster: str, tracker: Tracker, tags: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[ComparisonRun]:
     """The run of a comparison, with its config, data and tags."""
@@ -191,23 +221,35 @@ class Shared:
     """What all methods of a comparison share.
 
     Args:
-        chosen: the plan, where everything was decided together, and what it was chosen from.
+        chosen: the plan, where everything was decided together; `whole`: what it was chosen from.
     """
 
     step: ModelStep
     problem: Problem
-    chosen: tuple[Plan, WholePlan] | None = None
+    chosen: Plan | None = None
+    whole: WholePlan | None = None
 
-    @property
-    def whole(self) -> WholePlan | None:
-        return None if self.chosen is None else self.chosen[1]
+    @classmethod
+    def of(
+        cls,
+        step: ModelStep,
+        source: CostSource,
+        schedule: Schedule | AutoSchedule,
+        partitioners: Mapping[str, Partitioner],
+    ) -> Self:
+        """The problem under a schedule, or the plan of all that is open."""
+        if not schedule.decides_everything:
+            return cls(step, problem_of(step, source, schedule))
+        (method,) = partitioners.values()
+        plan, whole = training_plan(step, source, schedule, method)
+        return cls(step, plan.asked, plan, whole)
 
     def plan(self, partitioner: Partitioner) -> Plan:
         """A method's; raises as `ModelStep.plan`."""
-        return self.step.plan(self.problem, partitioner) if self.chosen is None else self.chosen[0]
+        return self.chosen or self.step.plan(self.problem, partitioner)
 
 
-def each_method(
+def _each_method(
     experiment: Experiment,
     shared: Shared,
     parent: ComparisonRun,
@@ -239,19 +281,12 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
     settings, schedule = experiment.settings, experiment.schedule
     first = next(batches(experiment.data.train, settings.batch_size, seed=settings.seed))
     step = session.step(experiment.model, experiment.loss, first, experiment.training)
-    if not schedule.decides_everything:
-        return Shared(step, session.problem(step, schedule))
-    ((name, method),) = experiment.partitioners.items()
-    checkpoint = None
-    if settings.resume == "auto":
-        checkpoint = newest(experiment.stable / name)
-    elif settings.resume != "never":
-        checkpoint = origin_checkpoint(settings.resume)
-    if checkpoint is not None:
-        schedule = as_saved(schedule, checkpoint)
-    plan, whole = session.plan(step, schedule, method)
-    assert whole is not None, "all was decided together"
-    return Shared(step, plan.asked, (plan, whole))
+    if schedule.decides_everything and settings.resume != "never":
+        (name,) = experiment.partitioners
+        own = settings.resume == "auto"
+        checkpoint = newest(experiment.stable / name) if own else origin_checkpoint(settings.resume)
+        schedule = schedule if checkpoint is None else as_saved(schedule, checkpoint)
+    return Shared.of(step, session.costs, schedule, experiment.partitioners)
 
 
 def as_saved(asked: AutoSchedule, checkpoint: Path) -> AutoSchedule:
@@ -269,11 +304,7 @@ def as_saved(asked: AutoSchedule, checkpoint: Path) -> AutoSchedule:
 
 
 def _check_metric(experiment: Experiment, step: ModelStep, size: int) -> None:
-    """Check the metric on a micro-batch of the test half, before hours of training.
-
-    Raises:
-        ConfigError: the metric is not for such outputs and targets.
-    """
+    """Check the metric on a micro-batch of the test half, before hours of training."""
     metric = experiment.metric
     if metric is not None and len(experiment.data.test):
         inputs, targets = next(batches(experiment.data.test, size, shuffle=False, drop_last=False))

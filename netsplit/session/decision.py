@@ -1,7 +1,7 @@
 """From a training step and what it costs to a problem under a schedule, or to a whole plan.
 
 ModelStep + CostSource ──problem_of──► Problem        of a schedule that is given
-                          └─decide_training► WholePlan      of all that is open
+                          └─WholeDecision──► WholePlan    of all that is open
 """
 
 from __future__ import annotations
@@ -20,21 +20,19 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.bounds import require_room, why_none_fits
+from netsplit.planning.whole.bounds import require_room
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.profile.costs import Offload
 from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.schedules import Schedule
-from netsplit.progress import Stages
 from netsplit.runtime.offload.moments import check_buckets
-from netsplit.session.cutting import BatchCuts
+from netsplit.session.calibration import MeasuredParts
 from netsplit.session.measured_costs import CostSource
-from netsplit.session.measured_parts import MeasuredParts
-from netsplit.session.sizes import StepSizes
+from netsplit.session.sizes import BatchCuts, StepSizes
 from netsplit.session.step import ModelStep
 from netsplit.training.adapt.switchable import changeable
 
-__all__ = ["decide_training", "plan_ahead", "problem_of", "training_plan"]
+__all__ = ["WholeDecision", "plan_ahead", "problem_of", "training_plan"]
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +44,6 @@ def problem_of(
     step: ModelStep,
     source: CostSource,
     schedule: Schedule,
-    stages: Stages | None = None,
     chosen: Problem | None = None,
 ) -> Problem:
     """Capture a step, and measure its operators on each device kind, or predict them.
@@ -63,12 +60,15 @@ def problem_of(
         ConfigError: a batch that cannot be cut, or it would step on what is to be skipped.
         NetSplitError: the model has other operators on a smaller last micro-batch.
     """
-    stages, asked, samples = stages or Stages(), step.training, step.whole.samples
+    stages, asked, samples = step.stages, step.training, step.whole.samples
     size = schedule.microbatch_size(samples)
     check = source.is_local and asked.check
-    if source.is_local:
-        _refuse_skipping(step, schedule)
-    elif size * schedule.microbatches != samples:
+    if asked.on_nonfinite == "skip" and source.is_local and schedule.update_every is not None:
+        raise ConfigError(
+            f"on_nonfinite is skip, and under {schedule.name} devices step within the batch, before its "
+            "loss is known: give stop or warn, or choose another schedule."
+        )
+    if not source.is_local and size * schedule.microbatches != samples:
         raise _uneven(samples, schedule.microbatches)
     schedule = schedule.for_batch(samples)
     stages.stage("capture")
@@ -102,38 +102,21 @@ def problem_of(
     return step.problem(graph, costs, cluster, schedule, tail, meter)
 
 
-def decide_training(
-    step: ModelStep,
-    source: CostSource,
-    auto: AutoSchedule,
-    method: Partitioner | None = None,
-    stages: Stages | None = None,
-) -> tuple[WholePlan, Problem]:
-    """The whole plan, and the problem of its micro-batches.
-
-    Operators are measured at two sizes of micro-batches, whole micro-batches at all (see `StepSizes`).
-
-    Args:
-        method: whose placements are wanted; None, or `auto`: the best of all.
-
-    Raises:
-        InfeasibleError: nothing fits.
-        CaptureError, ConfigError, NetSplitError: as for `problem_of`.
-    """
-    return _WholeDecision(step, source, auto, method, stages or Stages()).decide()
-
-
 def training_plan(
     step: ModelStep,
     source: CostSource,
-    auto: AutoSchedule,
+    order: Schedule | AutoSchedule,
     method: Partitioner,
-    stages: Stages | None = None,
-) -> tuple[Plan, WholePlan]:
-    """The plan to train by, and what it was chosen from; raises as `decide_training`."""
-    whole, problem = decide_training(step, source, auto, method, stages)
+) -> tuple[Plan, WholePlan | None]:
+    """The plan to train by; and what it was chosen from, where all is decided together.
+
+    Raises as `problem_of` and `ModelStep.plan`; or InfeasibleError: nothing fits.
+    """
+    if not order.decides_everything:
+        return step.plan(problem_of(step, source, order), method), None
+    whole, problem = WholeDecision(step, source, order, method).decide()
     if source.is_local:
-        problem = problem_of(step, source, whole.schedule, stages, problem)
+        problem = problem_of(step, source, whole.schedule, problem)
     else:
         problem = step.problem(problem.graph, problem.costs, problem.cluster, whole.schedule)
     for line in whole.lines:
@@ -148,34 +131,37 @@ def plan_ahead(
     source: CostSource,
     order: Schedule | AutoSchedule,
     method: Partitioner,
-    stages: Stages | None = None,
 ) -> WholePlan:
-    """The plan under either kind of schedule; raises as `decide_training` does."""
+    """The plan under either kind of schedule; raises as `training_plan` does."""
     if order.decides_everything:
-        return decide_training(step, source, order, method, stages)[0]
-    problem = problem_of(step, source, order, stages)
+        return WholeDecision(step, source, order, method).decide()[0]
+    problem = problem_of(step, source, order)
     graph, cutting = problem.graph, BatchCuts(step, named=True)
     counts = cutting.allowed(graph, [order.microbatches])
     if _is_quick(graph):
         cutting.at_size(graph, counts)
     else:
         cutting.not_at_size()
-    if stages is not None:
-        stages.stage(f"plan by {method.name}", method.time_limit_s, "s")
-        problem = replace(problem, improved=stages.improved)
+    step.stages.stage(f"plan by {method.name}", method.time_limit_s, "s")
+    problem = replace(problem, improved=step.stages.improved)
     remarks = (*cutting.notes_for(order.microbatches), *_refused(step, graph))
     return plan_under(problem, method, step.whole.samples, remarks)
 
 
 @dataclass
-class _WholeDecision:
-    """What is open, and what is known of it."""
+class WholeDecision:
+    """The choice of all that is open for a step: what is known of it, and the whole plan.
+
+    Operators are measured at two sizes of micro-batches, whole micro-batches at all (see `StepSizes`).
+
+    Args:
+        method: whose placements are wanted; None, or `auto`: the best of all.
+    """
 
     step: ModelStep
     source: CostSource
     auto: AutoSchedule
-    method: Partitioner | None
-    stages: Stages
+    method: Partitioner | None = None
     cutting: BatchCuts = field(init=False)
     remarks: tuple[str, ...] = ()
 
@@ -189,7 +175,7 @@ class _WholeDecision:
         return not self.source.is_local or self.step.training.check
 
     def decide(self) -> tuple[WholePlan, Problem]:
-        """Decide with the first numbers of micro-batches; where nothing fits, with more."""
+        """The whole plan, and the problem of its micro-batches; where nothing fits, with more of these."""
         first = self._sizes(self._counts())
         if self.source.is_local and self.step.training.looks is not None and self.method is None:
             self.auto, self.remarks = changeable(self.auto, first.graph(first.counts[0]))
@@ -202,10 +188,7 @@ class _WholeDecision:
                 raise
             log.info("No plan fits yet: trying more micro-batches (%s).", ", ".join(map(str, further)))
             try:
-                sizes = self._sizes(further)
-                if why_none_fits(sizes.by_bytes, sizes.counts, self.auto) is not None:
-                    raise refused
-                return self._decide_at(sizes)
+                return self._decide_at(self._sizes(further))
             except InfeasibleError:
                 raise
             except NetSplitError:
@@ -226,7 +209,7 @@ class _WholeDecision:
         left_out = list(self.auto.not_as_given(samples, counts, why))
         cutting = self.cutting if self.compared else None
         sizes = StepSizes(self.step, self.source, counts, cutting, left_out)
-        self.stages.stage(f"capture at {len(counts)} sizes of micro-batches")
+        self.step.stages.stage(f"capture at {len(counts)} sizes of micro-batches")
         log.info("Capturing %s at %d micro-batch sizes.", self.step.name, len(counts))
         sizes.take()
         if Offload.of(self.step.training.offload).optimizer:
@@ -244,19 +227,26 @@ class _WholeDecision:
         refused = () if source.is_local else _refused(self.step, least)
 
         def decide(counts: Sequence[int]) -> WholePlan:
-            self.stages.stage("plan of everything", auto.time_limit_s, "s")
+            self.step.stages.stage("plan of everything", auto.time_limit_s, "s")
             return decide_whole(
                 sizes.problem,
                 counts,
                 samples,
                 auto,
                 method=self.method,
-                improved=self.stages.improved,
+                improved=self.step.stages.improved,
                 told=lambda m: (*left_out, *self.remarks, *cutting.notes_for(m), *refused),
             )
 
-        at_size = source.is_local or _is_quick(least)
-        plan = cutting.checked_plan(decide, sizes.counts, at_size) if self.compared else decide(sizes.counts)
+        at_size = source.is_local or _is_quick(least)  # the whole batch is compared, by two forwards of it
+        if self.compared and not at_size:
+            cutting.not_at_size()
+        plan, differed = decide(sizes.counts), cutting.differs
+        if self.compared and at_size:
+            if plan.schedule.microbatches not in cutting.at_size(plan.plan.problem.graph, sizes.counts):
+                plan = decide([1])
+            elif cutting.differs != differed:
+                plan = replace(plan, notes=(cutting.differs, *plan.notes))
         return plan, sizes.problem(plan.schedule.microbatches)
 
 
@@ -274,14 +264,6 @@ def _refused(step: ModelStep, graph: Graph) -> tuple[str, ...]:
 def _is_quick(graph: Graph) -> bool:
     parameters = sum(initializer.nbytes for initializer in graph.initializers.values())
     return parameters + sum(v.nbytes for v in graph.variables.values()) <= _LOOKED_AT
-
-
-def _refuse_skipping(step: ModelStep, schedule: Schedule) -> None:
-    if step.training.on_nonfinite == "skip" and schedule.update_every is not None:
-        raise ConfigError(
-            f"on_nonfinite is skip, and under {schedule.name} devices step within the batch, before its "
-            "loss is known: give stop or warn, or choose another schedule."
-        )
 
 
 def _uneven(samples: int, microbatches: object) -> ConfigError:

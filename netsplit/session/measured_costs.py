@@ -1,30 +1,51 @@
-"""What a training step costs on workers that are here: predicted, kept where nothing changed, or measured."""
+"""What a training step costs on workers that are here: each device kind alone, then together.
+
+one worker of each kind, alone      operators, optimiser, instructions        reused from disk
+all CPU workers of a kind at once   contention, messages (`trial_run`)        with the rest, if it was steady
+
+What is reused is checked by a short trial run, and measured anew where it is out of date.
+
+Or all of it is predicted, and the devices' speed alone measured, by a piece of work that is always the same.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
-from netsplit.cluster.cluster import Cluster, Link
+from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import ClusterSpec
 from netsplit.graph.ir import Graph
+from netsplit.graph.surroundings.surroundings import settings
 from netsplit.profile.costs import Costs
+from netsplit.profile.measure.optimizer import describe_optimizer, optimizer_alpha, optimizer_scratch
 from netsplit.profile.measure.stretch import InTurn, SizedStep, in_rounds
-from netsplit.profile.measured import ProfileCache, profile_digest
+from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.sized import SizeSeconds
 from netsplit.progress import Stages
 from netsplit.runtime.controller import tell
 from netsplit.runtime.controller_seconds import controller_seconds
-from netsplit.runtime.workers.machines import identity_of
+from netsplit.runtime.workers.machines import identity_of, mates_of
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
-from netsplit.session.calibration import Calibration, Calibrator, predicted_here
-from netsplit.session.measured_parts import KnownParts, MeasuredParts
+from netsplit.session.calibration import (
+    REPEATS,
+    Calibration,
+    KnownParts,
+    MeasuredParts,
+    begin_measuring,
+    measure_copying,
+    measure_part,
+    predicted_here,
+    speed_of,
+)
+from netsplit.session.trial_run import FAR, TrialRun, checked_trial, fit_trial
 
 __all__ = ["CostSource", "MeasuredCosts"]
 
@@ -91,8 +112,7 @@ class MeasuredCosts:
             costs = predicted_here(task.graph, task.optimizer, self.pool(), self.linked())
         else:
             tell(self.pool(), [task.graph], task.optimizer)
-            measuring = Calibrator(task, self.pool(), self.linked(), self.cache, self.stages, alone)
-            costs = measuring.costs()
+            costs = self.measured(task, alone)
         if self.controller_s is None and self.pool().deployed is None:
             self.controller_s = controller_seconds(self.pool(), self.linked(), costs)
         return replace(costs, controller_s=self.controller_s or 0.0)
@@ -100,15 +120,23 @@ class MeasuredCosts:
     def cluster(self, graph: Graph, costs: Costs, in_flight: int) -> Cluster:
         return self.linked()
 
-    @property
-    def unlinked(self) -> Cluster:
-        """The devices without a worker, as if links took no time."""
-        links = {(p.name, q.name): Link(0.0, 0.0) for p, q in permutations(self.spec.devices, 2)}
-        return Cluster(self.spec.name, self.spec.devices, links)
-
     def in_turn(self, steps: Sequence[SizedStep], values: dict[str, Tensor]) -> SizeSeconds:
-        """What whole micro-batches of several sizes take beside one another."""
-        return _measured_in_turn(steps, values, self.pool(), self.linked(), self.cache)
+        """Seconds of whole micro-batches of several sizes on every device kind: kept ones, else measured."""
+        seconds: dict[str, dict[int, float]] = {}
+        sent = [replace(step, graph=replace(step.graph, output_spec=None)) for step in steps]
+        sizes = [(step.graph.batch_size, step.in_flight) for step in sent]
+        pool, cache = self.pool(), self.cache
+        for rank, device in enumerate(self.linked().devices):
+            if device.kind in seconds:
+                continue
+            digest = f"sizes-{profile_digest(sent[0].graph, identity_of(pool, rank), sizes=sizes)}"
+            kept = cache.get(digest, dict[int, float])
+            if kept is None:
+                log.info("Measuring %d micro-batch sizes on %s.", len(sizes), device.name)
+                kept = pool.call_one(rank, _take_turns, sent, values)
+                cache.put(digest, kept)
+            seconds[device.kind] = kept
+        return seconds
 
     def meter(self, task: Calibration, whole: Costs, known: KnownParts | None = None) -> MeasuredParts | None:
         if self.predicted:
@@ -116,30 +144,117 @@ class MeasuredCosts:
         known = {} if known is None else known
         return MeasuredParts(task, whole, self.pool, self.linked(), self.cache, self.stages.note, known)
 
+    def measured(self, task: Calibration, alone: bool = False) -> Costs:
+        """Costs of every device kind: kept ones where nothing has changed, else measured now."""
+        measured: dict[str, Measured] = {}
+        devices = self.linked().devices
+        mates = {rank: [rank] if alone else mates_of(devices, rank) for rank in range(len(devices))}
+        for rank in sorted(mates, key=lambda rank: -len(mates[rank])):  # where contention shows, if anywhere
+            kind = devices[rank].kind
+            if kind not in measured:
+                measured[kind] = self._of_kind(task, mates[rank], rank)
+        costs = {kind: replace(each.costs, unsure=not each.steady) for kind, each in measured.items()}
+        return replace(
+            Costs(costs, optimizer_alpha(task.optimizer)), scratch=optimizer_scratch(task.optimizer)
+        )
 
-def _measured_in_turn(
-    steps: Sequence[SizedStep],
-    values: dict[str, Tensor],
-    pool: WorkerPool,
-    cluster: Cluster,
-    cache: ProfileCache,
-) -> SizeSeconds:
-    """Seconds on every device kind: kept ones where nothing has changed, else measured now."""
-    seconds: dict[str, dict[int, float]] = {}
-    sent = [replace(step, graph=replace(step.graph, output_spec=None)) for step in steps]
-    sizes = [(step.graph.batch_size, step.in_flight) for step in sent]
-    for rank, device in enumerate(cluster.devices):
-        if device.kind in seconds:
-            continue
-        digest = f"sizes-{profile_digest(sent[0].graph, identity_of(pool, rank), sizes=sizes)}"
-        kept = cache.get(digest, dict[int, float])
-        if kept is None:
-            log.info("Measuring %d micro-batch sizes on %s.", len(sizes), device.name)
-            kept = pool.call_one(rank, _take_turns, sent, values)
-            cache.put(digest, kept)
-        seconds[device.kind] = kept
-    return seconds
+    def _of_kind(self, task: Calibration, mates: list[int], rank: int) -> Measured:
+        """Kept, or measured on worker `rank` alone and then with its `mates`; kept without what is unsure.
+
+        Once kept costs are out of date, the cache gives nothing that was kept before any more.
+        """
+        device, spec, cache = self.linked().devices[rank], self.spec, self.cache
+        digest = profile_digest(
+            task.graph,
+            identity_of(self.pool(), rank),
+            settings=settings(),
+            optimizer=describe_optimizer(task.optimizer),
+            in_flight=task.in_flight,
+            mates=len(mates),
+            processors=device.processors,
+            links=None if spec.bandwidth is None else (spec.latency_s, spec.bandwidth),
+        )
+        measured = cache.get(digest, Measured)
+        if measured is not None:
+            tried = mates if measured.steady else [rank]
+            if not self._still_true(task, measured, tried, rank):
+                measured, cache.refresh = None, True
+            elif measured.steady:
+                return measured
+            else:
+                log.info("Measuring the slow-down between workers again: the last result was uncertain.")
+        if measured is None:
+            graph = task.graph
+            log.info(
+                "Measuring %d operators on %s, %d samples at a time.",
+                len(graph), device.name, graph.batch_size,
+            )  # fmt: skip
+            measured = self._measured_alone(task, rank)
+        if len(mates) < 2:
+            cache.put(digest, measured)
+            return measured
+        complete = self._together(task, measured, mates)
+        cache.put(digest, complete if complete.steady else replace(measured, steady=False))
+        return complete
+
+    def _measured_alone(self, task: Calibration, rank: int) -> Measured:
+        """One worker's measurement, asked for part by part, so that it can be said how far it is."""
+        what = f"measuring on {self.linked().devices[rank].name}"
+        done, parts = 0, 2 * (1 + REPEATS)
+        self.stages.part(what, done, parts)
+        self.pool().call_one(rank, begin_measuring, task)
+        while (measured := self.pool().call_one(rank, measure_part)) is None:
+            done += 1
+            self.stages.part(what, done, parts := max(parts, done))
+        assert isinstance(measured, Measured)
+        return measured
+
+    def _together(self, task: Calibration, alone: Measured, mates: list[int]) -> Measured:
+        """Costs with what shows only while several devices compute: copying, and the trial run's fit."""
+        copying = self.pool().call(measure_copying, mates[:2])
+        costs = replace(alone.costs, copy_s_per_byte=sum(copying[rank] for rank in mates[:2]) / 2)
+        trial = self._trial(task, mates)
+        log.info("Trial run: how much do %s slow each other down?", " and ".join(trial.names))
+        known = Costs({trial.kind: costs}, optimizer_alpha(task.optimizer))
+        fit = fit_trial(trial, known, self.linked(), self.pool(), self.stages)
+        # 0 s: nothing was found for a message, and an instruction's overhead stands for it.
+        costs = replace(costs, contention=fit.contention, message_s=fit.message_s or None)
+        return replace(alone, costs=costs, steady=fit.steady)
+
+    def _trial(self, task: Calibration, ranks: list[int]) -> TrialRun:
+        devices = self.linked().devices
+        return TrialRun(task, devices[ranks[0]].kind, tuple(devices[rank].name for rank in ranks))
+
+    def _still_true(self, task: Calibration, kept: Measured, tried: list[int], rank: int) -> bool:
+        """Whether a short trial run on the devices `tried` takes what kept costs say, within `FAR`; says so.
+
+        A GPU, which may not hold the whole model, does a piece of work that is always the same instead.
+        """
+        device = self.linked().devices[rank]
+        if torch.device(device.torch_device).type == "cpu":
+            what, known = "a trial run", Costs({device.kind: kept.costs}, optimizer_alpha(task.optimizer))
+            said_s, took_s = checked_trial(self._trial(task, tried), known, self.linked(), self.pool())
+        else:
+            what, said_s, took_s = "a piece of work", kept.reference_s, self.pool().call_one(rank, speed_of)
+        ago = _ago(max(time.time() - kept.measured_at, 0.0))
+        off = took_s / said_s - 1 if said_s > 0 else 0.0
+        took = f"{what} takes {100 * abs(off):.0f} % {'longer' if off > 0 else 'less'} than they say"
+        if abs(off) <= FAR:
+            log.info("Using the costs measured on %s %s ago; %s.", device.name, ago, took)
+            return True
+        log.warning(
+            "The costs measured on %s %s ago are out of date: %s (%.1f ms, not %.1f ms). Measuring anew.",
+            device.name, ago, took, 1e3 * took_s, 1e3 * said_s,
+        )  # fmt: skip
+        return False
 
 
 def _take_turns(worker: Worker, steps: list[SizedStep], values: dict[str, Tensor]) -> dict[int, float]:
     return in_rounds(InTurn(steps, values, worker.torch_device).round)
+
+
+def _ago(seconds: float) -> str:
+    for name, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{seconds:.0f} s"

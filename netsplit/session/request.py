@@ -16,12 +16,11 @@ from netsplit.cluster.catalogue import rates_by_kind
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import check_offload
 from netsplit.config import build, require_node, settings_in, validated
-from netsplit.config_keys import TARGET
 from netsplit.data.keys import ReadingKeys
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.runtime.compiled import check_backend
-from netsplit.signature import locate, signature_of
+from netsplit.signature import TARGET, locate, signature_of
 from netsplit.training.checkpoints import origin_checkpoint
 
 if TYPE_CHECKING:
@@ -48,9 +47,6 @@ class Request:
 
     Args:
         cfg: all that the comparison is made of.
-
-    Raises:
-        ConfigError: the first key or value that cannot be used.
     """
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -100,11 +96,7 @@ class Request:
         check_backend(self.settings.compile_backend, self.settings.autocast)
 
     def _check_open(self) -> None:
-        """Check what `schedule=auto` is asked with.
-
-        Raises:
-            ConfigError: something else that is asked for does not go with that.
-        """
+        """Check what `schedule=auto` is asked with."""
         if len(self.partitioners) > 1:
             raise ConfigError(
                 "schedule=auto decides for one method, and partitioner names "

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from netsplit.cluster.catalogue import rates_by_kind
-from netsplit.cluster.cluster import Cluster, Link, nics_of
+from netsplit.cluster.cluster import Cluster, nics_of
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
@@ -94,15 +94,11 @@ class Session:
     def cluster(self) -> Cluster:
         """The devices with their links, probed between the workers once."""
         if self._cluster is None:
-            names = [device.name for device in self.spec.devices]
-            pairs = [(p, q) for p in names for q in names if p != q]
-            if self.spec.bandwidth is not None:
-                given = Link(self.spec.latency_s or 0.0, 1.0 / self.spec.bandwidth)
-                links = dict.fromkeys(pairs, given)
-            else:
-                log.info("Measuring %d links between the workers.", len(pairs))
+            if (links := self.spec.stated_links) is None:
+                pairs = len(self.spec.devices) * (len(self.spec.devices) - 1)
+                log.info("Measuring %d links between the workers.", pairs)
                 pool = self.pool
-                self.stages.stage(f"probe of {len(pairs)} links")
+                self.stages.stage(f"probe of {pairs} links")
                 self.link_samples = pool.call(_probe)[0]
                 links = {pair: fit_link(samples) for pair, samples in self.link_samples.items()}
             devices = located(self.spec.devices, self.pool) if self.spec.external else self.spec.devices
@@ -146,14 +142,14 @@ class Session:
                 f"autocast is {autocast}, and cluster '{spec.name}' mixes {' and '.join(kinds)}, which "
                 "cast other operators: leave it out, or take devices of one kind."
             )
-        step = ModelStep(model, loss, batch, training, kinds[0])
+        step = ModelStep(model, loss, batch, training, kinds[0], stages=self.stages)
         if training.learning_rate is not None:
             training.learning_rate.check(step.optimizer)
         return step
 
     def problem(self, step: ModelStep, schedule: Schedule) -> Problem:
         """A step's graph with what its operators cost on these workers; see `problem_of`."""
-        return problem_of(step, self.costs, schedule, self.stages)
+        return problem_of(step, self.costs, schedule)
 
     def plan(
         self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner
@@ -162,12 +158,9 @@ class Session:
 
         Raises:
             InfeasibleError: nothing fits.
-            CaptureError, ConfigError, NetSplitError: as `problem_of`, `training_plan` and
-                `ModelStep.plan`.
+            CaptureError, ConfigError, NetSplitError: as `training_plan`.
         """
-        if order.decides_everything:
-            return training_plan(step, self.costs, order, method, self.stages)
-        return step.plan(self.problem(step, order), method, self.stages), None
+        return training_plan(step, self.costs, order, method)
 
     def deploy(
         self, step: ModelStep, plan: Plan, whole: WholePlan | None = None, owned: bool = False
@@ -199,6 +192,12 @@ class Session:
         close = self.close if owned else None
         adaptation = None if adapt is None else Adaptation.begin(adapt, plan, placed_s)
         return ParallelModel(step.model, graph, runtime, programs, plan, close, whole, adaptation)
+
+    def parallelized(
+        self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner
+    ) -> ParallelModel:
+        """Plan a step and put it on the workers; closing the result closes this session too."""
+        return self.deploy(step, *self.plan(step, order, method), owned=True)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -1,5 +1,6 @@
-"""One model captured at several sizes of micro-batches, with costs at each, of which two are measured.
+"""One model at several sizes of micro-batches: captured, compared with the batch, measured at two of them.
 
+a few samples ──few_differ──► may the batch be cut? ◄──batch_differs── the batch, at the size that is decided
 captures ──graph_at──► a graph at every size        two measured sizes ──profile.sized──► costs at every size
 """
 
@@ -13,6 +14,13 @@ from torch import Tensor
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.batches.other_sizes import graph_at
+from netsplit.graph.checks.cutting import (
+    NotCompared,
+    batch_differs,
+    few_differ,
+    refuse_shared_writes,
+    why_not_compared,
+)
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
@@ -20,18 +28,102 @@ from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.predicted_bytes import with_line
 from netsplit.profile.measure.stretch import SizedStep
 from netsplit.profile.sized import SizeSeconds, beside, between, together
+from netsplit.program.other_batches import require_same_operators
 from netsplit.program.schedules import GPipe, OneFOneB
-from netsplit.session.cutting import BatchCuts
+from netsplit.session.calibration import KnownParts
 from netsplit.session.measured_costs import CostSource, MeasuredCosts
-from netsplit.session.measured_parts import KnownParts
 from netsplit.session.step import ModelStep, with_known_parts
 
-__all__ = ["StepSizes", "same_operators"]
+__all__ = ["BatchCuts", "StepSizes"]
 
 log = logging.getLogger(__name__)
 
 CAPTURED = 3  # sizes at least, before others are taken to be on their line
 USUAL = 4  # micro-batches, whose size is measured whole
+
+
+@dataclass
+class BatchCuts:
+    """What is known of cutting a step's batch, and what is to be said of it.
+
+    Not where micro-batches would train something else, unless their number is named.
+
+    Args:
+        named: the numbers of micro-batches are the user's own, and taken whatever differs.
+    """
+
+    step: ModelStep
+    named: bool
+    remarks: list[str] = field(default_factory=list)  # of any plan
+    differs: str = ""  # what does, where the batch is cut all the same; or why that is not known
+    _compared: bool = False
+    _failed: str = ""  # why a few samples were not compared
+
+    def allowed(self, graph: Graph, counts: Sequence[int]) -> list[int]:
+        """The numbers of micro-batches to look at, as a few samples tell.
+
+        Args:
+            graph: of the model at any size.
+        """
+        if max(counts) == 1 or self._compared:
+            return list(counts)
+        self._compared = True
+        step = self.step
+        given = step.model, step.loss, step.whole
+        try:
+            refuse_shared_writes(graph, step.whole)
+        except CaptureError as error:
+            if 1 not in counts:
+                raise
+            self.remarks.append(f"the batch is kept whole: {str(error).rstrip('.')}")
+            return [1]
+        if (missing := why_not_compared(*given)) is not None:
+            self._not_compared(missing)
+            return list(counts)
+        log.info("Checking that micro-batch losses average to the batch loss.")
+        least = min(m for m in counts if m > 1)
+        size = -(-step.whole.samples // least)
+        try:
+            return self._left(counts, few_differ(*given, graph, size))
+        except NotCompared as error:
+            self._failed = str(error)
+            return list(counts)
+
+    def not_at_size(self) -> None:
+        """The batch is not compared itself: where a few samples were not either, that is to be said."""
+        if self._failed and not self.differs:
+            self._not_compared(self._failed)
+
+    def _not_compared(self, why: str) -> None:
+        name = self.step.name
+        self.differs = f"the losses of {name}'s micro-batches were not compared with its batch's: {why}"
+
+    def at_size(self, graph: Graph, counts: Sequence[int]) -> list[int]:
+        """The numbers to look at, as the batch in micro-batches of the graph's size tells."""
+        step = self.step
+        if graph.batch_size >= step.whole.samples or self.differs:
+            return list(counts)
+        log.info("Comparing the batch with its micro-batches of %d samples.", graph.batch_size)
+        given = step.model, step.loss, step.whole, graph, graph.batch_size
+        return self._left(counts, batch_differs(*given, gradients=bool(self._failed) or not self._compared))
+
+    def _left(self, counts: Sequence[int], differs: str | None) -> list[int]:
+        if differs is None:
+            return list(counts)
+        if self.named:
+            self.differs = (
+                f"{differs}; each micro-batch trains with its own, as in gradient accumulation "
+                "(schedule.microbatches=1 keeps the batch whole)"
+            )
+            return list(counts)
+        if 1 not in counts:
+            raise CaptureError(f"{differs}.")
+        self.remarks.append(f"the batch is kept whole: {differs} (schedule.microbatches=N cuts it anyway)")
+        return [1]
+
+    def notes_for(self, microbatches: int) -> tuple[str, ...]:
+        """What is to be said of a plan with so many."""
+        return (*self.remarks, *([self.differs] if self.differs and microbatches > 1 else ()))
 
 
 @dataclass
@@ -86,7 +178,9 @@ class StepSizes:
                 self.counts, looked = self.cutting.allowed(graph, self.counts), True
                 if m not in self.counts:
                     continue
-            if self.graphs and not same_operators(graph, next(iter(self.graphs.values()))):
+            try:
+                require_same_operators(next(iter(self.graphs.values()), graph), graph)
+            except NetSplitError:
                 self._leave_out(m, "the model has other operators there")
                 continue
             self.graphs[sizes[m]] = graph
@@ -131,7 +225,7 @@ class StepSizes:
         """The problem before anything is measured: nothing takes any time."""
         if not isinstance(self.source, MeasuredCosts):
             return self.problem(m)
-        graph, cluster = self.graph(m), self.source.unlinked
+        graph, cluster = self.graph(m), self.source.spec.unprobed
         none = DeviceCosts(dict.fromkeys(graph.nodes, NodeSeconds(0.0, 0.0)))
         costs = Costs(
             dict.fromkeys((each.kind for each in cluster.devices), none), optimizer_alpha(self.step.optimizer)
@@ -196,13 +290,3 @@ class StepSizes:
             if not graph.initializers.keys() <= values.keys():  # constants may be others at each size
                 values = {**self.step.values(graph), **values}
         return source.in_turn(steps, {k: value.detach() for k, value in values.items()})
-
-
-def same_operators(graph: Graph, other: Graph) -> bool:
-    """Whether they have the same operators, of tensors with as many dimensions."""
-    names = list(graph.nodes) == list(other.nodes) and graph.variables.keys() == other.variables.keys()
-    return (
-        names
-        and all(graph.nodes[v].op == other.nodes[v].op for v in graph.nodes)
-        and all(len(v.shape) == len(other.variables[k].shape) for k, v in graph.variables.items())
-    )

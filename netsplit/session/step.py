@@ -33,8 +33,7 @@ from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
 from netsplit.runtime.share import check_clipping
-from netsplit.session.calibration import Calibration
-from netsplit.session.measured_parts import MeasuredParts
+from netsplit.session.calibration import Calibration, MeasuredParts
 from netsplit.simulate.simulator import Simulator
 from netsplit.training.captures import Captures, checked_capture
 from netsplit.training.options import Training
@@ -53,9 +52,7 @@ class ModelStep:
         batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
         device_type: of the devices, whose autocast casts.
         known: see `Batch.of`.
-
-    Raises:
-        ConfigError: a batch without samples.
+        stages: told what is being done, and how far it is.
     """
 
     model: nn.Module
@@ -64,6 +61,7 @@ class ModelStep:
     training: Training = field(default_factory=Training)
     device_type: str = "cpu"
     known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)
+    stages: Stages = field(default_factory=Stages)
 
     def __post_init__(self) -> None:
         if self.whole.samples == 0:
@@ -84,22 +82,14 @@ class ModelStep:
     @cached_property
     def captures(self) -> Captures:
         """Graphs of the model on other batches, and of its evaluation."""
-        asked = self.training
-        return Captures(
-            self.model, self.loss, asked.autocast, self.device_type, asked.max_programs, asked.check
-        )
+        return Captures(self.model, self.loss, self.training, self.device_type)
 
     def example(self, samples: int) -> Batch:
         """The batch's first samples, in memory of their own."""
         return self.whole.rows(0, samples).own()
 
     def graph(self, example: Batch, check: bool = False, level: int = logging.DEBUG) -> Graph:
-        """Capture the graph of one micro-batch.
-
-        Raises:
-            CaptureError: it cannot be captured, or would train something else, where that is checked.
-            ConfigError: a norm is to be clipped that plain PyTorch does not clip.
-        """
+        """Capture the graph of one micro-batch."""
         kinds = {"autocast": self.training.autocast, "device_type": self.device_type}
         graph = checked_capture(self.model, self.loss, example, check, level, **kinds)
         check_clipping(self.training.clip_norm, graph)
@@ -119,11 +109,7 @@ class ModelStep:
         return {k: tensor.detach() for k, tensor in (tensors | self.values(graph)).items()}
 
     def weights(self, graph: Graph, measured: bool = False) -> WeightSource | None:
-        """The source of values that are on the meta device.
-
-        Raises:
-            ConfigError: as `weight_source_of`; or operators are to be measured with them.
-        """
+        """The source of values that are on the meta device."""
         source = weight_source_of(self.training.weights, self.model, graph, self.values(graph))
         if source is not None and measured:
             raise ConfigError(
@@ -190,18 +176,16 @@ class ModelStep:
         )
         return with_known_parts(replace(problem, costs=costs, simulator=simulator, meter=meter))
 
-    def plan(self, problem: Problem, partitioner: Partitioner, stages: Stages | None = None) -> Plan:
-        """What a method decides; told to `stages`. Over the capacities only if the method heeds none.
+    def plan(self, problem: Problem, partitioner: Partitioner) -> Plan:
+        """What a method decides. Over the capacities only if the method heeds none.
 
         Raises:
             ConfigError: it has parameters in parts, of which the optimiser would make something else.
             InfeasibleError: the method finds no placement within the capacities.
             NetSplitError: its answer breaks a rule, or has replicas that would train something else.
         """
-        asked = with_known_parts(problem)
-        if stages is not None:
-            stages.stage(f"plan by {partitioner.name}", partitioner.time_limit_s, "s")
-            asked = replace(asked, improved=stages.improved)
+        self.stages.stage(f"plan by {partitioner.name}", partitioner.time_limit_s, "s")
+        asked = replace(with_known_parts(problem), improved=self.stages.improved)
         plan = decide(asked, partitioner, room=partitioner.respects_capacity)
         check_element_wise(self.optimizer, plan.problem.graph)
         require_replicable(problem.graph, plan.placement.replicated)

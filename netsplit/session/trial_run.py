@@ -4,7 +4,7 @@
     turns:  many pieces, in turn  many transfers ─► message_s  ┘ predicts what was measured
 
 The second runs under GPipe, where most messages are there before they are needed, and under 1F1B, where most
-are waited for; in between lie the two answers' mean and most programs.
+are waited for; both costs are those with the least squares of relative errors of the three.
 
 What devices wait for a shared processor (`Device.processors`) is predicted; contention is what is left.
 
@@ -21,12 +21,12 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from netsplit.cluster.catalogue import CPU_THREAD, accelerator
 from netsplit.cluster.cluster import Cluster
@@ -39,8 +39,8 @@ from netsplit.program.instructions import Program
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.share import OptimizerFactory
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.session.calibration import Calibration
 from netsplit.simulate.simulate import simulate
 
 __all__ = ["FAR", "Fit", "TrialRun", "checked_trial", "fit_trial", "in_turns"]
@@ -55,7 +55,7 @@ ROUND_S, MOST_TIMED = 0.05, 10  # short iterations are repeated for this long
 SPREAD = 0.20  # of a program's middle round over its fastest, above which other work is suspected
 MOST_MESSAGE_S = 5e-3
 FAR = 0.30  # between what a program takes and what kept costs say, from which they are out of date
-NEAR = 1e-3  # of contention: two fits are the same
+NEAR, LEAST = 1e-2, 1e-3  # to a bound, from which a cost is beyond reason, or none
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,12 @@ class TrialRun:
     """What is run.
 
     Args:
-        batch: the graph's inputs for one micro-batch.
-        values: the initializers; copies are trained.
+        task: the step; copies of its values are trained.
         kind: of the devices.
         names: of the devices, all of this kind and on one host.
     """
 
-    graph: Graph
-    batch: tuple[Tensor, ...]
-    values: dict[str, Tensor]
-    optimizer: OptimizerFactory
+    task: Calibration
     kind: str
     names: tuple[str, ...]
 
@@ -80,16 +76,18 @@ class TrialRun:
         self, cluster: Cluster, seconds: Mapping[str, NodeSeconds], pieces: int, schedule: Schedule
     ) -> Program:
         """The graph in pieces of equal seconds, which the devices take in turn."""
-        device_of = in_turns(self.graph, seconds, self.names, pieces)
-        return compile_program(self.graph, Placement.given(device_of, self.graph.position), cluster, schedule)
+        graph = self.task.graph
+        placement = Placement.given(in_turns(graph, seconds, self.names, pieces), graph.position)
+        return compile_program(graph, placement, cluster, schedule)
 
     def seconds(self, program: Program, pool: WorkerPool) -> float:
         """Median seconds of an iteration in one round."""
-        runtime = DistributedRuntime(program, pool, self.values, self.optimizer)
-        dims = self.graph.input_dims or (0,) * len(self.batch)
+        task = self.task
+        runtime = DistributedRuntime(program, pool, task.values, task.optimizer)
+        dims = task.graph.input_dims or (0,) * len(task.batch)
         whole = tuple(
             tensor if dim is None else torch.cat([tensor] * MICROBATCHES, dim)
-            for tensor, dim in zip(self.batch, dims, strict=True)
+            for tensor, dim in zip(task.batch, dims, strict=True)
         )
         batch = Batch.of(whole, None, dims)
         took: list[float] = []
@@ -163,12 +161,8 @@ def fit_trial(
             stages.part(what, done, len(programs) * max(ROUNDS, len(rounds)))
     spread = _spread(rounds)
     typical = statistics.median if spread <= SPREAD else min
-    processors = cluster.device(trial.names[0]).processors
-    explanation = _CostSearch(
-        cluster, costs, trial.kind, programs, [typical(each) for each in zip(*rounds, strict=True)],
-        max(min(count, processors or count), 2.0),
-    )  # fmt: skip
-    contention, message_s = explanation.answer()
+    took = [typical(each) for each in zip(*rounds, strict=True)]
+    contention, message_s = _explaining_costs(trial, costs, cluster, programs, took)
     usual = accelerator(CPU_THREAD).overheads
     assert usual is not None
     fit = Fit(
@@ -209,56 +203,24 @@ def _spread(rounds: Sequence[Sequence[float]]) -> float:
     return max(statistics.median(each) / min(each) - 1 for each in zip(*rounds, strict=True))
 
 
-@dataclass(frozen=True)
-class _CostSearch:
-    """Searches the costs that explain what the programs took: the first, then those in turns."""
+def _explaining_costs(
+    trial: TrialRun, costs: Costs, cluster: Cluster, programs: Sequence[Program], took: Sequence[float]
+) -> tuple[float | None, float | None]:
+    """(contention, message_s) with which the programs are predicted best; None: it would be beyond reason.
 
-    cluster: Cluster
-    costs: Costs
-    kind: str
-    programs: Sequence[Program]
-    took: Sequence[float]
-    most: float  # contention: n devices that compute on n processors and share all else take n times as long
+    n devices that compute on n processors and share all else take n times as long, at most.
+    """
+    from scipy.optimize import least_squares
 
-    def answer(self) -> tuple[float | None, float | None]:
-        """(contention, message_s); None: it would have to be beyond reason, and the other does without it."""
-        contention = self._contention(0.0)
-        for _ in range(8):
-            before, message_s = contention, self._message(contention)
-            contention = self._contention(message_s)
-            if abs(contention - before) < NEAR:
-                break
-        if contention < self.most:
-            return contention, message_s if (
-                message_s := self._message(contention)
-            ) < MOST_MESSAGE_S else None
-        message_s = self._message(1.0)
-        return None, message_s if message_s < MOST_MESSAGE_S else None
+    count, processors = len(trial.names), cluster.device(trial.names[0]).processors
+    most = max(min(count, processors or count), 2.0)
 
-    def _predicted(self, program: Program, contention: float, message_s: float) -> float:
-        costs = self.costs.with_device(self.kind, contention=contention, message_s=message_s)
-        return simulate(program, self.cluster, costs).iteration_s
+    def errors(given: NDArray[np.float64]) -> NDArray[np.float64]:
+        contention, message_s = float(given[0]), float(given[1]) * MOST_MESSAGE_S
+        tried = costs.with_device(trial.kind, contention=contention, message_s=message_s)
+        return np.array([simulate(each, cluster, tried).iteration_s for each in programs]) / took - 1
 
-    def _contention(self, message_s: float) -> float:
-        program, took = self.programs[0], self.took[0]
-        return _root(lambda c: self._predicted(program, c, message_s), took, 1.0, self.most)
-
-    def _message(self, contention: float) -> float:
-        """Mean of the programs' answers; the most there may be where it is the answer of one."""
-        answers = [
-            _root(partial(self._predicted, program, contention), took, 0.0, MOST_MESSAGE_S)
-            for program, took in zip(self.programs[1:], self.took[1:], strict=True)
-        ]
-        return MOST_MESSAGE_S if MOST_MESSAGE_S in answers else statistics.mean(answers)
-
-
-def _root(function: Callable[[float], float], value: float, low: float, high: float) -> float:
-    """The argument where a rising function comes to `value`; a bound where that is not between them."""
-    if function(low) >= value:
-        return low
-    if function(high) <= value:
-        return high
-    from scipy.optimize import brentq
-
-    root: float = brentq(lambda x: function(x) - value, low, high, xtol=(high - low) / 2**15)
-    return root
+    fitted = least_squares(errors, (1.05, 0.02), bounds=([1.0, 0.0], [most, 1.0]), diff_step=1e-3, xtol=1e-4)
+    contention, messages = map(float, fitted.x)
+    message_s = messages * MOST_MESSAGE_S if messages > LEAST else 0.0
+    return contention if contention < most - NEAR else None, message_s if messages < 1 - NEAR else None

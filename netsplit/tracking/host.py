@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from netsplit.cluster.local import usable_processors
 from netsplit.cluster.nvml import found_gpus
-from netsplit.cluster.processors import usable_processors
 from netsplit.errors import ConfigError
 
 __all__ = ["gpu_names", "host_tags"]

@@ -32,11 +32,11 @@ from netsplit.tracking.figures import comparison_figure, training_figure
 from netsplit.tracking.runs import MethodRun
 from netsplit.tracking.table import ComparisonRow, comparison_markdown
 from netsplit.tracking.values import DECISION, TEST
-from netsplit.training.adapt.decisions import Decision
+from netsplit.training.adapt.adaptation import Decision
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
 from netsplit.training.parallel import ParallelModel
-from netsplit.training.plain_state import save_state
+from netsplit.training.training_state import save_state
 
 __all__ = [
     "Comparison",

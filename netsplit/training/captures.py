@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import CaptureError, NetSplitError
+from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import Loss, call_model
+from netsplit.graph.batches.calls import Loss, call_model, lacking
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.evaluation import check_inference
 from netsplit.graph.checks.plain import stance
@@ -25,12 +26,12 @@ from netsplit.graph.recording.step import capture, capture_inference
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.surroundings.keep import kept
 from netsplit.interrupts import interrupts_held
+from netsplit.training.options import Training
 
-__all__ = ["MAX_PROGRAMS", "Captures", "checked_capture"]
+__all__ = ["Captures", "checked_capture", "lack_explained"]
 
 log = logging.getLogger(__name__)
 
-MAX_PROGRAMS = 16
 _FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 LONG_S = 10.0  # from which on a capture is said to have taken long
 
@@ -55,9 +56,7 @@ def checked_capture(
         graph = capture(model, loss, batch, **options)
         _refuse_hooks(graph)
         seconds = check_capture(model, loss, graph, batch) if check else None
-    checked = (
-        f": they train as plain PyTorch does (checked in {seconds:.1f} s)" if seconds is not None else ""
-    )
+    checked = "" if seconds is None else f": they train as plain PyTorch does (checked in {seconds:.1f} s)"
     log.log(level, "Captured %d operators%s.", len(graph), checked)
     return graph
 
@@ -86,46 +85,52 @@ def _refuse_hooks(graph: Graph) -> None:
         )
 
 
+@contextmanager
+def lack_explained(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
+    """Within a prediction: of a model with its loss inside, what fails for want of targets says so."""
+    try:
+        yield
+    except NetSplitError as error:
+        if loss is None and (name := lacking(model, inputs)):
+            raise ConfigError(
+                f"{type(model).__name__}.forward needs '{name}' too, which it has of the targets in "
+                "training, as its loss is inside: give inputs as there, in predict((inputs, targets)) "
+                "and evaluate([((inputs, targets), targets)])."
+            ) from error
+        raise
+
+
 @dataclass
 class Captures:
     """The graphs of one model and loss, by kind of batch.
 
     Args:
-        limit: how many kinds of batches training may see, and how many prediction; one more is refused.
-        check: graphs are compared with plain PyTorch.
+        asked: its `max_programs` is how many kinds of batches training may see, and how many prediction.
         trained: the present values of parameters and buffers, by initializer; else they are the model's.
     """
 
     model: nn.Module
     loss: Loss | None
-    autocast: str | None
-    device_type: str
-    limit: int = MAX_PROGRAMS
-    check: bool = True
+    asked: Training = field(default_factory=Training)
+    device_type: str = "cpu"
     trained: Callable[[], Mapping[str, Tensor]] = dict
-    _evaluated: bool = False
     _training: dict[Hashable, Graph] = field(default_factory=dict)
     _inference: dict[Hashable, Graph] = field(default_factory=dict)
     _dims: dict[Hashable, OutputDims] = field(default_factory=dict)
+    _groups: dict[Hashable, int] = field(default_factory=dict)  # key and size -> number of its constants
 
     def training(self, batch: Batch, size: int, usual: bool = False) -> Graph:
         """The training step at exactly this batch's shapes, for micro-batches of `size` or the rest of one.
 
         Args:
             usual: the batch has the shapes that the model was first captured at, whose constants it shares.
-
-        Raises:
-            NetSplitError: it cannot be captured, or there are too many graphs already.
         """
         group = batch.key, size
         if (group, batch.samples) not in self._training:
             self.require_room(self._training, batch, "training")
-            prefix = "" if usual else f"shapes{self._number(group)}."
-            graph = self._capture(
-                batch,
-                lambda **options: checked_capture(self.model, self.loss, check=self.check, **options),
-                prefix,
-            )
+            number = self._groups.setdefault(group, len(self._groups))
+            how = partial(checked_capture, self.model, self.loss, check=self.asked.check)
+            graph = self._capture(batch, how, "" if usual else f"shapes{number}.")
             self._training[group, batch.samples] = graph
         return self._training[group, batch.samples]
 
@@ -134,21 +139,14 @@ class Captures:
         key = batch.key, batch.samples
         if key not in self._inference:
             self.require_room(self._inference, batch, "prediction")
-            graph = self._capture(
-                batch,
-                lambda batch, **options: capture_inference(self.model, batch, **options),
-                f"inference{len(self._inference)}.",
-            )
+            how = partial(capture_inference, self.model)
+            graph = self._capture(batch, how, f"inference{len(self._inference)}.")
             self._check_inference(graph, batch.own())
             self._inference[key] = graph
         return self._inference[key]
 
     def outputs(self, batch: Batch) -> Any:
-        """What the model itself gives in evaluation mode, which its captured graph is compared with.
-
-        Raises:
-            NetSplitError: as `inference`.
-        """
+        """What the model itself gives in evaluation mode, which its captured graph is compared with."""
         graph, own = self.inference(batch), batch.own()
         with (
             interrupts_held(), kept(self.model), torch.no_grad(), stance(graph), autocast_of(graph, "cpu"),
@@ -158,12 +156,11 @@ class Captures:
             return call_model(self.model, own.given(own.tensors)[0])
 
     def _check_inference(self, graph: Graph, batch: Batch) -> None:
-        if not self.check:
+        if not self.asked.check:
             return
         values = self.trained()
-        on_cpus = graph.autocast is not None and self.device_type == "cpu"
-        fused = on_cpus and any(isinstance(each, _FUSED) for each in self.model.modules())
-        if fused and not self._evaluated:
+        fused = any(isinstance(each, _FUSED) for each in self.model.modules())
+        if fused and graph.autocast is not None and self.device_type == "cpu" and not self._inference:
             log.warning(
                 "%s predicts with its attention layers as they train: under autocast on a CPU, torch's fused "
                 "ones, which plain PyTorch takes in evaluation, round otherwise and answer %s.",
@@ -171,7 +168,6 @@ class Captures:
             )  # fmt: skip
         with interrupts_held(), _encoders_as_captured(graph):
             seconds = check_inference(self.model, graph, batch, values)
-        self._evaluated = True
         if seconds is not None:
             log.debug("It predicts as plain PyTorch does (checked in %.1f s).", seconds)
 
@@ -192,33 +188,29 @@ class Captures:
 
     def is_full(self) -> bool:
         """Whether prediction can have no further graph."""
-        return len(self._inference) >= self.limit
+        return len(self._inference) >= self.asked.max_programs
 
     def require_room(self, captures: Mapping[Hashable, Any], batch: Batch, what: str) -> None:
-        """Raise if there are `limit` already."""
-        if len(captures) >= self.limit:
+        """Raise if there are `max_programs` already."""
+        if len(captures) >= self.asked.max_programs:
             raise NetSplitError(
-                f"a batch with tensors of {_shapes(batch)} is of another kind than the {self.limit} that "
-                f"{what} has seen: pad batches to a few lengths, give numbers that vary as tensors, or raise "
-                "max_programs."
+                f"a batch with tensors of {_shapes(batch)} is of another kind than the "
+                f"{self.asked.max_programs} that {what} has seen: pad batches to a few lengths, give numbers "
+                "that vary as tensors, or raise max_programs."
             )
-
-    def _number(self, group: Hashable) -> int:
-        groups = list(dict.fromkeys(key[0] for key in self._training))  # type: ignore[index]
-        return groups.index(group) if group in groups else len(groups)
 
     def _capture(self, batch: Batch, how: Callable[..., Graph], prefix: str) -> Graph:
         began = time.perf_counter()
-        options = {"autocast": self.autocast, "device_type": self.device_type, "constants": prefix}
+        options = {"autocast": self.asked.autocast, "device_type": self.device_type, "constants": prefix}
         with interrupts_held():
-            graph = how(batch=batch.own(), **options)
+            graph = how(batch.own(), **options)
         spent = time.perf_counter() - began
         level = logging.INFO if spent > LONG_S else logging.DEBUG
-        log.log(level, "Captured %s for batches of %s in %.1f s (once).", *self._what(batch), spent)
+        log.log(
+            level, "Captured %s for batches of %s in %.1f s (once).",
+            type(self.model).__name__, _shapes(batch), spent,
+        )  # fmt: skip
         return graph
-
-    def _what(self, batch: Batch) -> tuple[str, str]:
-        return type(self.model).__name__, _shapes(batch)
 
 
 def _shapes(batch: Batch) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import logging
 import os
 import re
 import shutil
@@ -28,8 +27,6 @@ from netsplit.settings import Settings
 __all__ = [
     "Checkpoints", "newest", "opened_checkpoints", "origin_checkpoint", "stable_folder",
 ]  # fmt: skip
-
-log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(\d{6,})-step-\d+")
 _TEMPORARY = re.compile(r"\.\d{6,}-step-\d+\..*")
@@ -81,7 +78,11 @@ class Checkpoints:
         self._lock = self._locked()
         try:
             self._clean()
-            self._refuse_leftovers(resume)
+            if newest(self.folder) is not None and not resume:
+                raise ConfigError(
+                    f"checkpoint.folder '{self.folder}' has checkpoints of an earlier training: go on with "
+                    "resume=auto, or choose another folder."
+                )
         except BaseException:
             self.close()
             raise
@@ -149,14 +150,6 @@ class Checkpoints:
             if _TEMPORARY.fullmatch(place.name):
                 shutil.rmtree(place, ignore_errors=True)
 
-    def _refuse_leftovers(self, resume: bool) -> None:
-        leftover = newest(self.folder)
-        if leftover is not None and not resume:
-            raise ConfigError(
-                f"checkpoint.folder '{self.folder}' has checkpoints of an earlier training: go on with "
-                "resume=auto, or choose another folder."
-            )
-
 
 def newest(folder: str | Path) -> Path | None:
     """The checkpoint at `folder`, or the newest whole one in it; None where there is none."""
@@ -167,11 +160,7 @@ def newest(folder: str | Path) -> Path | None:
 
 
 def origin_checkpoint(folder: str) -> Path:
-    """The checkpoint that `resume=<folder>` means: it, or the newest whole one in it.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The checkpoint that `resume=<folder>` means: it, or the newest whole one in it."""
     try:
         checkpoint = newest(folder)
     except OSError as error:
@@ -192,7 +181,11 @@ def stable_folder(config: Any, name: str) -> Path:
         config: the resolved config; its model, data, optimiser, schedule and seed count.
         name: for people.
     """
-    chosen = _deciding(config) if config else name
+    chosen: dict[str, Any] = (
+        {key: config[key] for key in _OF_THE_TRAINING if key in config} if config else {"name": name}
+    )
+    if isinstance(data := chosen.get("dataset"), Mapping):
+        chosen["dataset"] = {key: value for key, value in data.items() if key not in _OF_READING}
     digest = hashlib.sha256(json.dumps(chosen, sort_keys=True, default=str).encode()).hexdigest()[:10]
     words = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")
     return Path("outputs") / "checkpoints" / f"{words}-{digest}"
@@ -211,11 +204,6 @@ def opened_checkpoints(
     if asked.never and resume == "never":
         return nullcontext()
     place = stable if resume == "auto" or asked.folder is not None else folder
-    if asked.folder is None and resume == "auto" and (other := _passed_over(place, method)) is not None:
-        log.warning(
-            "%s: resume=auto starts from the beginning, as the config is another than that of '%s' "
-            "(resume=<folder> takes it).", method, other,
-        )  # fmt: skip
     return Checkpoints(
         place / method,
         every_epochs=1 if asked.never and resume == "auto" else asked.every_epochs,
@@ -224,25 +212,6 @@ def opened_checkpoints(
         resume=resume == "auto",
         origin=None if resume in ("never", "auto") else origin_checkpoint(resume),
     )
-
-
-def _passed_over(folder: Path, method: str) -> Path | None:
-    """The newest checkpoint of another training of the same model and data, where this one has none."""
-    if newest(folder / method) is not None or not folder.parent.is_dir():
-        return None
-    name = folder.name.rpartition("-")[0]
-    others = [place for place in folder.parent.iterdir() if place.name.rpartition("-")[0] == name]
-    known = [checkpoint for place in others if (checkpoint := newest(place / method)) is not None]
-    return max(known, key=lambda checkpoint: checkpoint.stat().st_mtime, default=None)
-
-
-def _deciding(config: Any) -> dict[str, Any]:
-    if not config:
-        return {}
-    deciding = {key: config[key] for key in _OF_THE_TRAINING if key in config}
-    if isinstance(data := deciding.get("dataset"), Mapping):
-        deciding["dataset"] = {key: value for key, value in data.items() if key not in _OF_READING}
-    return deciding
 
 
 def _whole(folder: Path) -> list[Path]:

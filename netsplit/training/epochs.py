@@ -95,10 +95,8 @@ def fit(
         raise ConfigError(f"data is a {type(data).__name__}: give netsplit.data.Data (docs/data.md).")
     if accumulate < 1:
         raise ConfigError(f"accumulate is {accumulate}: give at least 1.")
-    if isinstance(metric, str) and metric == AUTO:
-        measure = chosen_metric(AUTO, data, model.programs.captures.loss)
-    else:
-        measure = as_metric(metric)
+    is_open = isinstance(metric, str) and metric == AUTO
+    measure = chosen_metric(AUTO, data, model.programs.captures.loss) if is_open else as_metric(metric)
     training = _EpochLoop(model, data, epochs, seed, observer, measure, accumulate, drop_last, checkpoints)
     training.check_length()
     training.begin()
@@ -200,7 +198,9 @@ class _EpochLoop:
                 self.since_start = 0
                 newest = self.checkpoints.newest if self.checkpoints is not None else None
                 if newest is None:
-                    self._start_over()
+                    self.position = Position()
+                    self.history.restore(History(self.model.batch_size).stored())
+                    torch.set_rng_state(self.random)
                 else:
                     self._load(newest)
                 log.info("Resuming from %s: %s.", newest or "the beginning", self.position)
@@ -252,7 +252,8 @@ class _EpochLoop:
         for start in range(0, step.count, size):
             place = BatchPlace(step.epoch, step.start + start, min(size, step.count - start))
             fraction, last = place.count / step.count, start + size >= step.count
-            part_loss, metered = self._batch(place, fraction, last)
+            train = partial(self._trained, place.count, fraction, last)
+            part_loss, metered = self.feeding.fed(place, train)
             if self._is_left_out(part_loss):
                 self.model.drop_gradients()
                 return math.nan, False
@@ -263,16 +264,14 @@ class _EpochLoop:
     def _is_left_out(self, loss: float) -> bool:
         return self.model.on_nonfinite == "skip" and not math.isfinite(loss)
 
-    def _batch(self, place: BatchPlace, fraction: float, last: bool) -> tuple[float, bool]:
-        """The batch's loss, and whether it was metered for bytes."""
-        return self.feeding.fed(place, partial(self._trained, place.count, fraction, last))
-
     def _trained(
         self, samples: int, fraction: float, last: bool, inputs: Any, targets: Any
     ) -> tuple[float, bool]:
+        """A batch's loss, and whether it was metered for bytes."""
         number = self.since_start
         if samples < self.model.batch_size:
-            return self._uneven(inputs, targets, samples, fraction), False
+            with _naming_last_batch(samples):
+                return self.model.train_batch(inputs, targets, fraction=fraction, step=True), False
         if not last or number not in (_METERED, *_RECORDED):
             return self.model.train_batch(inputs, targets, fraction=fraction, step=last), False
         metered, plan = number == _METERED, self.model.plan
@@ -286,10 +285,6 @@ class _EpochLoop:
         else:
             self.history.recorded.append(timeline)
         return loss, metered
-
-    def _uneven(self, inputs: Any, targets: Any, samples: int, fraction: float) -> float:
-        with _naming_last_batch(samples):
-            return self.model.train_batch(inputs, targets, fraction=fraction, step=True)
 
     def _make_last_program(self) -> None:
         """Make the program of an epoch's smaller last batch, so that a refusal comes before the first step.
@@ -352,18 +347,14 @@ class _EpochLoop:
 
     def _load(self, folder: Path) -> None:
         extra = self.model.load_checkpoint(folder)
-        order, stored = extra.pop("order", None) or {}, extra.pop("history", None)
-        if stored is None:
-            raise ConfigError(
-                f"checkpoint '{folder}' was not saved by a training: it says not where it stands."
-            )
         try:
+            order, stored = extra.pop("order"), extra.pop("history")
             self.position = Position(**extra)
             self.history.restore(stored)
         except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(
-                f"checkpoint '{folder}' does not say so that it can be read where its training stands: "
-                "begin with an earlier one."
+                f"checkpoint '{folder}' does not say where a training stands: begin with one that `fit` or a "
+                "command saved."
             ) from error
         expected = {"seed": self.seed, "train_samples": len(self.data.train)}
         wrong = [key for key, value in expected.items() if order.get(key) != value]
@@ -372,8 +363,3 @@ class _EpochLoop:
                 f"checkpoint '{folder}' stands within an epoch, whose order came from {wrong[0]} "
                 f"{order.get(wrong[0])}, but it is {expected[wrong[0]]} here: give the same."
             )
-
-    def _start_over(self) -> None:
-        self.position = Position()
-        self.history.restore(History(self.model.batch_size).stored())
-        torch.set_rng_state(self.random)

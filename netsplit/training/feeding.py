@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import Loader
 from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
-from netsplit.data.reading.samples import Pair, Stream
+from netsplit.data.reading.samples import Stream
 from netsplit.errors import ConfigError
 from netsplit.graph.batches.batch import Batch
 from netsplit.runtime.reading import (
@@ -38,11 +38,7 @@ T = TypeVar("T")
 
 
 class Feeding:
-    """The training half of a dataset, batch by batch.
-
-    Raises:
-        ConfigError: no batch at all would come out.
-    """
+    """The training half of a dataset, batch by batch. Raises ConfigError: no batch at all would come out."""
 
     def __init__(self, model: ParallelModel, data: Data, seed: int, drop_last: bool) -> None:
         self.model = model
@@ -61,12 +57,7 @@ class Feeding:
         self.packed: bytes | None = None
 
     def fed(self, place: BatchPlace, train: Callable[[Any, Any], T]) -> T:
-        """What `train` answers to the batch, which it is given as tensors, or as an `UnreadBatch` and None.
-
-        Raises:
-            ReadError: a sample cannot be read, here or on a worker.
-            ConfigError: workers are to read, and cannot.
-        """
+        """What `train` answers to the batch, given as tensors, or as an `UnreadBatch` and None."""
         unread = self._unread(place)
         if unread is not None:
             try:
@@ -76,7 +67,9 @@ class Feeding:
         pair = (self.once if self.by_workers else self.reader).batch(place)
         done = train(*pair)
         if self.by_workers:
-            self._note(pair)
+            batch = self.model.programs.batch(*pair)
+            self.kinds.add((batch.key, batch.samples))
+            self.kind = self.kind or batch.rows(0, 0)
         return done
 
     def close(self) -> None:
@@ -99,15 +92,12 @@ class Feeding:
             return None
         return UnreadBatch(place, kind.key, lambda: self.model.programs.batch(*self.once.batch(place)))
 
-    def _note(self, pair: Pair) -> None:
-        batch = self.model.programs.batch(*pair)
-        self.kinds.add((batch.key, batch.samples))
-        self.kind = self.kind or batch.rows(0, 0)
-
     def _give(self, kind: Batch, place: BatchPlace) -> bool:
         """Give the workers the dataset, if they can read it as this process does."""
         runtime = self.model.runtime
-        needless = None if self.data.read_by == "workers" else self._needless()
+        needless = None
+        if isinstance(self.data.train, Stream) and self.data.read_by != "workers":
+            needless = "each would go through the whole stream"
         reason = needless or self._cannot_be_given(kind) or self._read_alike(place)
         if reason is None:
             self.given = runtime
@@ -118,12 +108,6 @@ class Feeding:
             raise ConfigError(f"dataset.read_by is workers, but {reason}: give controller, or auto.")
         self._leave_to_controller(reason, logging.INFO if needless else logging.WARNING)
         return False
-
-    def _needless(self) -> str | None:
-        """Why workers better not read, though they might."""
-        if isinstance(self.data.train, Stream):
-            return "each would go through the whole stream"
-        return None
 
     def _cannot_be_given(self, kind: Batch) -> str | None:
         if any(dim != 0 for dim in kind.dims):

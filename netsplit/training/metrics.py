@@ -2,13 +2,13 @@
 
 auto ──data, loss──► accuracy, mean_iou, perplexity or mse
 callable (outputs, targets) -> (sum, count), or an object as torchmetrics has them ──► `Metric`
+batches ──inputs──► predict ──outputs, targets──► `Metric` ──► one number
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -20,13 +20,12 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.signature import suggest
 
 __all__ = [
-    "AUTO", "NAMES", "Metric", "MetricWords", "accuracy", "as_metric", "auto",
-    "chosen_metric", "correct", "is_regression", "mean_iou", "mse", "name_of_metric", "no_metric",
-    "perplexity", "suited_metric", "top5", "update_metric", "value_of", "words_of_metric",
+    "AUTO", "NAMES", "Metric", "MetricWords", "as_metric", "chosen_metric", "correct", "evaluated",
+    "name_of_metric", "named", "update_metric", "words_of_metric",
 ]  # fmt: skip
 
 AUTO: Literal["auto"] = "auto"
-Count = Callable[[Any, Any], tuple[float, int]]
+Count = Callable[[Any, Any], tuple[Any, Any]]
 
 _OTHERS = "choose another metric, or none"
 _REGRESSION = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
@@ -108,18 +107,20 @@ def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
         ) from error
 
 
-def as_metric(given: Any) -> Metric | None:
-    """A metric, the name of one, or of a function of a batch the mean over what it counts; None: none.
+def named(name: str) -> Metric | Literal["auto"] | None:
+    """The metric of a name, as conf/metrics/ has them; "none" is None, "auto" is itself."""
+    if name in (AUTO, "none"):
+        return AUTO if name == AUTO else None
+    if name not in NAMES:
+        raise ConfigError(f"metric is '{name}': {suggest(name, (AUTO, 'none', *NAMES))}")
+    return Mean(NAMES[name][0], name, *NAMES[name][1:])
 
-    Raises:
-        ConfigError: it is none of them.
-    """
-    if isinstance(given, str):
-        if given not in NAMES:
-            raise ConfigError(f"metric is '{given}': {suggest(given, (AUTO, *NAMES))}")
-        return NAMES[given]()
-    if given is None or (isinstance(given, Metric) and not isinstance(given, type)):
-        return given
+
+def as_metric(given: Any) -> Metric | None:
+    """A metric, the name of one, or of a function of a batch the mean over what it counts; None: none."""
+    metric = named(given) if isinstance(given, str) else given
+    if metric is None or (isinstance(metric, Metric) and not isinstance(metric, type)):
+        return metric
     if callable(given) and not isinstance(given, type):
         function = getattr(given, "func", given)
         return Mean(given, str(getattr(function, "__name__", type(given).__name__)))
@@ -133,9 +134,6 @@ def chosen_metric(given: Any, data: Data, loss: Any) -> Metric | None:
     """`as_metric`; of "auto" mse where targets or the loss are a regression's, else what the data names.
 
     None where there is no test half.
-
-    Raises:
-        ConfigError: it is no metric, or one is given and there is no test half.
     """
     if given != AUTO:
         metric = as_metric(given)
@@ -148,28 +146,22 @@ def chosen_metric(given: Any, data: Data, loss: Any) -> Metric | None:
     if not len(data.test):
         return None
     target = data.train[0][1] if len(data.train) else None
-    if is_regression(target, loss):
-        return mse()
-    return {"accuracy": accuracy, "mean_iou": mean_iou, "perplexity": perplexity}[data.metric]()
+    return as_metric("mse" if _is_regression(target, loss) else data.metric)
 
 
-def is_regression(target: Any, loss: Any) -> bool:
+def _is_regression(target: Any, loss: Any) -> bool:
     """Whether targets, or the loss, are of real numbers."""
     real = isinstance(target, float) or (isinstance(target, Tensor) and target.is_floating_point())
     return real or isinstance(loss, _REGRESSION)
 
 
-def suited_metric(outputs: Any, targets: Any, loss: Any) -> Metric:
-    """What "auto" is where no dataset names what it is judged by: mse of a regression, else the accuracy.
-
-    Raises:
-        ConfigError: neither is for such outputs and targets.
-    """
+def _suited_metric(outputs: Any, targets: Any, loss: Any) -> str:
+    """What "auto" stands for where no dataset names it: mse of a regression, else the accuracy."""
     one_shape = _are_tensors(outputs, targets) and outputs.shape == targets.shape and outputs.ndim > 0
-    if is_regression(targets, loss) and one_shape:
-        return mse()
-    if not is_regression(targets, loss) and _are_scores(outputs, targets):
-        return accuracy()
+    if _is_regression(targets, loss) and one_shape:
+        return "mse"
+    if not _is_regression(targets, loss) and _are_scores(outputs, targets):
+        return "accuracy"
     raise ConfigError(
         f"no metric suits what the model and the data give, {_described(outputs)} and {_described(targets)}: "
         "give metric=, a function of (outputs, targets) that returns a sum and a count."
@@ -188,88 +180,27 @@ def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
 
 @dataclass
 class Mean:
-    """The mean of what a function counts; `finish` makes the number of it."""
+    """What a function counts of every batch, summed; `finish` makes a number of the two sums."""
 
     count: Count
     name: str
-    finish: Callable[[float], float] = float
-    total: float = 0.0
-    counted: int = 0
+    finish: Callable[[Tensor, Tensor], Tensor] = torch.div
+    total: Tensor | float = 0.0
+    counted: Tensor | float = 0.0
 
     def reset(self) -> None:
-        self.total, self.counted = 0.0, 0
+        self.total = self.counted = 0.0
 
     def update(self, outputs: Any, targets: Any) -> None:
         total, counted = self.count(outputs, targets)
-        self.total, self.counted = self.total + float(total), self.counted + int(counted)
+        self.total = self.total + torch.as_tensor(total, dtype=torch.float64)
+        self.counted = self.counted + torch.as_tensor(counted, dtype=torch.float64)
 
     def compute(self) -> float:
-        if not self.counted:
+        total, counted = map(torch.as_tensor, (self.total, self.counted))
+        if not counted.any():
             raise NetSplitError(f"there is nothing to evaluate: {self.name} counted no target.")
-        return self.finish(self.total / self.counted)
-
-
-@dataclass
-class MeanIoU:
-    """The mean over classes of intersection over union, of all targets that count; classes that neither
-    targets nor answers have are left out.
-    """
-
-    name: str = "mean_iou"
-    both: Tensor = field(default_factory=lambda: torch.zeros(0))
-    either: Tensor = field(default_factory=lambda: torch.zeros(0))
-
-    def reset(self) -> None:
-        self.both = self.either = torch.zeros(0)
-
-    def update(self, outputs: Tensor, targets: Tensor) -> None:
-        _require_classes(self.name, outputs, targets)
-        classes, counted = outputs.shape[1], targets != IGNORED
-        answers, wanted = outputs.argmax(1)[counted], targets[counted]
-        both = torch.bincount(wanted[answers == wanted], minlength=classes)
-        either = torch.bincount(wanted, minlength=classes) + torch.bincount(answers, minlength=classes) - both
-        self.both = both + self.both if len(self.both) else both
-        self.either = either + self.either if len(self.either) else either
-
-    def compute(self) -> float:
-        there = self.either > 0
-        if not bool(there.any()):
-            raise NetSplitError(f"there is nothing to evaluate: {self.name} counted no target.")
-        return float((self.both[there].double() / self.either[there]).mean())
-
-
-def auto() -> str:
-    """What suits the data and the loss."""
-    return AUTO
-
-
-def no_metric() -> None:
-    """No metric: the test half is not computed."""
-
-
-def accuracy() -> Metric:
-    """The fraction of targets whose class has the highest score."""
-    return Mean(correct, "accuracy")
-
-
-def top5() -> Metric:
-    """The fraction of targets whose class has one of the five highest scores."""
-    return Mean(_in_top5, "top5")
-
-
-def mean_iou() -> Metric:
-    """Intersection over union, the mean over classes."""
-    return MeanIoU()
-
-
-def mse() -> Metric:
-    """The mean squared error over all elements."""
-    return Mean(_squares, "mse")
-
-
-def perplexity() -> Metric:
-    """The exponential of the mean cross-entropy over all targets."""
-    return Mean(_entropies, "perplexity", _exponential)
+        return float(self.finish(total, counted))
 
 
 def _in_top5(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
@@ -277,6 +208,16 @@ def _in_top5(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
     counted = targets != IGNORED
     best = outputs.topk(min(5, outputs.shape[1]), dim=1).indices
     return float(((best == targets.unsqueeze(1)).any(1) & counted).sum()), int(counted.sum())
+
+
+def _over_either(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """How often each class is target and answer, and how often one of them."""
+    _require_classes("mean_iou", outputs, targets)
+    classes, counted = outputs.shape[1], targets != IGNORED
+    answers, wanted = outputs.argmax(1)[counted], targets[counted]
+    both = torch.bincount(wanted[answers == wanted], minlength=classes)
+    either = torch.bincount(wanted, minlength=classes) + torch.bincount(answers, minlength=classes) - both
+    return both, either
 
 
 def _squares(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
@@ -291,15 +232,57 @@ def _entropies(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
     return float(total), int((targets != IGNORED).sum())
 
 
-def _exponential(mean: float) -> float:
-    return math.exp(mean) if mean < 700 else math.inf
+NAMES: dict[str, tuple[Any, ...]] = {
+    "accuracy": (correct,),
+    "top5": (_in_top5,),
+    "mean_iou": (_over_either, lambda both, either: (both / either)[either > 0].mean()),
+    "mse": (_squares,),
+    "perplexity": (_entropies, lambda total, counted: (total / counted).exp()),
+}
+"""Name -> what is counted of a batch, and the number that is made of the sums, if it is not their quotient.
+
+`mean_iou` is the mean over the classes that targets or answers have.
+"""
 
 
-NAMES: dict[str, Callable[[], Metric | None]] = {
-    "accuracy": accuracy, "top5": top5, "mean_iou": mean_iou, "mse": mse, "perplexity": perplexity,
-    "none": no_metric,
-}  # fmt: skip
-"""What conf/metrics/ has, but for `AUTO`, which depends on the task."""
+def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any, loss: Any) -> float:
+    """The metric over all batches.
+
+    Args:
+        predict: outputs of inputs.
+        batches: of pairs (inputs, targets).
+        metric: as `ParallelModel.evaluate` takes it.
+        loss: that the model is trained by, which "auto" asks.
+    """
+    if not isinstance(batches, Iterable):
+        raise ConfigError(f"batches is {batches!r}: give pairs (inputs, targets), as a DataLoader does.")
+    is_open, measure = isinstance(metric, str) and metric == AUTO, None
+    for batch in batches:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            what = f"{len(batch)} entries" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
+            raise ConfigError(
+                f"a batch to evaluate is {what}: give pairs (inputs, targets), several inputs as a tuple in "
+                "it."
+            )
+        outputs, targets = predict(batch[0]), batch[1]
+        if measure is None:
+            measure = as_metric(_suited_metric(outputs, targets, loss) if is_open else metric)
+            if measure is None:
+                raise ConfigError(
+                    f"metric is {metric!r}, by which there is nothing to evaluate: give one, or leave it out."
+                )
+            measure.reset()
+        update_metric(measure, outputs, targets)
+    if measure is None:
+        raise NetSplitError("there is nothing to evaluate: the data has no batch.")
+    value = measure.compute()
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"metric {name_of_metric(measure)} computes {type(value).__name__}, which is not one number: "
+            "choose one that is, as an average over its classes."
+        ) from error
 
 
 def _are_tensors(*values: Any) -> bool:

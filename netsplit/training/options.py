@@ -25,9 +25,10 @@ from netsplit.settings import (
     check_switches,
 )
 from netsplit.training.adapt.adaptation import Adapt
-from netsplit.training.captures import MAX_PROGRAMS
 
-__all__ = ["Training", "check_choice"]
+__all__ = ["MAX_PROGRAMS", "Training", "check_choice"]
+
+MAX_PROGRAMS = 16  # kinds of batches in training, and as many in prediction
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,7 @@ class Training:
         )
 
     def made_for(self, model: nn.Module, loss: Loss | None) -> Training:
-        """The options with the optimiser of this model's parameters.
-
-        Raises:
-            ConfigError: an optimiser, or a learning rate, that cannot train them.
-            NetSplitError: it is to adapt, and its optimiser cannot.
-        """
+        """The options with the optimiser of this model's parameters."""
         optimizer = for_model(self.optimizer, model, loss)
         check_optimizer(optimizer)
         if self.learning_rate is not None:
@@ -118,10 +114,6 @@ class Training:
 
 
 def check_choice(name: str, given: Any, known: Sequence[str], optional: bool = False) -> None:
-    """Refuse what is none of a few words.
-
-    Raises:
-        ConfigError: with those that are.
-    """
+    """Refuse what is none of a few words."""
     if given not in known and not (optional and given is None):
         raise ConfigError(f"{name} is {given!r}: give one of {', '.join(known)}{', or None' * optional}.")

@@ -30,11 +30,10 @@ from netsplit.settings import OnNonFinite
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.adapt.adaptation import Adaptation
 from netsplit.training.adapt.switchable import require_switchable
-from netsplit.training.evaluation import evaluated, lack_explained
-from netsplit.training.metrics import AUTO, correct
-from netsplit.training.plain_state import loss_state, plain_state, save_state
+from netsplit.training.captures import lack_explained
+from netsplit.training.metrics import AUTO, correct, evaluated
 from netsplit.training.programs import Programs
-from netsplit.training.training_state import TrainingState
+from netsplit.training.training_state import TrainingState, loss_state, plain_state, save_state
 from netsplit.training.watch import ModelWatch
 
 __all__ = ["ParallelModel", "Switched", "correct", "save_state"]

@@ -100,12 +100,7 @@ class Programs:
         return (batch.key, batch.samples) in self._trained
 
     def training(self, batch: Batch) -> Program:
-        """The program of a batch of any shapes and size: whole micro-batches, and one with the rest.
-
-        Raises:
-            NetSplitError: there are too many programs already, the model trains something else on such a
-                batch, or its placement breaks a rule.
-        """
+        """The program of a batch of any shapes and size: whole micro-batches, and one with the rest."""
         key = batch.key, batch.samples
         if key not in self._trained:
             usual = self.key is None or batch.key == self.key

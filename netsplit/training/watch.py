@@ -60,15 +60,14 @@ class ModelWatch:
 
     def look(self) -> None:
         """Warn of what has been changed since the model was split."""
-        for key in {key for each, key, was in self._stood if getattr(each, key) != was}:
-            self._tell(*_CHANGED[key])
+        changed = [_CHANGED[key] for each, key, was in self._stood if getattr(each, key) != was]
         if (versions := self._written()) != self._versions:
             if not any(self._is_as_in(state) for state in self._states()):
-                self._tell("the model's parameters", "write to what parallelize gave, by its load_state_dict")
+                changed.append(
+                    ("the model's parameters", "write to what parallelize gave, by its load_state_dict")
+                )
             self._versions = versions
-
-    def _tell(self, what: str, cure: str) -> None:
-        if what not in self._warned:
+        for what, cure in {what: cure for what, cure in changed if what not in self._warned}.items():
             self._warned.add(what)
             log.warning(
                 "You changed %s after parallelize, and what trains is a copy, which does not see it: %s.",
@@ -94,9 +93,10 @@ class ModelWatch:
     def own(self, programs: Programs, captures_none: bool = False) -> Iterator[None]:
         """Marks work of our own: what is captured meanwhile is the model as it was split."""
         with self._turn:
-            captures = programs.captures
-            refuse_surrounding(captures.autocast)
-            captures.trained = self._values  # others have them, too, as one that only started new workers
+            refuse_surrounding(programs.captures.asked.autocast)
+            programs.captures.trained = (
+                self._values
+            )  # others have them, too, as one that only started new workers
             self.look()
             spaces = () if captures_none else self._spaces
             others = [(space, dict(space), was) for space, was in spaces if not _is_same(space, was)]

@@ -75,9 +75,9 @@ def _host() -> list[str]:
 
 def _solvers() -> str:
     cp_model = import_module("ortools.sat.python.cp_model")
-    interruptible = import_module("netsplit.interruptible")
+    interrupts = import_module("netsplit.interrupts")
 
-    solver = interruptible.cp_sat_solver(5, 0, 1)
+    solver = interrupts.cp_sat_solver(5, 0, 1)
     model = cp_model.CpModel()
     model.maximize(model.new_int_var(0, 7, "x"))
     if solver.solve(model) != cp_model.OPTIMAL or solver.objective_value != 7:

@@ -12,7 +12,6 @@ from rich.markup import escape
 
 from netsplit.cluster.described import ClusterDescription
 from netsplit.cluster.local import ClusterSpec
-from netsplit.cluster.unprobed import cluster_here
 from netsplit.config import build
 from netsplit.data.reading.own import as_data
 from netsplit.errors import InfeasibleError
@@ -26,8 +25,7 @@ from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
 from netsplit.session.decision import plan_ahead
-from netsplit.session.file_costs import FileCosts
-from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.predicted_costs import FileCosts, PredictedCosts
 from netsplit.session.request import without_reading
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName
@@ -78,7 +76,7 @@ def by_file(
     offload: OffloadName | None,
 ) -> Decide:
     """What plans by the profile of a graph file."""
-    there = cluster_here(cluster) if isinstance(cluster, ClusterSpec) else cluster
+    there = cluster.unprobed if isinstance(cluster, ClusterSpec) else cluster
     return FileCosts(read_workload(graph), there, microbatches, offload).whole_plan
 
 

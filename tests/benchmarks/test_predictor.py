@@ -10,8 +10,7 @@ import pytest
 
 from benchmarks._subjects import Subject, resnet, transformer
 from benchmarks.predictor import __main__ as predictor
-from netsplit.cluster.catalogue import accelerator
-from netsplit.cluster.rates import Overheads
+from netsplit.cluster.catalogue import Overheads, accelerator
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.profile.measured import Measured, ProfileCache, default_folder
 

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from benchmarks.predictor.fit import write_rates
-from netsplit.cluster.catalogue import CONTEXT_BYTES, RATES, accelerator
+from netsplit.cluster.catalogue import CONTEXT_BYTES, RATES, Efficiency, Rates, accelerator
 from netsplit.cluster.described import (
     ClusterDescription,
     DescribedDevice,
@@ -15,7 +15,6 @@ from netsplit.cluster.described import (
     described_cluster,
     uniform_cluster,
 )
-from netsplit.cluster.rates import Efficiency, Rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.profile.roofline.flops import CLASSES, Pass

@@ -7,8 +7,7 @@ import psutil
 import pytest
 
 from netsplit.cluster.cluster import Device
-from netsplit.cluster.local import LocalDevice, local_cluster, parse_bytes
-from netsplit.cluster.processors import usable_processors
+from netsplit.cluster.local import LocalDevice, local_cluster, parse_bytes, usable_processors
 from netsplit.errors import ConfigError
 from tests.cluster.test_nvml import Card, FakeNvml
 

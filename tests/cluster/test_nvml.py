@@ -6,9 +6,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from netsplit.cluster.catalogue import CONTEXT_BYTES
-from netsplit.cluster.described import described_gpus
-from netsplit.cluster.nvml import NVLINK_BYTES_S, NVLINK_EFFICIENCY, found_gpus, gpu_cluster
+from netsplit.cluster.local import BETWEEN_PROCESSES, gpu_cluster
+from netsplit.cluster.nvml import NVLINK_BYTES_S, NVLINK_EFFICIENCY, found_gpus
 from netsplit.errors import ConfigError
 
 GIB = 2**30
@@ -112,13 +111,11 @@ def test_a_cluster_of_all_gpus_has_one_device_each(monkeypatch: pytest.MonkeyPat
     assert spec.bandwidth is None  # links are probed
 
 
-def test_a_described_cluster_of_the_gpus_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of the driver are found in the catalogue; memory is what the driver says."""
-    FakeNvml(monkeypatch, [Card("NVIDIA TITAN RTX", "a"), Card("Tesla V100-SXM2-16GB", "b", memory=16 * GIB)])
-    cluster = described_gpus("here").cluster("", 0)
-    assert [d.kind for d in cluster.devices] == ["TITAN RTX", "V100-SXM2-16GB"]
-    assert [d.capacity_bytes for d in cluster.devices] == [24 * GIB - CONTEXT_BYTES, 16 * GIB - CONTEXT_BYTES]
-    assert cluster.links["cuda:0", "cuda:1"] == cluster.links["cuda:1", "cuda:0"]
+def test_gpus_that_nobody_probes_are_linked_as_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml(monkeypatch, TITANS[:2])
+    cluster = gpu_cluster("gpus", cpus=1).unprobed
+    assert cluster.links["cuda:0", "cuda:1"] == cluster.links["cuda:1", "cuda:0"] == found_gpus().links[0, 1]
+    assert cluster.links["cuda:0", "cpu:0"] == BETWEEN_PROCESSES
 
 
 def test_no_gpu_gives_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.probe import (
@@ -32,6 +32,7 @@ LATENCIES = st.floats(1e-6, 1e-2)
 RATES = st.floats(1e-11, 1e-7)
 
 
+@settings(deadline=None)  # the first imports scipy
 @given(LATENCIES, RATES)
 def test_a_line_without_noise_is_found_exactly(latency_s: float, seconds_per_byte: float) -> None:
     link = fit_link([(n, latency_s + n * seconds_per_byte) for n in DEFAULT_SIZES])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from netsplit.cluster import processors
-from netsplit.cluster.processors import (
+from netsplit.cluster import local
+from netsplit.cluster.local import (
     allowed_processors,
     processor_quota,
     shared_processors,
@@ -56,7 +56,7 @@ def test_workers_bound_to_one_processor_each_have_all_of_theirs_together() -> No
 def test_this_process_has_those_it_may_run_on_and_no_more_than_its_quota(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(processors, "processor_quota", lambda: math.inf)
+    monkeypatch.setattr(local, "processor_quota", lambda: math.inf)
     assert usable_processors() == len(allowed_processors()) <= (os.cpu_count() or 1)
-    monkeypatch.setattr(processors, "processor_quota", lambda: 0.5)
+    monkeypatch.setattr(local, "processor_quota", lambda: 0.5)
     assert usable_processors() == 0.5

@@ -20,8 +20,7 @@ from netsplit.data import Data
 from netsplit.graph import capture
 from netsplit.partition import MTopo
 from netsplit.program.schedules import GPipe
-from netsplit.session.comparison import Experiment, Settings
-from netsplit.session.forecast import described
+from netsplit.session.comparison import Experiment, Settings, described
 from netsplit.tracking import Tracker
 
 __all__ = ["GIVEN", "Names"]

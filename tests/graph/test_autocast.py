@@ -17,6 +17,7 @@ from netsplit.graph import (
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.training.captures import Captures
+from netsplit.training.options import Training
 from tests.cover import covering
 from tests.nets import CASES
 
@@ -65,7 +66,9 @@ def test_encoder_layers_predict_under_autocast_as_they_train(caplog: pytest.LogC
     """Plain PyTorch takes a fused kernel on a CPU, which answers bfloat16."""
     torch.manual_seed(0)
     model, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), torch.randn(4, 5, 16)
-    captures = Captures(model, None, "bfloat16", "cpu", trained=lambda: dict(model.named_parameters()))
+    captures = Captures(
+        model, None, Training(autocast="bfloat16"), trained=lambda: dict(model.named_parameters())
+    )
     graph = captures.inference(Batch.of(x))
     assert [graph.variables[k].dtype for k in graph.output_variables] == ["float32"]
     assert captures.outputs(Batch.of(x)).dtype == torch.float32

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from ortools.sat.python import cp_model
 
-from netsplit.interruptible import cp_sat_solver, interruptible
+from netsplit.interrupts import cp_sat_solver, interruptible
 from netsplit.partition.engines.mixed_integer import highs, run_highs
 from tests.cover import covering
 

@@ -15,8 +15,7 @@ from torch import nn
 from benchmarks._subjects import Subject, UNet, resnet, transformer
 from benchmarks.predictor.fit import calibrate_rates
 from benchmarks.predictor.models import mobilenet
-from netsplit.cluster.catalogue import RATES
-from netsplit.cluster.rates import Efficiency, Rates
+from netsplit.cluster.catalogue import RATES, Efficiency, Rates
 from netsplit.config import build
 from netsplit.errors import ConfigError
 from netsplit.graph import Graph, capture

@@ -19,10 +19,12 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.messages import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache
 from netsplit.program import GPipe
+from netsplit.progress import Stages
 from netsplit.runtime.workers.handshake import Hello
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.session import calibration
-from netsplit.session.calibration import Calibration, Calibrator
+from netsplit.session import measured_costs
+from netsplit.session.calibration import Calibration
+from netsplit.session.measured_costs import MeasuredCosts
 from netsplit.session.session import Session
 from netsplit.session.trial_run import Fit, TrialRun
 from netsplit.training.options import Training
@@ -98,7 +100,7 @@ class Told:
         self.asked.append((function.__name__, rank))
         said = {"kind": "cpu", "processor": self.processors[rank], "host": self.hosts[rank]}
         own = (frozenset({rank}), 1.5)  # each bound to a processor, in a container
-        told = {"_identity": said, "_processors": own, "_measure_part": ALONE, "_speed": self.speed_s}
+        told = {"_identity": said, "_processors": own, "measure_part": ALONE, "speed_of": self.speed_s}
         return told.get(function.__name__, 2e-10)
 
     def call(self, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -107,7 +109,7 @@ class Told:
     def took(self) -> list[tuple[str, int]]:
         """Who measured since the last call."""
         asked, self.asked = self.asked, []
-        return [(what, rank) for what, rank in asked if what == "_measure_part"]
+        return [(what, rank) for what, rank in asked if what == "measure_part"]
 
 
 @dataclass
@@ -128,8 +130,9 @@ class Stage:
         self.pool = Told(self.spec, ("here", "here"), ("x86", "x86"))
 
     def costs(self, cluster: Cluster | None = None) -> Costs:
+        pool, linked = cast(WorkerPool, self.pool), cluster or cpus(2)
         cache = ProfileCache(self.folder)
-        return Calibrator(TASK, cast(WorkerPool, self.pool), cluster or cpus(2), cache).costs()
+        return MeasuredCosts(self.spec, False, cache, Stages(), lambda: pool, lambda: linked).measured(TASK)
 
     def files(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.folder.iterdir())]
@@ -152,8 +155,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
         made.checked.append(trial.names)
         return 1e-3, made.took * 1e-3
 
-    monkeypatch.setattr(calibration, "fit_trial", fit_trial)
-    monkeypatch.setattr(calibration, "checked_trial", checked_trial)
+    monkeypatch.setattr(measured_costs, "fit_trial", fit_trial)
+    monkeypatch.setattr(measured_costs, "checked_trial", checked_trial)
     return made
 
 
@@ -162,7 +165,7 @@ def test_a_steady_fit_is_kept_and_not_tried_again(stage: Stage) -> None:
     assert (first.devices["cpu"].contention, first.devices["cpu"].message_s) == (1.2, 1e-4)
     assert stage.costs() == first
     assert stage.tried == [("cpu:0", "cpu:1")]
-    assert stage.pool.took() == [("_measure_part", 0)]
+    assert stage.pool.took() == [("measure_part", 0)]
 
 
 def test_an_unsure_fit_serves_once_and_the_next_study_runs_with_the_seconds_kept(stage: Stage) -> None:
@@ -174,7 +177,7 @@ def test_an_unsure_fit_serves_once_and_the_next_study_runs_with_the_seconds_kept
 
     stage.fit = STEADY
     assert stage.costs().devices["cpu"].contention == 1.2
-    assert stage.pool.took() == [("_measure_part", 0)]
+    assert stage.pool.took() == [("measure_part", 0)]
     (again,) = stage.files()
     assert (again["steady"], again["costs"]["contention"]) == (True, 1.2)
     assert again["measured_at"] == pytest.approx(kept["measured_at"] - 3600, abs=60)
@@ -196,7 +199,7 @@ def test_kept_costs_that_a_trial_run_contradicts_are_measured_anew(
         stage.costs()
     far = abs(took - 1) > 0.3
     assert stage.checked == [("cpu:0", "cpu:1") if fit.steady else ("cpu:0",)]
-    assert stage.pool.took() == [("_measure_part", 0)] * far
+    assert stage.pool.took() == [("measure_part", 0)] * far
     (kept,) = stage.files()
     assert (time.time() - kept["measured_at"] > 3000) != far
     word, by = ("longer", took - 1) if took > 1 else ("less", 1 - took)

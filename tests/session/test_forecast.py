@@ -17,8 +17,7 @@ from netsplit.partition import Auto, MTopo, Single
 from netsplit.partition.methods.thesis.netsplit import Ablated
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.program import GPipe, SingleBatch
-from netsplit.session.comparison import Experiment
-from netsplit.session.forecast import described, forecast
+from netsplit.session.comparison import Experiment, described, forecast
 from netsplit.tracking import Tracker
 from tests.session.subjects import experiment_of, two
 

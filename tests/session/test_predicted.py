@@ -23,7 +23,7 @@ from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.session import calibration
+from netsplit.session import measured_costs
 from netsplit.session.calibration import predicted_here
 from netsplit.session.session import Session
 from netsplit.tracking.records import row_of
@@ -70,7 +70,7 @@ def test_of_a_machine_its_speed_alone_is_measured() -> None:
     graph, rates = trivial_step(), accelerator(CPU_THREAD)
     pool = Told(cpu_workers(2), ("here", "here"), ("x86", "x86"), speed_s=2 * rates.reference_s)
     costs = predicted_here(graph, ADAM, cast(WorkerPool, pool), cpus(2))
-    assert pool.asked == [("_speed", 0)]
+    assert pool.asked == [("speed_of", 0)]
     predicted = predicted_costs(graph, {"cpu": rates.at(0.5, rates.name)}, ALPHA)
     assert costs == replace(predicted, scratch=optimizer_scratch(ADAM))
     assert costs.predicted
@@ -88,9 +88,9 @@ def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*_: object) -> None:
         raise AssertionError("a cost was measured")
 
-    monkeypatch.setattr("netsplit.session.calibration.Calibrator.costs", measured)
-    for name in ("_measure_part", "_measure_copying", "fit_trial"):
-        monkeypatch.setattr(calibration, name, measured)
+    monkeypatch.setattr("netsplit.session.measured_costs.MeasuredCosts.measured", measured)
+    for name in ("measure_part", "measure_copying", "fit_trial"):
+        monkeypatch.setattr(measured_costs, name, measured)
 
 
 @pytest.mark.usefixtures("_nothing_is_measured")

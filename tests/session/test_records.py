@@ -12,8 +12,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, MTopo, Partitioner, Problem, Single
 from netsplit.report import read_report
 from netsplit.rewrite import Rewrite, Split, applied
-from netsplit.session.comparison import Experiment
-from netsplit.session.forecast import described, forecast
+from netsplit.session.comparison import Experiment, described, forecast
 from netsplit.tracking import MethodRun, Tracker
 from netsplit.tracking.records import ProgressRecorder, row_of
 from netsplit.training.history import Epoch, History, Iteration

@@ -20,7 +20,7 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.sized import beside, between
 from netsplit.program.schedules import GPipe
 from netsplit.session import step as steps
-from netsplit.session.decision import decide_training, problem_of
+from netsplit.session.decision import WholeDecision, problem_of
 from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
@@ -90,7 +90,7 @@ def test_few_sizes_are_captured_and_all_are_as_captured(monkeypatch: pytest.Monk
     batch = torch.randn(32, 6), torch.randint(3, (32,))
     step, source = ModelStep(Net(), nn.CrossEntropyLoss(), batch), PredictedCosts.for_cluster(cluster)
     auto = AutoSchedule(microbatches=[1, 2, 4, 8, 16], time_limit_s=0.5)
-    whole, problem = decide_training(step, source, auto)
+    whole, problem = WholeDecision(step, source, auto).decide()
     assert sorted(taken) == [2, 8, 32]
     alone = problem_of(step, source, GPipe(whole.schedule.microbatches))
     assert replace(alone.graph) == problem.graph

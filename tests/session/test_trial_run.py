@@ -14,6 +14,7 @@ from netsplit.graph import capture, initial_values
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.session.calibration import Calibration
 from netsplit.session.trial_run import MOST_MESSAGE_S, TrialRun, fit_trial
 from netsplit.simulate import simulate
 from tests.builders import cpus
@@ -53,7 +54,7 @@ def trial(costs: Costs, cluster: Cluster | None = None) -> Played:
     values = initial_values(CASE.fresh(), GRAPH)
     sgd, cluster = partial(torch.optim.SGD, lr=0.1), cluster or cpus(2)
     names = tuple(device.name for device in cluster.devices)
-    return Played(GRAPH, (), values, sgd, "cpu", names).played_by(costs, cluster)
+    return Played(Calibration(GRAPH, (), values, sgd), "cpu", names).played_by(costs, cluster)
 
 
 @pytest.mark.parametrize(("contention", "message_s"), [(1.0, 0.0), (1.25, 3e-4)])

@@ -13,8 +13,7 @@ from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.data import synthetic
 from netsplit.errors import NetSplitError
 from netsplit.partition import Choice, MTopo, Partitioner, Placement, Problem
-from netsplit.session.comparison import compare
-from netsplit.session.forecast import forecast
+from netsplit.session.comparison import compare, forecast
 from netsplit.session.session import Session
 from netsplit.tracking import Tracker
 from tests.builders import costs_of

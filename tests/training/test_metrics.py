@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,14 @@ from torch.nn.functional import cross_entropy
 import netsplit
 from netsplit.data import IGNORED
 from netsplit.errors import ConfigError
-from netsplit.training.evaluation import evaluated
 from netsplit.training.metrics import (
     AUTO,
     NAMES,
-    Metric,
-    accuracy,
     as_metric,
-    mean_iou,
+    evaluated,
     name_of_metric,
-    perplexity,
-    top5,
+    named,
     update_metric,
-    value_of,
 )
 
 CONF = Path(netsplit.__file__).parent / "conf"
@@ -63,9 +57,9 @@ def _whole(metric: str, scores: Tensor, targets: Tensor) -> float:
     rest=st.sampled_from([(), (3,), (2, 2)]),
     seed=st.integers(0, 999),
 )
-@pytest.mark.parametrize("make", [accuracy, top5, mean_iou, perplexity])
+@pytest.mark.parametrize("name", ["accuracy", "top5", "mean_iou", "perplexity"])
 def test_batches_of_unequal_size_give_what_all_samples_give(
-    make: Callable[[], Metric], sizes: list[int], rest: tuple[int, ...], seed: int
+    name: str, sizes: list[int], rest: tuple[int, ...], seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     n = sum(sizes)
@@ -73,20 +67,22 @@ def test_batches_of_unequal_size_give_what_all_samples_give(
     targets = torch.randint(-1, CLASSES, (n, *rest), generator=generator)
     targets[targets == -1] = IGNORED
     targets[0] = 3
-    metric = make()
+    metric = as_metric(name)
+    assert metric is not None
     for _ in range(2):  # a reset forgets all
         metric.reset()
         for x, y in zip(scores.split(sizes), targets.split(sizes), strict=True):
             metric.update(x, y)
-        assert value_of(metric) == pytest.approx(_whole(name_of_metric(metric), scores, targets))
+        assert metric.compute() == pytest.approx(_whole(name, scores, targets))
 
 
-@pytest.mark.parametrize(("make", "wrong"), [(accuracy, -1), (top5, 3), (mean_iou, 255), (perplexity, 3)])
-def test_a_target_that_is_no_class_of_the_model_s_is_refused_and_not_counted(
-    make: Callable[[], Metric], wrong: int
-) -> None:
-    metric = make()
-    sentence = rf"{name_of_metric(metric)} needs targets from 0 to 2, .* and one is {wrong}: .* -100 counts"
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("accuracy", -1), ("top5", 3), ("mean_iou", 255), ("perplexity", 3)]
+)
+def test_a_target_that_is_no_class_of_the_model_s_is_refused_and_not_counted(name: str, wrong: int) -> None:
+    metric = as_metric(name)
+    assert metric is not None
+    sentence = rf"{name} needs targets from 0 to 2, .* and one is {wrong}: .* -100 counts"
     with pytest.raises(ConfigError, match=f"^metric {sentence}"):
         update_metric(metric, torch.zeros(4, 3), torch.tensor([0, 2, wrong, 1]))
     metric.reset()
@@ -94,11 +90,12 @@ def test_a_target_that_is_no_class_of_the_model_s_is_refused_and_not_counted(
 
 
 def test_the_names_are_those_of_the_commands_options() -> None:
-    assert sorted([AUTO, *NAMES]) == sorted(path.stem for path in (CONF / "metrics").glob("*.yaml"))
+    assert sorted([AUTO, "none", *NAMES]) == sorted(path.stem for path in (CONF / "metrics").glob("*.yaml"))
     for name in NAMES:
         metric = as_metric(name)
-        assert (metric is None) == (name == "none")
-        assert metric is None or name_of_metric(metric) == name
+        assert metric is not None
+        assert name_of_metric(metric) == name
+    assert (named("none"), named(AUTO)) == (None, AUTO)
 
 
 class Largest:
@@ -130,7 +127,7 @@ def test_objects_like_those_of_torchmetrics_and_functions_are_metrics() -> None:
         for outputs, targets in batches:
             metric.update(outputs, targets)
         assert name_of_metric(metric) == name
-        assert value_of(metric) == pytest.approx(wanted)
+        assert float(metric.compute()) == pytest.approx(wanted)
 
 
 def own(x: Tensor) -> Tensor:

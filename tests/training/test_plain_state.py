@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import netsplit
 from netsplit.runtime.checkpoint.shares import load_plain
-from netsplit.training.plain_state import loaded, plain_state
+from netsplit.training.training_state import loaded, plain_state
 from tests.workers import Pools, lent_to_sessions
 
 

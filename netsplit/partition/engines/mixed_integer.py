@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.errors import ConfigError
-from netsplit.interruptible import interruptible
+from netsplit.interrupts import interruptible
 from netsplit.partition.engines.rows import Floats, LinearModel, Outcome
 from netsplit.placement.placement import Status
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from netsplit.interruptible import cp_sat_solver, interruptible
+from netsplit.interrupts import cp_sat_solver, interruptible
 from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.max_load.annealing import LoadAnnealer

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from netsplit.cluster.catalogue import Pass
 from netsplit.graph.arguments import argument, references
 from netsplit.graph.deferral.deferrable import weight_operand
 from netsplit.graph.ir import Graph, Initializer, Node, Variable, dtype_bytes
@@ -28,35 +29,17 @@ from netsplit.profile.roofline.classes import (
 __all__ = ["CLASSES", "Pass", "Work", "node_work", "operator_class", "step_bytes"]
 
 
-@dataclass(frozen=True)
-class Pass:
-    """What one pass computes and moves."""
-
-    flops: float = 0.0
-    nbytes: float = 0.0  # of variables and their gradients
-    weight_bytes: float = 0.0  # of the factor of a product that is a parameter, and of its gradient
-    idle_flops: float = 0.0  # that a convolution of fewer than `PLACES` places a sample lacks to as many
-
-    def __add__(self, other: Pass) -> Pass:
-        return Pass(
-            self.flops + other.flops,
-            self.nbytes + other.nbytes,
-            self.weight_bytes + other.weight_bytes,
-            self.idle_flops + other.idle_flops,
-        )
-
-    def __bool__(self) -> bool:
-        return self.flops > 0 or self.nbytes > 0 or self.weight_bytes > 0
+_NO_PASS = Pass()
 
 
 @dataclass(frozen=True)
 class Work:
     """The work of one node; a pass that it does not make is empty."""
 
-    forward: Pass = Pass()
-    input: Pass = Pass()  # gradients of the variables that it read
-    weight: Pass = Pass()  # gradients of the parameters that it read
-    sums: Pass = Pass()  # adding those gradients to the ones that later readers of a variable have left
+    forward: Pass = _NO_PASS
+    input: Pass = _NO_PASS  # gradients of the variables that it read
+    weight: Pass = _NO_PASS  # gradients of the parameters that it read
+    sums: Pass = _NO_PASS  # adding those gradients to the ones that later readers of a variable have left
     has_backward: bool = False
 
     @property

@@ -13,7 +13,7 @@ import torch
 import netsplit
 from netsplit.cluster.catalogue import GPU_MARGIN_BYTES
 from netsplit.cluster.cluster import Device
-from netsplit.cluster.processors import (
+from netsplit.cluster.local import (
     allowed_processors,
     processor_quota,
     shared_processors,

@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.partition import Auto, Dpos
@@ -27,14 +28,13 @@ from netsplit.placement.placement import Placement
 from netsplit.planning.decide import verified
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
-from netsplit.planning.plan_diff import placement_change
+from netsplit.planning.plan_diff import PlacementChange, placement_change
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
-from netsplit.training.adapt.decisions import Decision
 from netsplit.training.adapt.switchable import why_unswitchable
 from netsplit.training.adapt.worker_costs import WorkerCosts
 
-__all__ = ["Adapt", "Adaptation", "Change"]
+__all__ = ["CHANGED", "Adapt", "Adaptation", "Change", "Decision", "Outcome"]
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,8 @@ Change = Callable[[Plan], tuple[float, int]]
 """Changes the plan between two iterations; seconds that it took, and bytes that moved."""
 
 _SETTLING = 2  # iterations after a switch, or at the beginning, that are not measured
-_CHANGED = 0.15  # relative change of an iteration, or of a worker's costs, that is worth a look;
-_MOST_CHANGED = 1.2  # after looks in vain, each of which makes it twice as much, no more than this,
-_EASED = 0.84  # and of every window, less by so much
+_CHANGED = 0.15  # relative change of an iteration, or of a worker's costs, that is worth a look
+_MOST_PAUSE = 4  # windows
 _FRACTION = 0.1  # of what was trained since the last look, at most, for a search
 _LEAST_S = 0.1  # for a search, however short iterations are
 _BOUND_S = 0.05  # for a plan's proven bound, which nothing here asks
@@ -68,29 +67,65 @@ class Adapt:
     horizon: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("window", "every", "horizon"):
+        for key, least in (("window", 1), ("every", self.window + 1), ("horizon", 1)):
             value = getattr(self, key)
-            least = self.window + 1 if key == "every" else 1
-            if value is None and key == "horizon":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            if not ((isinstance(value, int) and value >= least) or (value is None and key == "horizon")):
                 raise ConfigError(f"adapt.{key} is {value!r}: give a whole number of at least {least}.")
-        if not _is_number(self.search_s) or not self.search_s > 0:
+        if not (isinstance(self.search_s, int | float) and self.search_s > 0):
             raise ConfigError(f"adapt.search_s is {self.search_s!r}: give more than 0 seconds.")
-        if not _is_number(self.gain) or not 0 <= self.gain < 1:
+        if not (isinstance(self.gain, int | float) and 0 <= self.gain < 1):
             raise ConfigError(f"adapt.gain is {self.gain!r}: give a part of an iteration, from 0 up to 1.")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+Outcome = Literal["stayed", "on trial", "kept", "rolled back"]
+CHANGED: tuple[Outcome, ...] = ("on trial", "kept")
+"""Outcomes with which training goes on by the other plan."""
 
 
-@dataclass(eq=False)
-class _PlanTrial:
-    """A plan that was just taken, and what there was before."""
+@dataclass(frozen=True)
+class Decision:
+    """One look for a plan with a shorter iteration, and what came of it.
 
-    before: Plan
-    number: int  # of the decision
+    `measured_before_s` and `measured_after_s` are medians of a window's iterations; `predicted_*` are of the
+    plan that was there and of the one that was found, by the same costs of the workers.
+    """
+
+    iteration: int  # trained before it, since the beginning of the whole training
+    why: str  # what was seen, and why nothing was changed where nothing was
+    outcome: Outcome
+    predicted_before_s: float
+    predicted_after_s: float | None = None
+    measured_before_s: float = 0.0
+    measured_after_s: float | None = None
+    method: str = ""  # that found the other plan
+    search_s: float = 0.0  # that looking for it took
+    switch_s: float = 0.0  # that the changes took, the way back counted
+    nbytes: int = 0  # that moved between workers
+    change: PlacementChange | None = None  # from the plan that was there to the other; None where it stayed
+
+    @property
+    def changed(self) -> bool:
+        """Training went on by the other plan."""
+        return self.outcome in CHANGED
+
+    def __str__(self) -> str:
+        searched = f"searched for {1e3 * self.search_s:.0f} ms"
+        if self.predicted_after_s is None or self.outcome == "stayed":
+            took = f"{1e3 * self.measured_before_s:.4g} ms an iteration"
+            return f"iteration {self.iteration}: stayed, {took}, {searched}: {self.why}"
+        old = f"{1e3 * self.measured_before_s:.4g} ms ({1e3 * self.predicted_before_s:.4g} predicted)"
+        predicted = f"{1e3 * self.predicted_after_s:.4g}"
+        new = (
+            f"{predicted} ms predicted"
+            if self.measured_after_s is None
+            else f"{1e3 * self.measured_after_s:.4g} ms ({predicted} predicted)"
+        )
+        changed = "" if self.change is None else f"; changed: {'; '.join(self.change.lines)}"
+        return (
+            f"iteration {self.iteration}: {self.outcome}, a plan by {self.method}: an iteration took {old} "
+            f"by the old plan, and {new} by the new one; {searched}, changed in "
+            f"{1e3 * self.switch_s:.0f} ms: {self.why}{changed}"
+        )
 
 
 @dataclass(eq=False)
@@ -116,15 +151,14 @@ class Adaptation:
     trained: int = 0  # iterations of the whole training, also before a checkpoint that it went on from
     _since: int = 0  # iterations since the last switch, or window
     _wait: int = _SETTLING  # iterations until a window begins
-    _pause: int = 1  # windows from one look to the next, after plans that were rolled back
+    _pause: int = 1  # windows from one look to the next: twice as many after each that was in vain
     _windows: int = 0  # since the last look
-    _worth: float = _CHANGED
     _unlooked: int = 0  # iterations since then
     _window: list[Timeline] = field(default_factory=list)
     _looked_s: float | None = None  # median iteration at the last look
     _slowness: dict[str, float] = field(default_factory=dict)  # of workers, then
     _refused: list[Placement] = field(default_factory=list)
-    _trial: _PlanTrial | None = None
+    _trial: tuple[Plan, int] | None = None  # the plan before the one on trial, and its decision's number
     _workers: object = None
 
     @classmethod
@@ -172,11 +206,9 @@ class Adaptation:
         self.costs.observe(self.plan.simulated[0], window)
         measured_s = statistics.median(each.iteration_s for each in window)
         if self._trial is not None:
-            self._judge(self._trial, measured_s, change)
+            self._judge(*self._trial, measured_s, change)
         elif self._windows >= self._pause and (why := self._reason(measured_s)) is not None:
             self._look(why, measured_s, change)
-        else:
-            self._worth = max(_CHANGED, _EASED * self._worth)
 
     def follow(self, plan: Plan) -> None:
         """The training goes on by a plan that was not found here: it is measured from the beginning.
@@ -187,10 +219,11 @@ class Adaptation:
         if problem.graph.nodes.keys() != self.plan.problem.graph.nodes.keys():
             self.costs = WorkerCosts.from_kinds(problem.graph, problem.cluster, problem.costs)
         if self._trial is not None:
-            left = self.decisions[self._trial.number]
+            _, number = self._trial
+            left = self.decisions[number]
             why = f"{left.why}; another plan was switched to before it was measured"
-            self.decisions[self._trial.number] = replace(left, why=why)
-        self.plan, self._worth = plan, _CHANGED
+            self.decisions[number] = replace(left, why=why)
+        self.plan, self._pause = plan, 1
         self._window, self._since, self._wait, self._windows = [], 0, _SETTLING, 0
         self._trial, self._looked_s = None, None
 
@@ -213,20 +246,14 @@ class Adaptation:
         """What changed since the last look; None: nothing did."""
         if self._looked_s is None:
             return "the first measured iterations"
-        for name in sorted(self.costs.forgotten):
-            self._refused.clear()
-            return f"{name} was slow, has computed nothing for some time, and may be fast again"
         ratios = {name: self.costs.slowness(name) / before for name, before in self._slowness.items()}
         most = max(ratios, key=lambda name: abs(math.log(ratios[name])), default="")
-        if most and self._is_worth(ratios[most]):
+        if most and _is_worth(ratios[most]):
             return f"{most} takes {ratios[most]:.2f} times as long as at the last look"
         ratio = measured_s / self._looked_s
-        if self._is_worth(ratio):
+        if _is_worth(ratio):
             return f"an iteration takes {ratio:.2f} times as long as at the last look"
         return None
-
-    def _is_worth(self, ratio: float) -> bool:
-        return max(ratio, 1 / ratio) - 1 > self._worth
 
     def _look(self, why: str, measured_s: float, change: Change) -> None:
         began = time.perf_counter()
@@ -257,7 +284,7 @@ class Adaptation:
             changed = placement_change(other.problem, before.placement, other.placement)
             tried = replace(decision, outcome="on trial", switch_s=seconds, nbytes=nbytes, change=changed)
             self._decide(tried)
-            self._trial = _PlanTrial(before, len(self.decisions) - 1)
+            self._trial = before, len(self.decisions) - 1
 
     def _search(self, problem: Problem) -> tuple[Plan | None, str]:
         """The plan with the shortest predicted iteration that training can go on by; or why there is none."""
@@ -280,33 +307,29 @@ class Adaptation:
         best = min(answers, key=lambda each: each.simulated[1].iteration_s, default=None)
         return best, reason
 
-    def _judge(self, trial: _PlanTrial, measured_s: float, change: Change) -> None:
+    def _judge(self, before: Plan, number: int, measured_s: float, change: Change) -> None:
         """Keep what is shorter; go back from what is not, where the way back pays."""
         self._trial = None
-        decision = replace(self.decisions[trial.number], measured_after_s=measured_s)
+        decision = replace(self.decisions[number], measured_after_s=measured_s)
         longer_s = measured_s - decision.measured_before_s
         if longer_s <= 0:
             self._pause = 1
             self._note(measured_s)
-            self.decisions[trial.number] = replace(decision, outcome="kept")
+            self.decisions[number] = replace(decision, outcome="kept")
         elif longer_s * self.horizon <= self.switch_s:
             why = f"{decision.why}; it is longer, but too few iterations are left for the way back"
-            self.decisions[trial.number] = replace(decision, outcome="kept", why=why)
+            self.decisions[number] = replace(decision, outcome="kept", why=why)
         else:
             self._refused.append(self.plan.placement)
-            self._pause *= 2
-            seconds, nbytes = self._change(trial.before, change)
-            self.decisions[trial.number] = replace(
-                decision,
-                outcome="rolled back",
-                switch_s=decision.switch_s + seconds,
-                nbytes=decision.nbytes + nbytes,
-            )
-        log.info("%s", self.decisions[trial.number])
+            self._pause = min(2 * self._pause, _MOST_PAUSE)
+            seconds, nbytes = self._change(before, change)
+            seconds, nbytes = decision.switch_s + seconds, decision.nbytes + nbytes
+            rolled = replace(decision, outcome="rolled back", switch_s=seconds, nbytes=nbytes)
+            self.decisions[number] = rolled
+        log.info("%s", self.decisions[number])
 
     def _change(self, plan: Plan, change: Change) -> tuple[float, int]:
         seconds, nbytes = change(plan)
-        self._worth = _CHANGED
         self.plan, self.switch_s = plan, seconds
         self._since, self._wait, self._windows = 0, _SETTLING, 0
         return seconds, nbytes
@@ -317,12 +340,17 @@ class Adaptation:
         self._slowness = {name: self.costs.slowness(name) for name in self.costs.measured}
 
     def _stay(self, decision: Decision) -> None:
-        self._worth = min(2 * self._worth, _MOST_CHANGED)
+        self._pause = min(2 * self._pause, _MOST_PAUSE)
         self._decide(decision)
 
     def _decide(self, decision: Decision) -> None:
         self.decisions.append(decision)
         log.info("%s", decision)
+
+
+def _is_worth(ratio: float) -> bool:
+    """Whether what takes so many times as long has changed by enough."""
+    return max(ratio, 1 / ratio) - 1 > _CHANGED
 
 
 def _same(a: Placement, b: Placement) -> bool:

@@ -26,22 +26,14 @@ _STEPPING = (
 
 
 def require_switchable(plan: Plan, other: Plan) -> None:
-    """Refuse a plan that a training by `plan` cannot go on by.
-
-    Raises:
-        NetSplitError: it says what would be trained otherwise, or be lost.
-    """
+    """Refuse a plan that a training by `plan` cannot go on by."""
     reason = why_unswitchable(plan, other)
     if reason is not None:
         raise NetSplitError(f"the plan cannot be changed to this one: {reason}.")
 
 
 def check_adaptable(backend: str | None, schedule: Schedule | AutoSchedule) -> None:
-    """Refuse, before anything is measured, what no plan could be changed with.
-
-    Raises:
-        NetSplitError: it says why.
-    """
+    """Refuse, before anything is measured, what no plan could be changed with."""
     if backend is not None:
         raise NetSplitError(
             f"adapt does not go with compile_backend ({backend}), as every change of plan would compile "
@@ -52,11 +44,7 @@ def check_adaptable(backend: str | None, schedule: Schedule | AutoSchedule) -> N
 
 
 def require_adaptable(plan: Plan, backend: str | None) -> None:
-    """Refuse a training that no other plan could go on with.
-
-    Raises:
-        NetSplitError: it says why.
-    """
+    """Refuse a training that no other plan could go on with."""
     check_adaptable(backend, plan.compiler.schedule)
     reason = why_unswitchable(plan, plan)
     if reason is None and replicated_statistics(plan.problem.graph, plan.placement.replicated):
@@ -110,7 +98,8 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
         return _STEPPING
     for op in graph.calls.values():
         if isinstance(op, ModuleCall | GradientHook):
-            return f"the model has Python code that stays whole, whose attributes would be lost ({_name(op)})"
+            name = getattr(op, "__name__", type(op).__name__)
+            return f"the model has Python code that stays whole, whose attributes would be lost ({name})"
     if (reason := why_unreplicable(graph, other.placement.replicated)) is not None:
         return reason
     copied = replicated_statistics(graph, other.placement.replicated)
@@ -138,7 +127,3 @@ def _operators(placement: Placement) -> dict[str, OperatorTasks]:
         replace(own, weights=tuple(each if each == "home" else 0 for each in own.weights)) for own in tasks
     )
     return {own.node: own for own in read if own.cuts or own.copies or "home" in own.weights}
-
-
-def _name(op: object) -> str:
-    return str(getattr(op, "__name__", type(op).__name__))

@@ -29,8 +29,7 @@ __all__ = ["SegmentTime", "WorkerCosts", "segment_medians"]
 SegmentTime = tuple[str, EventKind, str]  # device, what it did, the segment or the step
 _ZERO = NodeSeconds(0.0, 0.0)
 _COMPUTED: tuple[EventKind, ...] = ("forward", "backward", "weight")
-SLOWER = 1.15  # times as long as first known, from which a worker counts as slow
-_IDLE = 30  # windows in which a slow worker computes nothing, before what is known of it is forgotten
+_IDLE = 30  # windows in which a worker computes nothing, before what was measured of it is forgotten
 _LEARNT: frozenset[EventKind] = frozenset({*_COMPUTED, "step"})
 
 
@@ -57,8 +56,6 @@ class WorkerCosts:
         costs: by worker, as they are known now.
         first: as they were known before anything was measured.
         seen: worker -> the operators that were timed there.
-        forgotten: slow workers that computed nothing for so long that they may be as fast as at first again.
-            The next time it takes twice as long.
     """
 
     graph: Graph
@@ -66,9 +63,7 @@ class WorkerCosts:
     costs: Costs
     first: Costs
     measured: dict[str, set[str]]
-    forgotten: set[str] = field(default_factory=set)  # at the last window
     _idle: dict[str, int] = field(default_factory=dict)  # worker -> windows without work
-    _patience: dict[str, int] = field(default_factory=dict)  # worker -> how many are waited for
 
     @classmethod
     def from_kinds(cls, graph: Graph, cluster: Cluster, costs: Costs) -> WorkerCosts:
@@ -83,27 +78,21 @@ class WorkerCosts:
         return cls(graph, own, each, each, {name: set() for name in devices})
 
     def observe(self, program: Program, timelines: Sequence[Timeline]) -> None:
-        """Replace the costs of what the program computed by what it took in these iterations."""
+        """Replace the costs of what the program computed by what it took in these iterations.
+
+        A slow worker that has no work may be fast again: in the end it is taken to be as at first.
+        """
         measured = segment_medians(timelines)
         predicted = segment_medians([simulate(program, self.cluster, self.costs, peaks=False)])
         nodes = {f"segment {each.index}": each.nodes for each in program.segments}
-        devices = dict(self.costs.devices)
-        for name in devices:
-            devices[name] = self._learnt(name, nodes, measured, predicted)
-        self.costs = replace(self.costs, devices=devices)
         working = {name for name, kind, _ in measured if kind in _COMPUTED}
-        self.forgotten = {name for name in devices if self._forgets(name, name in working)}
-
-    def _forgets(self, name: str, works: bool) -> bool:
-        """Whether to forget that a worker is slow: without work, nothing shows that it recovered."""
-        self._idle[name] = 0 if works else self._idle.get(name, 0) + 1
-        patience = self._patience.setdefault(name, _IDLE)
-        if self._idle[name] < patience or self.slowness(name) < SLOWER:
-            return False
-        self.costs = self.costs.with_device(name, nodes=self.first.devices[name].nodes)
-        self.measured[name] = set()
-        self._idle[name], self._patience[name] = 0, 2 * patience
-        return True
+        devices = {name: self._learnt(name, nodes, measured, predicted) for name in self.costs.devices}
+        for name in devices:
+            self._idle[name] = 0 if name in working else self._idle.get(name, 0) + 1
+            if self._idle[name] >= _IDLE:
+                devices[name] = replace(devices[name], nodes=self.first.devices[name].nodes)
+                self.measured[name], self._idle[name] = set(), 0
+        self.costs = replace(self.costs, devices=devices)
 
     def slowness(self, name: str) -> float:
         """How many times as long as first known a worker takes for the operators that were timed on it."""
@@ -123,13 +112,13 @@ class WorkerCosts:
         for segment, own in segments.items():
             inside = [node for node in own if node in nodes]  # a transfer has no seconds
             times = {
-                kind: (seconds, predicted.get((name, kind, segment), 0.0))
+                kind: measured[key] / predicted[key] if predicted.get(key, 0.0) > 0 else 1.0
                 for kind in _COMPUTED
-                if (seconds := measured.get((name, kind, segment))) is not None
+                if (key := (name, kind, segment)) in measured
             }
             if times and inside:
                 timed.update(inside)
-                nodes |= _corrected(nodes, inside, times)
+                nodes |= {node: _corrected(nodes[node], times) for node in inside}
         learnt = replace(known, nodes=nodes)
         step: SegmentTime = (name, "step", "optimiser step")
         if measured.get(step, 0.0) > 0 and predicted.get(step, 0.0) > 0:
@@ -157,41 +146,14 @@ def _speed(before: Mapping[str, NodeSeconds], now: Mapping[str, NodeSeconds], no
     return then_s / now_s if then_s > 0 and now_s > 0 else 1.0
 
 
-def _corrected(
-    nodes: Mapping[str, NodeSeconds], own: Sequence[str], times: Mapping[EventKind, tuple[float, float]]
-) -> dict[str, NodeSeconds]:
-    """A segment's operators such that the simulator predicts what was measured.
+def _corrected(each: NodeSeconds, times: Mapping[EventKind, float]) -> NodeSeconds:
+    """An operator such that the simulator predicts of its segment what was measured.
 
     Args:
-        times: of what was computed, measured and predicted seconds.
+        times: how many times as long as predicted the segment took, in all that was timed.
     """
     apart = "weight" in times  # the backward's two parts were timed one by one
-    before: dict[EventKind, list[float]] = {
-        "forward": [nodes[node].forward_s for node in own],
-        "backward": [nodes[node].backward_s - apart * nodes[node].weight_s for node in own],
-        "weight": [nodes[node].weight_s for node in own],
-    }
-    ratio = times["backward"][0] / times["backward"][1] if _is_known(times, before, "backward") else 1.0
-    now = {kind: _now(each, *times[kind]) if kind in times else each for kind, each in before.items()}
-    if not apart:
-        return {
-            node: NodeSeconds(now["forward"][n], now["backward"][n], ratio * before["weight"][n])
-            for n, node in enumerate(own)
-        }
-    return {
-        node: NodeSeconds(now["forward"][n], now["backward"][n] + now["weight"][n], now["weight"][n])
-        for n, node in enumerate(own)
-    }
-
-
-def _is_known(
-    times: Mapping[EventKind, tuple[float, float]], before: Mapping[EventKind, list[float]], kind: EventKind
-) -> bool:
-    return kind in times and times[kind][1] > 0 and sum(before[kind]) > 0
-
-
-def _now(before: Sequence[float], measured_s: float, predicted_s: float) -> list[float]:
-    """Shared as before; evenly, where nothing was known."""
-    if sum(before) <= 0 or predicted_s <= 0:
-        return [measured_s / len(before)] * len(before)
-    return [s * measured_s / predicted_s for s in before]
+    backward = times.get("backward", 1.0)
+    weight_s = each.weight_s * times.get("weight", backward)
+    backward_s = backward * (each.backward_s - apart * each.weight_s) + apart * weight_s
+    return NodeSeconds(times.get("forward", 1.0) * each.forward_s, backward_s, weight_s)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Batch
 from netsplit.training.captures import Captures
+from netsplit.training.options import Training
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
 
@@ -91,7 +92,7 @@ class Normed(Layered):
 
 
 def captures(kind: type[nn.Module], check: bool = True, **trained: Any) -> Captures:
-    return Captures(kind(), None, None, "cpu", check=check, trained=lambda: trained)
+    return Captures(kind(), None, Training(check=check), trained=lambda: trained)
 
 
 REFUSED = {

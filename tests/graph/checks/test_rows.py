@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from netsplit.graph.batches.batch import Batch
 from netsplit.training.captures import Captures
+from netsplit.training.options import Training
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
 
@@ -58,7 +59,7 @@ def numbered(net: Any, y: Tensor) -> Any:
 
 
 def dims(output: Callable[[Any, Tensor], Any], check: bool = True) -> Any:
-    captures = Captures(Net(output), None, None, "cpu", check=check, trained=dict)
+    captures = Captures(Net(output), None, Training(check=check), trained=dict)
     return captures.output_dims(Batch.of(X), 2)
 
 

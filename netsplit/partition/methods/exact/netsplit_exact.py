@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from netsplit.interruptible import cp_sat_solver, interruptible
+from netsplit.interrupts import cp_sat_solver, interruptible
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
