@@ -43,21 +43,15 @@ LiesAlong: TypeAlias = Where | Literal["sum"] | None
 
 @dataclass(frozen=True)
 class ParallelOperator:
-    """One of an edge, from a tensor to the argument of a reader.
-
-    Args:
-        degree: of how many terms, pieces or copies.
-        dim: that is cut, or put together.
-        sizes: of the pieces that partition cuts each of `blocks` into.
-    """
+    """One of an edge, from a tensor to the argument of a reader."""
 
     kind: Kind
     tensor: str
     reader: str
     argument: Place
-    degree: int
-    dim: int | None = None
-    sizes: tuple[int, ...] = ()
+    degree: int  # of how many terms, pieces or copies
+    dim: int | None = None  # that is cut, or put together
+    sizes: tuple[int, ...] = ()  # of the pieces that partition cuts each of `blocks` into
     blocks: int = 1
 
     def __str__(self) -> str:
@@ -202,16 +196,11 @@ def _spread(layout: Layout) -> tuple[int, int, Sequence[tuple[tuple[tuple[int, .
 
 @dataclass(frozen=True)
 class TaskLayouts:
-    """The layouts of one operator's tensors under its tasks.
-
-    Args:
-        reads: of its arguments; without those that its first part alone is given.
-        makes: of its outputs, in order.
-    """
+    """The layouts of one operator's tensors under its tasks."""
 
     mesh: Mesh
-    reads: dict[Place, Layout]
-    makes: tuple[Layout, ...]
+    reads: dict[Place, Layout]  # arguments; without those that its first part alone is given
+    makes: tuple[Layout, ...]  # outputs, in order
 
 
 def task_layouts(graph: Graph, tasks: OperatorTasks, devices: Sequence[DeviceName] = ()) -> TaskLayouts:
