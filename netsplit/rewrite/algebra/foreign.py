@@ -158,7 +158,8 @@ def _judged(rule: Rule, is_one: bool) -> Rule:
         return rejected("there are no sizes, of those tried, at which both sides exist")
     equal = () if rule.is_parallel else _equal_sizes(rule, both)
     if wrong and not equal:
-        return rejected(f"both sides {wrong[0].differs} where inputs are {wrong[0]}")
+        of = " for functions in general" if any(term.op == "unary" for term in rule.terms) else ""
+        return rejected(f"both sides {wrong[0].differs}{of} where inputs are {wrong[0]}")
     if rule.is_parallel:
         ours, theirs = (
             ", ".join(_written(side, pair[i]) for pair in rule.outputs)
