@@ -44,37 +44,26 @@ Want: TypeAlias = tuple[Region, Path]
 
 @dataclass(frozen=True)
 class TensorPiece:
-    """A variable, or an initializer, that is a region of a tensor.
-
-    Args:
-        place: where it is made.
-        joined: what a reader put together of others; handed on to those in its own place alone, or where no
-            place is known.
-        relayed: it was brought from another host, for all in its own.
-    """
+    """A variable, or an initializer, that is a region of a tensor."""
 
     reference: Reference
     region: Region
-    place: Path = ()
+    place: Path = ()  # where it is made
     joined: bool = False
-    relayed: bool = False
+    """A reader put it together; it is handed on in its own place alone, or where no place is known."""
+    relayed: bool = False  # it was brought from another host, for all in its own
 
 
 @dataclass(eq=False)
 class Tensor:
-    """A tensor of the captured graph, or an initializer.
-
-    Args:
-        whole: names of the node and variable that put all of it together first.
-        wants: of those that read it in parts or in several places.
-    """
+    """A tensor of the captured graph, or an initializer."""
 
     full: Region
     like: Node
     role: NodeRole
     pieces: list[TensorPiece] = field(default_factory=list)
-    whole: tuple[str, str] | None = None
-    wants: list[Want] = field(default_factory=list)
+    whole: tuple[str, str] | None = None  # names of the node and variable that put all of it together first
+    wants: list[Want] = field(default_factory=list)  # of those that read it in parts or in several places
     by_region: dict[Region, list[TensorPiece]] = field(default_factory=dict)
 
     def add(self, piece: TensorPiece, first: bool = False) -> None:

@@ -52,54 +52,31 @@ class TaskOutput:
 
 @dataclass(frozen=True)
 class Leaf:
-    """One task.
-
-    Args:
-        arguments: of the call, whose tensors are in `reads`.
-        levels: the way of each cut, and which part it is of that; outermost first.
-    """
+    """One task; or an operator, or a part of it, that may be cut again."""
 
     name: str
     role: NodeRole
+    call: SplitCall  # of the whole operator
     op: str
-    arguments: Arguments
+    arguments: Arguments  # of the task, whose tensors are in `reads`
     reads: dict[Place, Arg]
     makes: tuple[TaskOutput, ...]
-    levels: tuple[tuple[Way, OperatorPart], ...]
-    weights: Weights
-
-
-@dataclass(frozen=True)
-class _UncutPart:
-    """An operator, or a part of it that may be cut again."""
-
-    call: SplitCall
-    reads: dict[Place, Arg]
-    makes: tuple[TaskOutput, ...]
-    op: str
-    arguments: Arguments
-    cuts: tuple[NodeCut, ...] = ()
-    levels: tuple[tuple[Way, OperatorPart], ...] = ()
+    levels: tuple[tuple[Way, OperatorPart], ...] = ()  # of each cut, outermost first
+    weights: Weights = 0
 
 
 @dataclass(eq=False)
 class LeafPlanner:
-    """Plans how the operators of one graph are cut into leaves.
-
-    Args:
-        layouts: of its variables.
-        shapes: of the variables when their operators were cut, where that was at another size.
-        before: how they were cut there.
-        cuts: how they are cut here.
-        scaled: cuts whose sizes are not this graph's own, with the operator; and why not.
-    """
+    """Plans how the operators of one graph are cut into leaves."""
 
     graph: Graph
     layouts: Mapping[str, MemoryLayout]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    before: CutsBefore = field(default_factory=dict)
-    cuts: CutsBefore = field(default_factory=dict)
+    """Of the variables when their operators were cut, where that was at another size."""
+    before: CutsBefore = field(default_factory=dict)  # how they were cut there
+    cuts: CutsBefore = field(default_factory=dict)  # how they are cut here
     scaled: list[tuple[str, TaskCut, str]] = field(default_factory=list)
+    """Cuts whose sizes are not this graph's own, with the operator; and why not."""
 
     def __post_init__(self) -> None:
         self.graph = out_of_place(self.graph)
@@ -133,7 +110,8 @@ class LeafPlanner:
             for reference in references(call.template(place))
         }
         makes = tuple(TaskOutput(self.full(("var", k)) if k else ()) for k in node.outputs)
-        parts: dict[Path, _UncutPart] = {(): _UncutPart(call, reads, makes, node.op, call.arguments)}
+        whole = Leaf(node.name, NodeRole(node.name), call, node.op, call.arguments, reads, makes)
+        parts: dict[Path, Leaf] = {(): whole}
         for cut in tasks.cuts:
             if cut.part is not None and cut.part not in parts:
                 name = tasks.named(cut.part)
@@ -147,13 +125,11 @@ class LeafPlanner:
                 parts |= {(*path, i): part for i, part in enumerate(each)}
         leaves = []
         for path, place, copy, weights in tasks.tasks():
-            part, name = parts[path], tasks.named(path, copy)
-            role = NodeRole(node.name, part.cuts, copy, place)
-            given = part.op, part.arguments, part.reads, part.makes, part.levels
-            leaves.append(Leaf(name, role, *given, weights))
+            role = replace(parts[path].role, copy=copy, place=place)
+            leaves.append(replace(parts[path], name=tasks.named(path, copy), role=role, weights=weights))
         return leaves
 
-    def _cut(self, name: str, part: _UncutPart, cut: TaskCut, path: Path) -> list[_UncutPart]:
+    def _cut(self, name: str, part: Leaf, cut: TaskCut, path: Path) -> list[Leaf]:
         call = part.call if not path else _call_of(name, part)
         way, sizes, then = self._sizes(part.call.node.name, call, cut, path)
         if way.in_one and cut.blocks > 1:
@@ -202,8 +178,8 @@ class LeafPlanner:
 
 
 def _part(
-    call: SplitCall, whole: _UncutPart, way: Way, cut: NodeCut, own: OperatorPart, span: tuple[int, int, int]
-) -> _UncutPart:
+    call: SplitCall, whole: Leaf, way: Way, cut: NodeCut, own: OperatorPart, span: tuple[int, int, int]
+) -> Leaf:
     """One part of an operator; `span`: where it begins in each block, its size and that of a block."""
     arguments, reads = {**whole.arguments, **way.changed(own)}, dict(whole.reads)
     if own.index:
@@ -228,11 +204,11 @@ def _part(
         else:
             makes.append(replace(output, region=piece(output.region, how.where)))
     op = (way.empty if not own.size or call.is_empty else "") or way.op or whole.op
-    levels = (*whole.levels, (way, own))
-    return _UncutPart(call, reads, tuple(makes), op, arguments, (*whole.cuts, cut), levels)
+    role, levels = replace(whole.role, cuts=(*whole.role.cuts, cut)), (*whole.levels, (way, own))
+    return Leaf(whole.name, role, whole.call, op, arguments, reads, tuple(makes), levels)
 
 
-def _call_of(name: str, part: _UncutPart) -> SplitCall:
+def _call_of(name: str, part: Leaf) -> SplitCall:
     """A part as a call of its own, whose tensors are called by their places."""
     names = {place: {"var": str(place)} for place in part.reads}
     arguments = with_tensors(part.arguments, names)

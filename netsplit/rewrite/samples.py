@@ -160,13 +160,8 @@ def _kept(graph: Graph, call: SplitCall, lies: Mapping[str, AxisIn]) -> dict[str
     axes: dict[str, AxisIn] = {}
     for k in filter(None, call.node.outputs):
         shape = graph.variables[k].shape
-        alike = (
-            lies[name]
-            for name in call.node.inputs
-            if name in lies
-            and lies[name].dim < len(shape)
-            and shape[lies[name].dim] == graph.variables[name].shape[lies[name].dim]
-        )
-        if (own := next(alike, None)) is not None:
-            axes[k] = own
+        for name in call.node.inputs:
+            dim = lies[name].dim if name in lies else len(shape)
+            if dim < len(shape) and shape[dim] == graph.variables[name].shape[dim]:
+                axes.setdefault(k, lies[name])
     return axes

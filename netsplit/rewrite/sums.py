@@ -30,20 +30,14 @@ Term = tuple[Path, TensorPiece]
 
 @dataclass(frozen=True)
 class Adder:
-    """Adds up the terms of one tensor, whose wants are known.
-
-    Args:
-        name: what its nodes' names begin with.
-        dtype: of its elements.
-        sliced_bytes: see `OperatorTasks`.
-    """
+    """Adds up the terms of one tensor, whose wants are known."""
 
     emitter: Emitter
     holdings: Holdings
     tensor: Tensor
-    name: str
+    name: str  # what its nodes' names begin with
     dtype: str
-    sliced_bytes: int
+    sliced_bytes: int  # see `OperatorTasks`
 
     def add_up(self, terms: Sequence[Term]) -> None:
         """Make the tensor's pieces of it, in which each wanted region is some of them."""

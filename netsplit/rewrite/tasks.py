@@ -102,12 +102,8 @@ class OperatorTasks:
         """The paths of all its parts, in order."""
         paths: list[Path] = [()]
         for cut in self.cuts:
-            inner = range(len(cut.sizes))
-            paths = [
-                (*path, *more)
-                for path in paths
-                for more in ([(i,) for i in inner] if cut.part in (None, path) else [()])
-            ]
+            inner = [(i,) for i in range(len(cut.sizes))]
+            paths = [own + more for own in paths for more in (inner if cut.part in (None, own) else [()])]
         return paths
 
     def tasks(self) -> Iterator[tuple[Path, Path, int, Weights]]:

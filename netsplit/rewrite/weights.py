@@ -82,16 +82,14 @@ class WeightsRead:
         views = [each for each in readers if not each.uncut or each.weights == "home"]
         boxes = {each: as_boxes(each.region) for each in views}
         every = dict.fromkeys(box for own in boxes.values() for box in own)
-        parts = (
-            not (direct or constant or written) and len(views) == len(readers) and _fall_apart(full, every)
-        )
-        if k in self._held and not (
-            parts and {_named(initializer, box) for box in every} == {p.name for p in self._held[k]}
-        ):
+        whole = direct or constant or written or len(views) < len(readers)
+        parts = not whole and _fall_apart(full, every)
+        named, held = {_named(initializer, box) for box in every}, self._held.get(k)
+        if held is not None and not (parts and named == {part.name for part in held}):
             self.gathered.add(k)
-            for part in self._held[k]:
+            for part in held:
                 self.emitter.add_initializer(part, k)
-            self._is[k, 0] = {_region_of(part): part for part in self._held[k]}
+            self._is[k, 0] = {_region_of(part): part for part in held}
             return
         numbers: Counter[Region] = Counter()
         for copy in copies:

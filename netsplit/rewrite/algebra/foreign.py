@@ -80,10 +80,8 @@ def _read(i: int, text: Any) -> Rule:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else f"no rule: {brief(text)}"
         return Rule(name, (), (), (), "file", "rejected", reason)
-    outputs = (
-        ((left_term[each["srcOpId"]], each["srcTsId"]), (right_term[each["dstOpId"]], each["dstTsId"]))
-        for each in pairs
-    )
+    ours = [(left_term[each["srcOpId"]], each["srcTsId"]) for each in pairs]
+    outputs = zip(ours, [(right_term[each["dstOpId"]], each["dstTsId"]) for each in pairs], strict=True)
     kinds = [sum(OPERATORS[each["type"]] not in PARALLEL for each in side) for side in sides]
     return _judged(Rule(name, left, right, tuple(outputs), "file"), kinds == [1, 1])
 
@@ -137,10 +135,8 @@ def _side(operators: Sequence[Mapping[str, Any]]) -> tuple[tuple[Term, ...], lis
             f"x{-t['opId']}" if t["opId"] < 0 else (term_of[t["opId"]], t["tsId"]) for t in each["input"]
         )
         parameters: dict[str, int | str] = {"dim": _dim(given)} if op in ALONG else {}
-        if op in PARALLEL:
-            parameters["degree"] = 2
-        elif op == "unary":
-            parameters = {"function": each["type"][3:].lower()}
+        parameters |= {"degree": 2} if op in PARALLEL else {}
+        parameters |= {"function": each["type"][3:].lower()} if op == "unary" else {}
         terms.append(Term(op, inputs, tuple(parameters.items())))  # type: ignore[arg-type]
         if function := ACTIVATIONS[given.get("PM_ACTI", 0)]:
             terms.append(Term("unary", ((len(terms) - 1, 0),), (("function", function),)))
@@ -162,7 +158,8 @@ def _judged(rule: Rule, is_one: bool) -> Rule:
         return rejected("there are no sizes, of those tried, at which both sides exist")
     equal = () if rule.is_parallel else _equal_sizes(rule, both)
     if wrong and not equal:
-        return rejected(f"both sides {wrong[0].differs} where inputs are {wrong[0]}")
+        of = " for functions in general" if any(term.op == "unary" for term in rule.terms) else ""
+        return rejected(f"both sides {wrong[0].differs}{of} where inputs are {wrong[0]}")
     if rule.is_parallel:
         ours, theirs = (
             ", ".join(_written(side, pair[i]) for pair in rule.outputs)

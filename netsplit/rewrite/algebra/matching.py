@@ -67,11 +67,8 @@ def matches(graph: Graph, rules: Sequence[Rule]) -> list[Match]:
 
 
 def match_of(graph: Graph, algebra: Algebra, elsewhere: bool = False) -> Match | None:
-    """The match of which a record is; None: the graph has none there.
-
-    Args:
-        elsewhere: the record's nodes are the graph's, and what it reads is another's but for parameters.
-    """
+    """The match of which a record is; None: the graph has none there. `elsewhere`: the record's nodes are the
+    graph's, and what it reads is another's but for parameters."""
 
     def read(record: Algebra) -> set[tuple[str, str, str]]:
         return {each for each in record.reads if not elsewhere or each[1] == "init"}

@@ -20,7 +20,7 @@ from netsplit.rewrite.ways import (
     Where,
     broadcast,
     even,
-)  # fmt: skip
+)
 
 __all__ = ["RULES"]
 

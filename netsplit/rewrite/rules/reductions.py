@@ -22,7 +22,7 @@ from netsplit.rewrite.ways import (
     Ways,
     Where,
     even,
-)  # fmt: skip
+)
 
 __all__ = ["RULES", "WRITERS"]
 

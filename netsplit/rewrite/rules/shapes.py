@@ -26,7 +26,7 @@ from netsplit.rewrite.ways import (
     Where,
     broadcast,
     even,
-)  # fmt: skip
+)
 
 __all__ = ["FACTORIES", "RULES", "elementwise", "is_elementwise"]
 

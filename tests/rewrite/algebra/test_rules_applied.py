@@ -22,8 +22,8 @@ from netsplit.planning.decide import verified
 from netsplit.planning.workload import Workload
 from netsplit.program import SingleBatch
 from netsplit.rewrite import applied, applied_rule, fingerprint, matches, rewrite_from, rules_builtin
-from netsplit.rewrite.algebra import Rule, Term
 from netsplit.rewrite.algebra.applying import require_same_training
+from netsplit.rewrite.algebra.rule import Rule, Term
 from tests.builders import costs_of, cpus
 from tests.rewrite.algebra.left_sides import LeftSide, Summed
 from tests.rewrite.recording import assert_as_recorded, recorded

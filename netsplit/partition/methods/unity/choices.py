@@ -53,18 +53,12 @@ class MachineView:
 
 @dataclass(frozen=True, eq=False)
 class Machines:
-    """The devices of a cluster, of which alike ones are a class.
-
-    Args:
-        speed: how fast each device is, beside the slowest.
-        hosts: the number of each device's host; all of one where links are much alike.
-        classes: the number of each device's class.
-    """
+    """The devices of a cluster, of which alike ones are a class."""
 
     cluster: Cluster
-    speed: tuple[float, ...]
-    hosts: tuple[int, ...]
-    classes: tuple[int, ...]
+    speed: tuple[float, ...]  # of each device, beside the slowest
+    hosts: tuple[int, ...]  # the number of each device's host; all of one where links are much alike
+    classes: tuple[int, ...]  # the number of each device's class
 
     @classmethod
     def of(cls, problem: Problem) -> Machines:
@@ -175,16 +169,11 @@ class TaskAxis:
 
 @dataclass(frozen=True, eq=False)
 class TaskChoice:
-    """What an operator is cut along, for each axis of the mesh; None where it is computed alike.
-
-    Args:
-        axes: with the sizes of the pieces.
-        weights_cut: axis of the mesh -> whether every weight is cut along it.
-    """
+    """What an operator is cut along, for each axis of the mesh; None where it is computed alike."""
 
     view: MachineView
-    axes: tuple[tuple[TaskAxis, tuple[int, ...]] | None, ...] = ()
-    weights_cut: tuple[bool, ...] = ()
+    axes: tuple[tuple[TaskAxis, tuple[int, ...]] | None, ...] = ()  # with the sizes of the pieces
+    weights_cut: tuple[bool, ...] = ()  # axis of the mesh -> whether every weight is cut along it
 
     @property
     def kind(self) -> TaskKind:
@@ -211,24 +200,17 @@ class TaskChoice:
 
     def tasks(self, node: str, places: Sequence[tuple[int, ...]]) -> OperatorTasks:
         """The tasks; `places` are those of every device of the cluster."""
-        cut = [m for m, own in enumerate(self.axes) if own is not None]
-        alike = [m for m, own in enumerate(self.axes) if own is None]
-        shape = self.view.shape
+        shape, every = self.view.shape, range(len(self.axes))
+        cut = [m for m in every if self.axes[m] is not None]
+        alike = [m for m in every if self.axes[m] is None]
         cuts = tuple(TaskCut(own[0].axis, own[1], own[0].blocks) for own in self.axes if own is not None)
-        copies, weights, where = tuple(shape[m] for m in alike), [], []
-        uncut = [m for m in cut if not self.weights_cut[m]]
-        for path in product(*(range(shape[m]) for m in cut)):
-            number = 0
-            for m in uncut:
-                number = number * shape[m] + path[cut.index(m)]
-            weights.append(number * prod(copies))
-            for copy in product(*map(range, copies)):
-                at = dict(zip((*cut, *alike), (*path, *copy), strict=True))
-                rank = 0
-                for m in range(len(shape)):
-                    rank = rank * shape[m] + at[m]
-                where.append(places[self.view.devices[rank]])
-        return OperatorTasks(node, cuts, copies, tuple(weights), places=tuple(where))
+        copies = tuple(shape[m] for m in alike)
+        uncut = [1 if self.weights_cut[m] else shape[m] for m in cut]  # parts there have copies of weights
+        numbers = np.broadcast_to(np.arange(prod(uncut)).reshape(uncut), [shape[m] for m in cut])
+        devices = np.array(self.view.devices).reshape(shape).transpose((*cut, *alike))
+        where = tuple(places[p] for p in devices.ravel().tolist())
+        weights = tuple((numbers * prod(copies)).ravel().tolist())
+        return OperatorTasks(node, cuts, copies, weights, places=where)
 
 
 @once_of

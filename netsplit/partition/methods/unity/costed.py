@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import inf
+from operator import mul
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -97,31 +98,21 @@ class Known:
 
 @dataclass(eq=False)
 class Costed:
-    """What all choices for one captured graph take.
-
-    Args:
-        microbatches: that one step has; sums and steps come once.
-        spread_s: seconds for all of the capacity of the device that an operator fills most.
-        price: seconds for a byte on each device.
-        refused: operators, with numbers of axes of a mesh, that cannot be lowered so.
-        stages: operator -> the devices that it may be on; all, where it does not say.
-        tasks: operator -> how it is cut, whole if it is not there; views are chosen alone. None: both are.
-        known: kept across calls, also for graphs that are made of this one.
-        ends: when a mapping by these costs is left, on ``time.perf_counter``.
-    """
+    """What all choices for one captured graph take."""
 
     graph: Graph
     costs: Costs
     machines: Machines
     dimensions: tuple[Dimension, ...]
-    microbatches: int = 1
-    spread_s: float = 0.0
-    price: tuple[float, ...] = ()
-    refused: frozenset[tuple[str, int]] = frozenset()
+    microbatches: int = 1  # that one step has; sums and steps come once
+    spread_s: float = 0.0  # seconds for all of the capacity of the device that an operator fills most
+    price: tuple[float, ...] = ()  # seconds for a byte on each device
+    refused: frozenset[tuple[str, int]] = frozenset()  # operators that cannot be lowered with so many axes
     tasks: Mapping[str, TaskKind] | None = None
-    known: Known = field(default_factory=lambda: Known())
-    stages: Mapping[str, Devices] = field(default_factory=dict)
-    ends: Callable[[], float] = lambda: inf
+    """Operator -> how it is cut, whole if it is not there; views are chosen alone. None: both are."""
+    known: Known = field(default_factory=lambda: Known())  # kept for other graphs made of the captured one
+    stages: Mapping[str, Devices] = field(default_factory=dict)  # operator -> devices that it may be on; all
+    ends: Callable[[], float] = lambda: inf  # when a mapping is left, on ``time.perf_counter``
 
     def __post_init__(self) -> None:
         self.graph = graph = out_of_place(self.graph)
@@ -159,9 +150,8 @@ class Costed:
             targets = list(dict.fromkeys(number[v] for v in variable.consumers if number[v] != source))
             if len(targets) > 1:
                 own = len(vertices)
-                readers = "|".join(
-                    f"{vertices[t].key}{self._told(k, vertices[source], vertices[t])}" for t in targets
-                )
+                told = (f"{vertices[t].key}{self._told(k, vertices[source], vertices[t])}" for t in targets)
+                readers = "|".join(told)
                 key = self.number(f"{HANDED}{variable.shape}{variable.dtype}{vertices[source].key}>{readers}")
                 vertices.append(Vertex(f"{HANDED}{k}", (), key, k))
                 between.setdefault((source, own), []).append(k)
@@ -181,23 +171,19 @@ class Costed:
         for k, by in reading.items():
             for (a, one), (b, other) in pairwise(by.items()):
                 read = [sorted(map(str, self._places(name).get(k, ()))) for name in (one, other)]
-                key = self.number(
-                    f"tied {graph.initializers[k].shape}{vertices[a].key}{read}{vertices[b].key}"
-                )
-                links.append(TensorLink(a, b, (k,), key, (one, other)))
+                said = f"tied {graph.initializers[k].shape}{vertices[a].key}{read}{vertices[b].key}"
+                links.append(TensorLink(a, b, (k,), self.number(said), (one, other)))
         return vertices, links
 
     def _key(self, node: Node) -> str:
-        axes = [(a.axis, a.blocks, a.step, a.dimension) for a in self._axes(node.name)]
+        every = task_axes(self.graph, node.name, self.dimensions)
+        axes = [(a.axis, a.blocks, a.step, a.dimension) for a in every]
         refused = [n for name, n in self.refused if name == node.name]
         own = "" if _says_what_it_reads(node) else node.name
         given = [(k, len(self.graph.variables[k].consumers)) for k in self._given(node)]
         tasks = None if self.tasks is None else self.tasks.get(node.name, ())
         stage = self.stages.get(node.name, "")
         return f"{own}{self.keys[node.name]}{axes}{refused or ''}{given or ''}{tasks}{stage}"
-
-    def _axes(self, name: str) -> tuple[TaskAxis, ...]:
-        return task_axes(self.graph, name, self.dimensions)
 
     def _told(self, k: str, source: Vertex, target: Vertex) -> str:
         """What moving a tensor depends on beside the two vertices."""
@@ -257,26 +243,21 @@ class Costed:
         return Options(tuple(made), np.array(seconds))
 
     def _choices(self, vertex: Vertex, devices: Devices) -> list[TaskChoice]:
-        name = vertex.nodes[0]
-        node = self.graph.nodes[name]
-        axes: tuple[TaskAxis, ...] = ()
-        copies = False
+        name, axes, copies = vertex.nodes[0], tuple[TaskAxis, ...](), False
+        node, weights = self.graph.nodes[name], self._places(name)
         if len(vertex.nodes) == 1 and _says_what_it_reads(node):
-            axes = self._axes(name)
-            copies = "copies" in self.dimensions and self._has_copies(node)
-        weights = self._places(name) if axes or copies else {}
-        if weights and not self._has_copies(node):
-            axes = tuple(a for a in axes if all(there & a.way.cut.keys() for there in weights.values()))
-        made = []
+            axes, copies = task_axes(self.graph, name, self.dimensions), self._has_copies(node)
+            if weights and not copies:
+                axes = tuple(a for a in axes if all(there & a.way.cut.keys() for there in weights.values()))
+        copies = copies and "copies" in self.dimensions
         devices = tuple(p for p in devices if p in self.stages.get(name, devices))
-        for view in self.machines.views(devices, anywhere=any(self.price)):
-            if view.shape and not axes and not copies:
-                continue
-            for choice in choices_on(view, axes, copies, weights, self.machines):
-                own = self.tasks is None or choice.kind == self.tasks.get(name, ())
-                if own and (name, len(view.shape)) not in self.refused:
-                    made.append(choice)
-        return made
+        return [
+            choice
+            for view in self.machines.views(devices, anywhere=any(self.price))
+            if (name, len(view.shape)) not in self.refused
+            for choice in choices_on(view, axes, copies, weights, self.machines)
+            if self.tasks is None or choice.kind == self.tasks.get(name, ())
+        ]
 
     def _has_copies(self, node: Node) -> bool:
         try:
@@ -315,11 +296,8 @@ class Costed:
         total += max(stepped[parts.index(part)] * self.costs.of(p.kind).step_s_per_byte for part, p in unlike)
         total += self._sums(name, choice, parts[numbers[0]], trained)
         if self.spread_s:
-            alpha = self.costs.device_alpha
-            held = [
-                part.kept_bytes + sum((alpha if i in trained else 1) * n for i, n in enumerate(part.weights))
-                for part in parts
-            ]
+            times = [self.costs.device_alpha if i in trained else 1 for i in range(len(names))]
+            held = [each.kept_bytes + sum(map(mul, times, each.weights)) for each in parts]
             total += self.spread_s * max(held[i] / cluster.devices[p].capacity_bytes for i, p in devices)
             total += sum(self.price[p] * held[i] for i, p in devices)
         return total

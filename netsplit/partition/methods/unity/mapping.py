@@ -49,21 +49,19 @@ class Mapped:
 class _WayBetween:
     """What is between two vertices, of which `a` is before `b` where it is `directed`.
 
-    Args:
-        kind: "link", "row" (two ways and the vertex between; from nowhere the second alone), "beside" (ways),
-        hanging: on the middle, from nowhere.
-        key: without names.
+    A "link", a "row" (two ways and the vertex between; from nowhere the second alone), ways "beside" one
+    another, or a "turned" one.
     """
 
     kind: str
     a: int
     b: int
-    key: str
+    key: str  # without names
     directed: bool
     link: TensorLink | None = None
     middle: int = -1
     ways: tuple[_WayBetween, ...] = ()
-    hanging: _WayBetween | None = None
+    hanging: _WayBetween | None = None  # on the middle, from nowhere
     count: int = 0  # of operators in it
 
     def turned(self) -> _WayBetween:

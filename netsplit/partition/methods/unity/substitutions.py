@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
@@ -29,39 +29,26 @@ __all__ = ["Substituted", "Tasks", "best_graph", "rules_of"]
 
 log = logging.getLogger(__name__)
 
-Candidate = TypeVar("Candidate")
-
 Tasks: TypeAlias = Mapping[str, TaskKind]
 """How operators that are not whole are cut."""
 
 
 @dataclass(frozen=True)
 class Substituted:
-    """Args:
-    best: with the algebra in `rewrites`.
-    tasks: where they were searched for here.
-    steps: of the best, in order: the rule, the first operator that it replaced, the cost after it; or the
-        tasks that an operator got.
-    ended_by: "empty", or "budget" where that ended the search of a piece.
-    left: candidates that were not expanded.
-    """
+    """What a search of graphs came to."""
 
-    best: Graph
-    tasks: Tasks | None = None
+    best: Graph  # with the algebra in `rewrites`
+    tasks: Tasks | None = None  # where they were searched for here
     steps: tuple[tuple[str, str, float], ...] = ()
-    ended_by: str = "empty"
+    """Of the best, in order: the rule, or tasks; the first operator that it replaced; the cost after it."""
+    ended_by: str = "empty"  # or "budget", where that ended the search of a piece
     expanded: int = 1
-    left: int = 0
+    left: int = 0  # candidates that were not expanded
 
 
 def rules_of(name: str) -> Sequence[Rule]:
     """Rules built in, generated, or of a file of FlexFlow's, if proven; why others are wrong is logged.
-
-    Raises:
-        RewriteError: the file has no rules.
-        NetSplitError: z3, which proves them, is not installed.
-        OSError: there is no such file.
-    """
+    Raises as `read_rules`."""
     if name == "builtin":
         return rules_builtin()
     if name == "generated":
@@ -119,7 +106,7 @@ def best_graph(
         made = partial(_substituted, rules=rules, names=frozenset(names), most=2 * len(graph), kinds=kinds)
         own_alpha = 1 + (alpha - 1) * len(names) / len(graph)
         own_budget = max(rest // (len(pieces) - i), 1)
-        best, *counts = _best_first(best, priced, made, lambda own: own.key, own_alpha, own_budget)
+        best, *counts = _best_first(best, priced, made, own_alpha, own_budget)
         expanded, left, rest = expanded + counts[0], left + counts[1], rest - counts[2]
     steps, own = list[tuple[str, str, float]](), best
     while own.before is not None:
@@ -180,30 +167,27 @@ def _origin(name: str) -> str:
 
 
 def _best_first(
-    start: Candidate,
-    cost: Callable[[Candidate], float],
-    candidates: Callable[[Candidate], Iterable[Candidate]],
-    key: Callable[[Candidate], object],
+    start: _SearchedGraph,
+    cost: Callable[[_SearchedGraph], float],
+    candidates: Callable[[_SearchedGraph], Iterable[_SearchedGraph]],
     alpha: float,
     budget: int,
-) -> tuple[Candidate, int, int, int]:
+) -> tuple[_SearchedGraph, int, int, int]:
     """Expand the cheapest until none is left, or `budget` candidates were priced: load of the machine changes
-    no answer. Gives the best, and how many were expanded, left and priced.
+    no answer. What costs `alpha` times the best is not expanded.
 
-    Args:
-        candidates: what one substitution makes of a candidate.
-        key: two with the same are the same.
-        alpha: what costs so many times the best is not expanded.
+    Returns:
+        The best, and how many were expanded, left and priced.
     """
     best, least = start, cost(start)
-    queue, seen, priced, expanded = [(least, 0, start)], {key(start)}, 0, 0
+    queue, seen, priced, expanded = [(least, 0, start)], {start.key}, 0, 0
     while queue and priced < budget:
         seconds, _, now = heapq.heappop(queue)
         if seconds > alpha * least:
             continue
         expanded += 1
         for each in candidates(now):
-            own_key = key(each)
+            own_key = each.key
             if own_key in seen:
                 continue
             seen.add(own_key)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from math import inf, sqrt
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from netsplit import rewrite
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
@@ -50,16 +50,13 @@ __all__ = ["Unity"]
 log = logging.getLogger(__name__)
 
 Search = Literal["joint", "paper", "sequential"]
+Before = Callable[[Costed], Mapping[str, int]]
 
 RAISES, BETWEEN = 8, 4  # prices of bytes
 SMALL = 800  # operators times devices, for which `os_dpos` and annealing are quick
 MUCH = 1.2  # times what was estimated of parts, from which the programme is run again with what was measured
 LESS = 0.99  # times the seconds before, below which other devices are worth it
 STARTS, ANNEALED_S, NEAREST = 4, 2.0, 5  # of annealing, and plans where none fits; moves are counted
-
-
-Before: TypeAlias = Callable[[Costed], Mapping[str, int]]
-"""Numbers of choices that are made before the programme."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,9 +148,8 @@ class Unity(Partitioner):
         best = min(judged, key=lambda each: each.rank)
         if best.missing:
             raise self._refusal(problem, best)
-        searched = search.searched
-        expanded, left = searched.expanded, searched.left
-        why = "none left" if searched.ended_by == "empty" else f"{left} left when the budget was used up"
+        expanded, left, ended_by = search.searched.expanded, search.searched.left, search.searched.ended_by
+        why = "none left" if ended_by == "empty" else f"{left} left when the budget was used up"
         graphs = f"{expanded} graph{'s' * (expanded > 1)} searched in {searched_s:.2f} s, {why}"
         mapped = judged[0].mapped
         assert mapped is not None
@@ -163,7 +159,7 @@ class Unity(Partitioner):
             "programme_s": mapped.seconds,
             "substitutions": [list(each) for each in (best.searched.steps if best.searched else ())],
             "search_seconds": searched_s,
-            "ended_by": searched.ended_by,
+            "ended_by": ended_by,
             "expanded": expanded,
             "left": left,
             "by_neighbours": list(mapped.fixed),
@@ -318,7 +314,7 @@ class UnitySearch:
     def _lowered(
         self, graph: Graph, origin: str, tasks: Tasks | None = None, before: Before = lambda _: {}
     ) -> _Judged:
-        """The best mapping without what cannot be lowered so."""
+        """The best mapping without what cannot be lowered; `before`: numbers of choices made before it."""
         captured, cache, split = self.problem.graph, self.method.cache, self.method.split
         while True:
             costed = self._costed(graph, tasks)
