@@ -1,7 +1,7 @@
 """Whether a batch may be predicted in micro-batches: whether the outputs of a sample depend on no other.
 
 samples ──at once─────────► rows of all ┐
-   └────in micro-batches──► their rows ─┴─ equal? on the batch, on other values, and with other weights
+   └────in micro-batches──► their rows ─┴─ equal? with other weights too
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 
 import psutil
 import torch
@@ -22,7 +21,6 @@ from netsplit.graph.checks.evaluation import move_weights
 from netsplit.graph.checks.plain import MOST_OF_MEMORY, copies, has_values, holding, stance
 from netsplit.graph.code_places import line_of
 from netsplit.graph.ir import Graph
-from netsplit.graph.recording.observe import valid_other_values
 from netsplit.graph.recording.step import Inference
 
 __all__ = ["OutputDims", "output_dims"]
@@ -33,7 +31,6 @@ OutputDims = tuple[int, ...] | None
 """The dimension of every output along which each sample has its own rows; None: not all have one."""
 
 _COPIES = 3  # of parameters: a model that had no values, those that are put back, and the present ones
-_FEW = 2  # samples of a micro-batch of other values
 _NOISE = 0.1  # of a parameter's largest element: a weight of what mixes samples may still be 0
 
 
@@ -62,7 +59,11 @@ def output_dims(
         held = model if has_values(model, None) else copy.deepcopy(model).to_empty(device="cpu")
         with holding(held, values), torch.no_grad(), stance(graph), autocast_of(graph, "cpu"):
             held.eval()
-            return _compared(held, batch.rows(0, 2 * size).own().without_targets, size)
+            example = batch.rows(0, 2 * size).own().without_targets
+            dims = _dims(held, example, size)
+            move_weights(held, _NOISE)
+            _dims(held, example, size)
+            return dims
     except _Mixed as mixed:
         reason = str(mixed)
     except Exception as error:
@@ -70,18 +71,6 @@ def output_dims(
     name = type(model).__name__
     log.info("%s: more than %d samples are predicted whole, not in micro-batches: %s", name, size, reason)
     return None
-
-
-def _compared(model: nn.Module, batch: Batch, size: int) -> tuple[int, ...]:
-    dims = _dims(model, batch, size)
-    few, own = min(size, _FEW), batch.rows(0, 2 * min(size, _FEW))
-    moved = valid_other_values(Inference(model, own), own.tensors)
-    again = own.rows(0, 1).filled(own.samples)  # all of one class, or for one expert
-    for other in (replace(own, tensors=moved), again):
-        _dims(model, other, few)
-    move_weights(model, _NOISE)
-    _dims(model, own, few)
-    return dims
 
 
 def _dims(model: nn.Module, batch: Batch, size: int) -> tuple[int, ...]:

@@ -51,6 +51,7 @@ class RecordedStep(nn.Module):
     """``(*tensors of a batch) -> tensors``: what is recorded. `batch` is an example."""
 
     model: nn.Module
+    loss: nn.Module | None
     batch: Batch
 
     def to_check(self) -> str:
@@ -61,9 +62,6 @@ class RecordedStep(nn.Module):
 @dataclass
 class _Job:
     step: RecordedStep
-    model: nn.Module
-    loss: Any
-    batch: tuple[Tensor, ...]
     autocast: str | None
     device_type: str
     constants: str
@@ -73,10 +71,14 @@ class _Job:
     compiling: bool = False  # said to the model
 
     @property
+    def name(self) -> str:
+        return type(self.step.model).__name__
+
+    @property
     def paths(self) -> dict[int, str]:
         paths: dict[int, str] = {id(self.step): ""}
-        for root, prefix in ((self.model, ""), (self.loss, "loss")):
-            if isinstance(root, nn.Module):
+        for root, prefix in ((self.step.model, ""), (self.step.loss, "loss")):
+            if root is not None:
                 for path, module in root.named_modules():
                     paths.setdefault(id(module), ".".join(filter(None, (prefix, path))))
         return paths
@@ -84,18 +86,15 @@ class _Job:
 
 def graph_of_step(
     step: RecordedStep,
-    model: nn.Module,
-    loss: Any,
-    batch: tuple[Tensor, ...],
     autocast: str | None = None,
     device_type: str = "cpu",
     constants: str = "",
     grad: bool = True,
 ) -> Graph:
-    """The graph of ``step(*batch) -> tensors``, a tuple; the modules are left as they were.
+    """The graph of the step on its batch; the modules are left as they were.
 
     Args:
-        model, loss: whose names the initializers bear.
+        step: whose model's and loss's names the initializers bear.
         autocast, device_type, constants: as of `capture`.
         grad: autograd is on around the step, as for training; else off, as for prediction.
 
@@ -106,13 +105,13 @@ def graph_of_step(
     kind = device_type if autocast is not None else "cpu"
     if kind != "cpu" and not getattr(torch, kind).is_available():
         raise ConfigError(f"autocast as {kind} devices do it cannot be found out without one here.")
-    refuse_tensors(model, loss)
-    job = _Job(step, model, loss, batch, autocast, kind, constants, grad)
+    refuse_tensors(step.model, step.loss)
+    job = _Job(step, autocast, kind, constants, grad)
     first: Unrecordable | None = None
     plain: Unrecordable | None = None
     for _ in range(_ATTEMPTS):
         try:
-            with kept(model, loss), _quiet():
+            with kept(step.model, step.loss), _quiet():
                 graph = _recorded(job)
         except Unrecordable as stop:
             if first is None and not job.compiling:
@@ -133,7 +132,7 @@ def _fails_said_to_compile(job: _Job) -> bool:
     """Whether the model goes wrong, on values too, where it believes that it is being compiled."""
     try:
         with said_to_compile():
-            observe(job.step, job.batch, ())
+            observe(job.step, job.step.batch.tensors, ())
     except Exception:
         return True
     return False
@@ -154,9 +153,13 @@ def _quiet() -> Iterator[None]:
 
 def _recorded(job: _Job) -> Graph:
     mode = StandInMode()
-    recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode, job.constants, job.grad)
-    names = [f"batch_{i}" for i in range(len(job.batch))]
-    inputs = [recorder.input(name, example) for name, example in zip(names, job.batch, strict=True)]
+    recorder = Recorder(
+        job.step.model, job.step.loss, job.device_type, job.autocast, mode, job.constants, job.grad
+    )
+    names = [f"batch_{i}" for i in range(len(job.step.batch.tensors))]
+    inputs = [
+        recorder.input(name, example) for name, example in zip(names, job.step.batch.tensors, strict=True)
+    ]
     whole = {key: _Kept(job, recorder) for key in job.whole}
     context = autocast_context(job.autocast, job.device_type) if job.autocast else nullcontext()
     with (
@@ -284,12 +287,12 @@ def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
     target = job.step if stop.differentiates else candidates[-1]
     job.whole[id(target)] = target
     try:
-        job.observed = observe(job.step, job.batch, job.whole.keys())
+        job.observed = observe(job.step, job.step.batch.tensors, job.whole.keys())
     except CaptureError as error:
         raise _refusal(job, first, f"it would have to stay whole on one device, but {error}") from error
     except Exception as error:
         raise CaptureError(
-            f"{type(job.model).__name__} does not run on this batch as it is, in plain PyTorch and in "
+            f"{job.name} does not run on this batch as it is, in plain PyTorch and in "
             f"micro-batches of {job.step.batch.samples}{where_of(error)}: {line_of(error)}; "
             f"{job.step.to_check()}."
         ) from error
@@ -303,7 +306,7 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
         f"{name or 'the model'} ({type(module).__name__})"
         for name, module in zip(names, job.whole.values(), strict=True)
     )
-    frames = _TOLD.setdefault(job.model, set())
+    frames = _TOLD.setdefault(job.step.model, set())
     level = logging.DEBUG if first.frame in frames else logging.WARNING
     frames.add(first.frame)
     where = f"at {quoted(first.frame)} " if first.frame else ""
@@ -312,4 +315,4 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
 
 def _refusal(job: _Job, stop: Unrecordable, why: str) -> CaptureError:
     where = f" at {quoted(stop.frame)}" if stop.frame else ""
-    return CaptureError(f"{type(job.model).__name__} cannot be captured{where}: {stop.reason}; {why}.")
+    return CaptureError(f"{job.name} cannot be captured{where}: {stop.reason}; {why}.")

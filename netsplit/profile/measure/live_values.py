@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from netsplit.graph.arguments import Reference, read_by
+from netsplit.graph.arguments import Reference, decoded, read_by
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.operators import in_its_mode, operator_of
-from netsplit.graph.template import decoded
 
 __all__ = ["LiveValues", "returned_tensors"]
 

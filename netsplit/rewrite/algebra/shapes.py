@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from netsplit.graph.arguments import decode
 from netsplit.graph.operators import resolve
-from netsplit.graph.template import decode
 from netsplit.rewrite.algebra.patterns import Shape, written
 from netsplit.rewrite.algebra.rule import Operator, Ref, Rule
 
