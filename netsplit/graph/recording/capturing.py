@@ -254,20 +254,12 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _like(recorder: Recorder, kinds: Sequence[ResultKind]) -> list[Tensor]:
-    memory: dict[int, Tensor] = {}
-    results = []
+    def made(kind: ResultKind) -> Tensor:
+        tensor = torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device=recorder.device)
+        return tensor.requires_grad_().clone() if kind.carries else tensor
+
     with recorder.mode:
-        for kind in kinds:
-            if kind.memory not in memory:
-                together = [each for each in kinds if each.memory == kind.memory]
-                made = torch.empty(
-                    max(each.end for each in together), dtype=kind.dtype, device=recorder.device
-                )
-                carries = any(each.carries for each in together)
-                memory[kind.memory] = made.requires_grad_().clone() if carries else made
-            made = memory[kind.memory].as_strided(kind.shape, kind.strides, kind.offset)
-            results.append(made if kind.carries else made.detach())
-    return results
+        return list(map(made, kinds))
 
 
 def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:

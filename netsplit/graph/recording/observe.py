@@ -5,7 +5,7 @@ Twice, on different values: only what both times has the same shape can be one o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError, NetSplitError
-from netsplit.graph.analyse import storage_id
 from netsplit.graph.batches.strides import Strides, copy_as_it_lies
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.random_draws import marked
-from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.surroundings.keep import kept
 
 __all__ = ["Observation", "Observed", "ResultKind", "observe", "other_values", "valid_other_values"]
@@ -26,24 +24,12 @@ __all__ = ["Observation", "Observed", "ResultKind", "observe", "other_values", "
 
 @dataclass(frozen=True)
 class ResultKind:
-    """A tensor that a module returned: what it is, and how it lies in memory.
-
-    `memory`: the first of the results that lies in the same memory; `offset`: into all that they take of it.
-    """
+    """A tensor that a module returned: what it is, and how it lies in memory."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     carries: bool  # a gradient
     strides: tuple[int, ...]
-    memory: int
-    offset: int
-
-    @property
-    def end(self) -> int:
-        """Behind its last element."""
-        if 0 in self.shape:
-            return self.offset
-        return self.offset + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
 
 @dataclass(frozen=True)
@@ -96,8 +82,7 @@ def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -
         arguments = given.pop(id(module))
         writes = any(t._version != version or not _same(t, before) for t, version, before in arguments)
         tensors, tree, _ = flatten(result)
-        held = (*(tensor for tensor, *_ in arguments), *named_tensors(module).values())
-        kinds = _kinds(tensors, {storage_id(tensor) for tensor in held})
+        kinds = tuple(ResultKind(tuple(t.shape), t.dtype, t.requires_grad, t.stride()) for t in tensors)
         observed.setdefault(id(module), []).append(Observation(tree, kinds, writes))
 
     with ExitStack() as stack:
@@ -112,22 +97,6 @@ def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -
 def _same(tensor: Tensor, before: Tensor) -> bool:
     """Writes through ``.data`` are not counted."""
     return tensor.shape == before.shape and bool(((tensor == before) | (before != before)).all())
-
-
-def _kinds(tensors: Sequence[Tensor], held: Collection[int]) -> tuple[ResultKind, ...]:
-    """Results that lie in memory which others hold are copied (see `ModuleCall`)."""
-    first: dict[tuple[int, torch.dtype, int], int] = {}
-    memory = []
-    for i, tensor in enumerate(tensors):
-        storage = storage_id(tensor)
-        memory.append(first.setdefault((storage, tensor.dtype, i if storage in held else -1), i))
-    starts = [
-        min(t.storage_offset() for t, m in zip(tensors, memory, strict=True) if m == own) for own in memory
-    ]
-    return tuple(
-        ResultKind(tuple(t.shape), t.dtype, t.requires_grad, t.stride(), own, int(t.storage_offset() - start))
-        for t, own, start in zip(tensors, memory, starts, strict=True)
-    )
 
 
 def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
