@@ -1,4 +1,4 @@
-"""Reductions, resizing, pooling: by torch's own operators where they say the same, else with explicit margins."""
+"""Reductions, resizing, pooling: by torch's own operators where these say the same, else with margins."""
 
 from __future__ import annotations
 
