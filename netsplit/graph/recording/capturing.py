@@ -25,8 +25,7 @@ from torch._dispatch.python import enable_python_dispatcher
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.strides import Strides, copy_as_it_lies
+from netsplit.graph.batches.batch import Batch, Strides, copy_as_it_lies
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.code_places import line_of, quoted, where_of
 from netsplit.graph.ir import Graph

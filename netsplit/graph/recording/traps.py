@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.strides import Strides
+from netsplit.graph.batches.batch import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.stand_ins import attribute_tensors

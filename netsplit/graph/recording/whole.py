@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import storage_id
-from netsplit.graph.batches.strides import Strides
+from netsplit.graph.batches.batch import Strides
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.stand_ins import named_tensors
 

@@ -14,7 +14,7 @@ import cloudpickle
 import torch
 
 from netsplit.cluster.cluster import Device
-from netsplit.graph.batches.strides import memory_order
+from netsplit.graph.batches.batch import memory_order
 from netsplit.runtime.workers.heartbeat import Heartbeat
 from netsplit.runtime.workers.modules import ModulesSeen
 
