@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from netsplit.errors import NetSplitError, brief
+from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json, write_text
 from netsplit.graph.ir import Graph, Initializer, Node, NodeCut, NodeRole, Region, Variable
 
@@ -99,13 +99,11 @@ def _by_name(items: list[T], key: str, where: str) -> dict[str, T]:
 
 
 def _sets(data: dict[str, Any], key: str, nodes: dict[str, Node], where: str) -> tuple[tuple[str, ...], ...]:
-    sets = data[key]
-    if not isinstance(sets, list) or not all(isinstance(each, list) for each in sets):
-        raise NetSplitError(f"{where}: {key} is {brief(sets)}: give a list of lists of nodes' names.")
-    for name in chain.from_iterable(sets):
-        if not isinstance(name, str) or name not in nodes:
-            raise NetSplitError(f"{where}: {key} names {name!r}, which is no node of the graph.")
-    return tuple(map(tuple, sets))
+    sets = tuple(map(tuple, data[key]))
+    unknown = [name for name in chain.from_iterable(sets) if name not in nodes]
+    if unknown:
+        raise NetSplitError(f"{where}: {key} names {unknown[0]!r}, which is no node of the graph.")
+    return sets
 
 
 def _without(item: dict[str, Any], *keys: str) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class NodeRole:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator call. `args`/`kwargs` are JSON-ready templates (see `graph.template`)."""
+    """One operator call. `args`/`kwargs` are JSON-ready templates (see `graph.arguments`)."""
 
     name: str
     op: str  # e.g. "aten.conv2d.default"

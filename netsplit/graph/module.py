@@ -17,13 +17,13 @@ from torch.utils.checkpoint import checkpoint
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.analyse import storage_id
+from netsplit.graph.arguments import decoded
 from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
-from netsplit.graph.deferral.deferred_calls import CALLS, as_autocast
+from netsplit.graph.deferral.deferred import CALLS, as_autocast
 from netsplit.graph.ir import CALL, TRANSFER, Graph, Initializer, Node, once_of
 from netsplit.graph.operators import in_its_mode, operator_of, resolve, written_storages
 from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
 from netsplit.graph.recording.stand_ins import named_tensors
-from netsplit.graph.template import decoded
 
 __all__ = [
     "NODE", "VARIABLE", "copies_as_captured", "find_at_once", "initial_values", "path_of_tensor",

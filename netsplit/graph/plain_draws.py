@@ -33,7 +33,7 @@ from netsplit.graph.random_draws import (
     seed_generators,
 )
 from netsplit.graph.recording.step import Inference, TrainingStep
-from netsplit.graph.recording.torch_calls import (
+from netsplit.graph.recording.traps import (
     checkpoints_replaced,
     intercepted_functions,
     script_unoptimised,

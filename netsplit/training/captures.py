@@ -18,9 +18,8 @@ from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.calls import Loss, call_model, lacking
 from netsplit.graph.checks.check import check_capture
-from netsplit.graph.checks.evaluation import check_inference
+from netsplit.graph.checks.evaluation import OutputDims, check_inference, output_dims
 from netsplit.graph.checks.plain import stance
-from netsplit.graph.checks.rows import OutputDims, output_dims
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.step import capture, capture_inference
 from netsplit.graph.recording.whole import ModuleCall
@@ -174,7 +173,7 @@ class Captures:
     def output_dims(self, batch: Batch, size: int) -> OutputDims:
         """Along which dimensions micro-batches of `size` samples are joined; None: it is predicted whole.
 
-        `graph.checks.rows` finds out at the first batch of its kind; it has more than `size` samples.
+        `graph.checks.evaluation` finds out at the first batch of its kind; it has more than `size` samples.
         """
         if batch.key not in self._dims:
             graph, values = self.inference(batch.rows(0, size)), self.trained()

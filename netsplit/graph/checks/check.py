@@ -36,7 +36,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import touching_initializers, written_initializers
 from netsplit.graph.random_draws import DrawKey, run_microbatch
-from netsplit.graph.recording.observe import valid_other_values
+from netsplit.graph.recording.capturing import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.surroundings.keep import kept

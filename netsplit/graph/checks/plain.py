@@ -18,9 +18,8 @@ from torch import Tensor, fx, nn
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.autocast import autocast_of
-from netsplit.graph.batches.batch import Batch
+from netsplit.graph.batches.batch import Batch, copy_as_it_lies
 from netsplit.graph.batches.calls import Loss
-from netsplit.graph.batches.strides import copy_as_it_lies
 from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import rebuild

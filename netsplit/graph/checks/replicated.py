@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from torch import nn
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, once_of
+from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, once_of
 from netsplit.graph.operators import (
     over_the_batch,
     running_statistics,
@@ -111,12 +111,11 @@ def _own_buffers(graph: Graph) -> dict[str, str]:
     """Node -> a buffer that replicas of it would have one each of, and that is more than a statistic."""
     written = written_initializers(graph)
     learnt = {k for k, writers in written.items() if all(_learns(graph, name, k) for name in writers)}
-    norms = {each.rpartition(".")[0] for k in learnt for each in _names(graph.initializers[k])}
     touching_of = touching_initializers(graph)
     own: dict[str, str] = {}
     for k, writers in written.items():
         touching = touching_of[k]
-        unread = touching <= writers and (k in learnt or _is_count(graph, k, writers, norms))
+        unread = touching <= writers and (k in learnt or _is_count(graph, k, writers))
         if not unread:
             own |= dict.fromkeys(writers | touching, k)
     return own
@@ -132,16 +131,10 @@ def _learns(graph: Graph, name: str, k: str) -> bool:
     return bool(running) and INITIALIZER + k not in computed_with
 
 
-def _is_count(graph: Graph, k: str, writers: Collection[str], norms: Collection[str]) -> bool:
-    """Whether it counts the batches of one of these normalisations, beside its statistics."""
-    own = graph.initializers[k]
-    counts = any(each.rpartition(".")[2] == COUNT for each in _names(own))
-    adds = all(graph.nodes[name].op == "aten.add_.Tensor" for name in writers)
-    return counts and adds and any(each.rpartition(".")[0] in norms for each in _names(own))
-
-
-def _names(initializer: Initializer) -> tuple[str, ...]:
-    return (initializer.name, *initializer.aliases)
+def _is_count(graph: Graph, k: str, writers: Collection[str]) -> bool:
+    """Whether it counts the batches of a normalisation, beside its statistics."""
+    named = graph.initializers[k].name.rpartition(".")[2] == COUNT
+    return named and all(graph.nodes[name].op == "aten.add_.Tensor" for name in writers)
 
 
 def statistics_notes(graph: Graph) -> Iterator[str]:

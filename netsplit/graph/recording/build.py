@@ -9,7 +9,7 @@ from typing import Any
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import Facts, analyse, kept_for_backward, storage_id
 from netsplit.graph.arguments import Reference, read_by, renamed
-from netsplit.graph.batches.strides import is_spread, memory_order, repeated_dims
+from netsplit.graph.batches.batch import is_spread, memory_order, repeated_dims
 from netsplit.graph.ir import CALL, Graph, Node, Variable
 from netsplit.graph.recording.constants import RecordedCall
 from netsplit.graph.recording.record import Recorder

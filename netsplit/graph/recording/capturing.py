@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,20 +25,19 @@ from torch._dispatch.python import enable_python_dispatcher
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
 from netsplit.graph.autocast import autocast_context
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.strides import Strides
-from netsplit.graph.batches.tree import flatten
+from netsplit.graph.batches.batch import Batch, Strides, copy_as_it_lies
+from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.code_places import line_of, quoted, where_of
 from netsplit.graph.ir import Graph
+from netsplit.graph.random_draws import marked
 from netsplit.graph.recording.build import built
-from netsplit.graph.recording.observe import Observation, Observed, ResultKind, observe
 from netsplit.graph.recording.record import Recorder, Unrecordable
 from netsplit.graph.recording.stand_ins import StandInMode, named_tensors, refuse_tensors
 from netsplit.graph.recording.traps import said_to_compile, trapped
 from netsplit.graph.recording.whole import ModuleCall, skeleton_of
 from netsplit.graph.surroundings.keep import kept
 
-__all__ = ["RecordedStep", "graph_of_step"]
+__all__ = ["RecordedStep", "graph_of_step", "valid_other_values"]
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +50,7 @@ class RecordedStep(nn.Module):
     """``(*tensors of a batch) -> tensors``: what is recorded. `batch` is an example."""
 
     model: nn.Module
+    loss: nn.Module | None
     batch: Batch
 
     def to_check(self) -> str:
@@ -58,12 +58,39 @@ class RecordedStep(nn.Module):
         return "check the model, the batch, and the number of micro-batches"
 
 
+@dataclass(frozen=True)
+class ResultKind:
+    """A tensor that a module returned: what it is, and how it lies in memory."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    carries: bool  # a gradient
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One call of a module: what it returned, and whether it wrote into its arguments."""
+
+    tree: Tree
+    kinds: tuple[ResultKind, ...]
+    writes_arguments: bool
+
+    def like(self, other: Observation) -> bool:
+        """Whether a capture may take one for the other."""
+        try:
+            return self.kinds == other.kinds and bool(self.tree.key == other.tree.key)
+        except NetSplitError:  # something in it cannot be compared
+            return False
+
+
+Observed = dict[int, list[Observation]]
+"""Module id -> its calls in order."""
+
+
 @dataclass
 class _Job:
     step: RecordedStep
-    model: nn.Module
-    loss: Any
-    batch: tuple[Tensor, ...]
     autocast: str | None
     device_type: str
     constants: str
@@ -73,10 +100,14 @@ class _Job:
     compiling: bool = False  # said to the model
 
     @property
+    def name(self) -> str:
+        return type(self.step.model).__name__
+
+    @property
     def paths(self) -> dict[int, str]:
         paths: dict[int, str] = {id(self.step): ""}
-        for root, prefix in ((self.model, ""), (self.loss, "loss")):
-            if isinstance(root, nn.Module):
+        for root, prefix in ((self.step.model, ""), (self.step.loss, "loss")):
+            if root is not None:
                 for path, module in root.named_modules():
                     paths.setdefault(id(module), ".".join(filter(None, (prefix, path))))
         return paths
@@ -84,18 +115,15 @@ class _Job:
 
 def graph_of_step(
     step: RecordedStep,
-    model: nn.Module,
-    loss: Any,
-    batch: tuple[Tensor, ...],
     autocast: str | None = None,
     device_type: str = "cpu",
     constants: str = "",
     grad: bool = True,
 ) -> Graph:
-    """The graph of ``step(*batch) -> tensors``, a tuple; the modules are left as they were.
+    """The graph of the step on its batch; the modules are left as they were.
 
     Args:
-        model, loss: whose names the initializers bear.
+        step: whose model's and loss's names the initializers bear.
         autocast, device_type, constants: as of `capture`.
         grad: autograd is on around the step, as for training; else off, as for prediction.
 
@@ -106,13 +134,13 @@ def graph_of_step(
     kind = device_type if autocast is not None else "cpu"
     if kind != "cpu" and not getattr(torch, kind).is_available():
         raise ConfigError(f"autocast as {kind} devices do it cannot be found out without one here.")
-    refuse_tensors(model, loss)
-    job = _Job(step, model, loss, batch, autocast, kind, constants, grad)
+    refuse_tensors(step.model, step.loss)
+    job = _Job(step, autocast, kind, constants, grad)
     first: Unrecordable | None = None
     plain: Unrecordable | None = None
     for _ in range(_ATTEMPTS):
         try:
-            with kept(model, loss), _quiet():
+            with kept(step.model, step.loss), _quiet():
                 graph = _recorded(job)
         except Unrecordable as stop:
             if first is None and not job.compiling:
@@ -133,7 +161,7 @@ def _fails_said_to_compile(job: _Job) -> bool:
     """Whether the model goes wrong, on values too, where it believes that it is being compiled."""
     try:
         with said_to_compile():
-            observe(job.step, job.batch, ())
+            observe(job.step, job.step.batch.tensors, ())
     except Exception:
         return True
     return False
@@ -154,9 +182,13 @@ def _quiet() -> Iterator[None]:
 
 def _recorded(job: _Job) -> Graph:
     mode = StandInMode()
-    recorder = Recorder(job.model, job.loss, job.device_type, job.autocast, mode, job.constants, job.grad)
-    names = [f"batch_{i}" for i in range(len(job.batch))]
-    inputs = [recorder.input(name, example) for name, example in zip(names, job.batch, strict=True)]
+    recorder = Recorder(
+        job.step.model, job.step.loss, job.device_type, job.autocast, mode, job.constants, job.grad
+    )
+    names = [f"batch_{i}" for i in range(len(job.step.batch.tensors))]
+    inputs = [
+        recorder.input(name, example) for name, example in zip(names, job.step.batch.tensors, strict=True)
+    ]
     whole = {key: _Kept(job, recorder) for key in job.whole}
     context = autocast_context(job.autocast, job.device_type) if job.autocast else nullcontext()
     with (
@@ -251,20 +283,12 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def _like(recorder: Recorder, kinds: Sequence[ResultKind]) -> list[Tensor]:
-    memory: dict[int, Tensor] = {}
-    results = []
+    def made(kind: ResultKind) -> Tensor:
+        tensor = torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device=recorder.device)
+        return tensor.requires_grad_().clone() if kind.carries else tensor
+
     with recorder.mode:
-        for kind in kinds:
-            if kind.memory not in memory:
-                together = [each for each in kinds if each.memory == kind.memory]
-                made = torch.empty(
-                    max(each.end for each in together), dtype=kind.dtype, device=recorder.device
-                )
-                carries = any(each.carries for each in together)
-                memory[kind.memory] = made.requires_grad_().clone() if carries else made
-            made = memory[kind.memory].as_strided(kind.shape, kind.strides, kind.offset)
-            results.append(made if kind.carries else made.detach())
-    return results
+        return list(map(made, kinds))
 
 
 def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
@@ -284,12 +308,12 @@ def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
     target = job.step if stop.differentiates else candidates[-1]
     job.whole[id(target)] = target
     try:
-        job.observed = observe(job.step, job.batch, job.whole.keys())
+        job.observed = observe(job.step, job.step.batch.tensors, job.whole.keys())
     except CaptureError as error:
         raise _refusal(job, first, f"it would have to stay whole on one device, but {error}") from error
     except Exception as error:
         raise CaptureError(
-            f"{type(job.model).__name__} does not run on this batch as it is, in plain PyTorch and in "
+            f"{job.name} does not run on this batch as it is, in plain PyTorch and in "
             f"micro-batches of {job.step.batch.samples}{where_of(error)}: {line_of(error)}; "
             f"{job.step.to_check()}."
         ) from error
@@ -303,7 +327,7 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
         f"{name or 'the model'} ({type(module).__name__})"
         for name, module in zip(names, job.whole.values(), strict=True)
     )
-    frames = _TOLD.setdefault(job.model, set())
+    frames = _TOLD.setdefault(job.step.model, set())
     level = logging.DEBUG if first.frame in frames else logging.WARNING
     frames.add(first.frame)
     where = f"at {quoted(first.frame)} " if first.frame else ""
@@ -312,4 +336,92 @@ def _tell(job: _Job, first: Unrecordable | None) -> None:
 
 def _refusal(job: _Job, stop: Unrecordable, why: str) -> CaptureError:
     where = f" at {quoted(stop.frame)}" if stop.frame else ""
-    return CaptureError(f"{type(job.model).__name__} cannot be captured{where}: {stop.reason}; {why}.")
+    return CaptureError(f"{job.name} cannot be captured{where}: {stop.reason}; {why}.")
+
+
+def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -> list[Observed]:
+    """Run the step on its batch and on one of other values; the model is left as it was.
+
+    Raises:
+        CaptureError: the model has no values, or sets torch's generator.
+    """
+    if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers(), *batch)):
+        raise CaptureError("it has no values here to run it with")
+    observed = []
+    with kept(*step.children()):
+        for values in (batch, valid_other_values(step, batch)):
+            mark = marked()
+            observed.append(_one(step, values, modules))
+            if torch.default_generator.initial_seed() != mark:
+                raise CaptureError("its forward sets torch's generator: draw without setting its seed")
+    return observed
+
+
+def _one(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]) -> Observed:
+    observed: Observed = {}
+    given: dict[int, list[tuple[Tensor, int, Tensor]]] = {}
+
+    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        tensors = flatten((args, kwargs))[0]
+        given[id(module)] = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+
+    def after(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        arguments = given.pop(id(module))
+        writes = any(t._version != version or not _same(t, before) for t, version, before in arguments)
+        tensors, tree, _ = flatten(result)
+        kinds = tuple(ResultKind(tuple(t.shape), t.dtype, t.requires_grad, t.stride()) for t in tensors)
+        observed.setdefault(id(module), []).append(Observation(tree, kinds, writes))
+
+    with ExitStack() as stack:
+        for module in step.modules():
+            if id(module) in modules:
+                stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
+        step(*batch)
+    return observed
+
+
+def _same(tensor: Tensor, before: Tensor) -> bool:
+    """Writes through ``.data`` are not counted."""
+    return tensor.shape == before.shape and bool(((tensor == before) | (before != before)).all())
+
+
+def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The first of `other_values` that the model takes; else the batch as it is."""
+    for candidate in other_values(batch):
+        try:
+            with kept(*step.children()):
+                step(*map(copy_as_it_lies, candidate))
+        except Exception:
+            continue
+        return candidate
+    return tuple(map(copy_as_it_lies, batch))
+
+
+def other_values(batch: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Batches of other values: all moved, and but for indices and lengths, which may have to stay."""
+    moved = _moved(batch)
+    still = (
+        copy_as_it_lies(t) if not t.is_floating_point() else m for t, m in zip(batch, moved, strict=True)
+    )
+    return moved, tuple(still)
+
+
+def _moved(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """A batch of the same shapes and layouts with other values, each as plausible as the given ones.
+
+    Numbers are moved by noise of their own spread; integers and booleans change places, all tensors'
+    samples in the same order.
+    """
+    generator = torch.Generator().manual_seed(1)
+    others = []
+    for tensor in batch:
+        moved = tensor.detach().clone()
+        if moved.dim() and len(moved) > 1:
+            moved = moved.roll(1, 0)
+        if moved.is_floating_point() and moved.numel():
+            spread = float(moved.float().std()) if moved.numel() > 1 else 1.0
+            noise = torch.randn(moved.shape, generator=generator)
+            moved = moved + (0.3 * (spread or 1.0) * noise).to(moved.dtype).to(moved.device)
+        others.append(Strides.of(tensor).laid_out(moved))
+    return tuple(others)

@@ -22,13 +22,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
 from netsplit.errors import CaptureError, NetSplitError
+from netsplit.graph.arguments import encode
 from netsplit.graph.code_places import frame_of, line_of, quoted, user_frame
 from netsplit.graph.ir import CALL
 from netsplit.graph.operators import written_by_schema
 from netsplit.graph.random_draws import marked, operator_draws
 from netsplit.graph.recording.constants import RecordedCall, constant_value
 from netsplit.graph.recording.stand_ins import StandIns
-from netsplit.graph.template import encode
 
 __all__ = ["Recorder", "Unrecordable", "Watched"]
 
@@ -129,9 +129,13 @@ class Recorder(SchemaCheckMode):
         if func in _VALUES:
             return self._value(func, given)
         if func in _LITERAL and ("init" in self._known(given[0])):
-            return self._literal(given[0])
+            # A literal is a fresh tensor at every call: what is written into it is forgotten.
+            return self._through(_ATEN.lift_fresh_copy.default, given[0])
         if func.overloadpacket is _ATEN.randint_like and given[0].requires_grad:
-            given = (self._detached(given[0]), *given[1:])  # as torch does, by calling it below autograd
+            given = (
+                self._through(_ATEN.detach.default, given[0]),
+                *given[1:],
+            )  # as torch does, by calling it below autograd
         if func is _ATEN.detach_.default and not given[0].requires_grad:
             return given[0]
         for tensor in tree_leaves((given, named)):  # before a write makes something else of it
@@ -334,16 +338,11 @@ class Recorder(SchemaCheckMode):
         autocast = None if now == self.autocast else now or "off"
         return self.grad and not torch.is_grad_enabled(), autocast
 
-    def _literal(self, fake: Tensor) -> Tensor:
-        """A literal is a fresh tensor at every call: what is written into it is forgotten."""
-        copy: Tensor = _ATEN.lift_fresh_copy.default(fake)
-        self._note(_ATEN.lift_fresh_copy.default, (fake,), {}, copy, [])
-        return copy
-
-    def _detached(self, fake: Tensor) -> Tensor:
-        detached: Tensor = _ATEN.detach.default(fake)
-        self._note(_ATEN.detach.default, (fake,), {}, detached, [])
-        return detached
+    def _through(self, func: Any, fake: Tensor) -> Tensor:
+        """What an operator of ours makes of a stand-in, noted."""
+        made: Tensor = func(fake)
+        self._note(func, (fake,), {}, made, [])
+        return made
 
     def _watch_draws(self, func: Any, args: Any, results: list[Any]) -> None:
         """A draw from [0, 1) is below 1 and not below 0: that much is known without its value."""

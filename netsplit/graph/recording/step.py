@@ -82,7 +82,7 @@ class Inference(RecordedStep):
 
     def __init__(self, model: nn.Module, batch: Batch) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.loss = model, None
         self.batch = batch
         self.structure = _Structure()
 
@@ -123,7 +123,7 @@ def capture(
         raise CaptureError(f"the model is {what}: give an object that is a torch.nn.Module.")
     example = batch if isinstance(batch, Batch) else Batch.of(*batch)
     step = TrainingStep(model, loss, example)
-    graph = graph_of_step(step, model, step.loss, example.tensors, autocast, device_type, constants)
+    graph = graph_of_step(step, autocast, device_type, constants)
     output = graph.variables.get(graph.output_variables[0]) if graph.output_variables else None
     if output is None or output.shape != () or not output.requires_grad:
         trained = any(
@@ -154,9 +154,7 @@ def capture_inference(
     step = Inference(model, example)
     with kept(model):
         model.eval()
-        graph = graph_of_step(
-            step, model, None, example.tensors, autocast, device_type, constants, grad=False
-        )
+        graph = graph_of_step(step, autocast, device_type, constants, grad=False)
     return _described(graph, step, example)
 
 

@@ -22,25 +22,23 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch import Tensor, nn
 from torch._functorch import eager_transforms
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import forward_ad
+from torch.autograd import Function, forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.strides import Strides
+from netsplit.graph.batches.batch import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.stand_ins import attribute_tensors
-from netsplit.graph.recording.torch_calls import (
-    checkpoints_replaced,
-    intercepted_functions,
-    script_unoptimised,
-)
 from netsplit.graph.recording.whole import FunctionCall
 from netsplit.graph.surroundings.keep import has_contents, reached
 
-__all__ = ["Whole", "said_to_compile", "trapped"]
+__all__ = [
+    "Whole", "checkpoints_replaced", "intercepted_functions", "said_to_compile", "script_unoptimised",
+    "trapped",
+]  # fmt: skip
 
 Whole = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 """Records a call of a module that stays whole, and answers its result."""
@@ -356,3 +354,60 @@ class _HookHandle:
 def asked_by(depth: int, rooms: tuple[str, ...]) -> bool:
     """Whether the code so many calls above is of one of these modules."""
     return str(sys._getframe(depth).f_globals.get("__name__")).startswith(rooms)
+
+
+_CALLABLES: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+
+# What `checkpoint` calls is the first of these from torch 2.14 on, where the second stays for other callers.
+_GENERATOR = next(
+    name
+    for name in ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
+    if hasattr(torch_checkpoint, name)
+)
+
+
+@contextmanager
+def intercepted_functions(tell: Callable[..., Any]) -> Iterator[None]:
+    """Calls of custom autograd functions are `tell(apply, function, *args, **kwargs)`; `apply` is torch's.
+
+    Up to torch 2.13 `Function.apply` asks its base, so that one bound at import is told of, too.
+    """
+    original = Function.__dict__["apply"]
+    asks_its_base = isinstance(original, classmethod)
+    base = torch.autograd.function._SingleLevelFunction if asks_its_base else Function
+
+    def apply(function: type[Function], *args: Any, **kwargs: Any) -> Any:
+        plain = super(base, function).apply if asks_its_base else original.__get__(None, function)  # type: ignore[misc]
+        return tell(plain, function, *args, **kwargs)
+
+    with mock.patch.object(base, "apply", classmethod(apply), create=True):
+        yield
+
+
+@contextmanager
+def checkpoints_replaced(replaced: Callable[..., Callable[..., Iterator[None]]]) -> Iterator[None]:
+    """Checkpoints that are not reentrant run within the generator `replaced(torch's)(function, ...)`."""
+    original = getattr(torch_checkpoint, _GENERATOR)
+    with mock.patch.object(torch_checkpoint, _GENERATOR, replaced(original)):
+        yield
+
+
+@contextmanager
+def script_unoptimised() -> Iterator[None]:
+    """Scripted and traced functions and modules call plain operators, whether they have run before or not.
+
+    Plans that torch has made are dropped, as it prefers them to the setting; it makes them anew later.
+    """
+    with ExitStack() as stack:
+        for kind in _CALLABLES:
+            stack.enter_context(mock.patch.object(kind, "__call__", _without_plan(kind.__call__)))
+        yield
+
+
+def _without_plan(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        function._debug_flush_compilation_cache()
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+            return original(function, *args, **kwargs)
+
+    return call

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import storage_id
-from netsplit.graph.batches.strides import Strides
+from netsplit.graph.batches.batch import Strides
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.recording.stand_ins import named_tensors
 
@@ -135,9 +135,11 @@ class ModuleCall:
         self._hold(own)
         result = self.module(*args, **kwargs)
         self._take_assigned(own)
-        held = {storage_id(tensor) for tensor in tensors}
-        # A view of what was given would tie this node's memory to others' without the graph's knowing.
-        return tuple(t.clone() if storage_id(t) in held else t for t in flatten(result)[0])
+        held, results = {storage_id(tensor) for tensor in tensors}, list[Tensor]()
+        for t in flatten(result)[0]:  # a view of another would tie their memory without the graph's knowing
+            results.append(t.clone() if storage_id(t) in held else t)
+            held.add(storage_id(t))
+        return tuple(results)
 
     def _hold(self, tensors: Sequence[Tensor]) -> None:
         """They stay until the next call: code of the module may run in its backward, too."""

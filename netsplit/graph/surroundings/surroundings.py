@@ -82,16 +82,14 @@ def _is_carried(name: str) -> bool:
 
 
 def _refuse_replaced(within: Iterable[Any]) -> None:
+    places: list[tuple[Any, str]] = []
     for value in within:
         if isinstance(value, FunctionType) and is_own_file(value.__code__.co_filename):
             names = names_in(value.__code__)
-            _refuse_in((space, key) for space in _TORCH for key in names & vars(space).keys())
+            places += [(space, key) for space in _TORCH for key in names & vars(space).keys()]
         elif isinstance(value, nn.Module):
             library = (each for each in type(value).__mro__ if not is_own_module(each.__module__))
-            _refuse_in((each, key) for each in library for key in vars(each))
-
-
-def _refuse_in(places: Iterable[tuple[Any, str]]) -> None:
+            places += [(each, key) for each in library for key in vars(each)]
     for owner, key in places:
         function = vars(owner)[key]
         file = function.__code__.co_filename if isinstance(function, FunctionType) else ""

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.arguments import Reference, read_by
+from netsplit.graph.arguments import Reference, decoded, read_by
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.module import path_of_tensor
 from netsplit.graph.operators import in_its_mode, mode_of, operator_of, written_references
-from netsplit.graph.template import decoded
 from netsplit.profile.measure.clock import Clock, Lap
 from netsplit.profile.measure.memory_meter import MemoryMeter
 

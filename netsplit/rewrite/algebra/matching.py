@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from netsplit.graph.arguments import Reference
+from netsplit.graph.arguments import Reference, decode
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import resolve, touching_initializers
-from netsplit.graph.template import decode
 from netsplit.rewrite.algebra.patterns import RuleCall, RuleCalls, Shape, calls_of, shape_of, written
 from netsplit.rewrite.algebra.rule import Algebra, Operator, Ref, Rule, Term
 

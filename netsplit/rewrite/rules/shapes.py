@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from netsplit.graph.arguments import references
+from netsplit.graph.arguments import decoded, references
 from netsplit.graph.operators import resolve
-from netsplit.graph.template import decoded
 from netsplit.rewrite.ways import (
     Arguments,
     Cat,

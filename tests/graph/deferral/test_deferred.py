@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from netsplit.graph import WeightGradients, capture, deferrable_nodes, initial_values, rebuild
-from netsplit.graph.deferral.deferred_calls import CALLS
+from netsplit.graph.deferral.deferred import CALLS
 from netsplit.graph.operators import resolve
 from tests.cover import covering
 from tests.nets import CASES

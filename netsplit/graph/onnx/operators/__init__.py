@@ -8,8 +8,7 @@ from typing import Any
 from netsplit.graph.onnx.call import OnnxCall
 from netsplit.graph.onnx.operators.elementwise import ELEMENTWISE
 from netsplit.graph.onnx.operators.layers import LAYERS
-from netsplit.graph.onnx.operators.pooling import POOLING, REDUCTIONS
-from netsplit.graph.onnx.operators.resize import RESIZING
+from netsplit.graph.onnx.operators.pooling import POOLING, REDUCTIONS, RESIZING
 from netsplit.graph.onnx.operators.shapes import SHAPES
 
 __all__ = ["DRAWING", "HOST_ONLY", "OPERATORS", "STATISTICS"]
