@@ -104,6 +104,11 @@ class OptimizerScratch:
     on_accelerator: StepScratch = StepScratch()
 
 
+_OFFLOADS: dict[tuple[bool, bool], OffloadName] = {
+    (False, False): "none", (True, False): "optimizer", (False, True): "activations", (True, True): "both",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Offload:
     """What lies in the host's memory while a device does not compute with it."""
@@ -113,13 +118,11 @@ class Offload:
 
     @classmethod
     def of(cls, name: OffloadName) -> Offload:
-        return cls(name in ("optimizer", "both"), name in ("activations", "both"))
+        return cls(*next(both for both, each in _OFFLOADS.items() if each == name))
 
     @property
     def name(self) -> OffloadName:
-        if self.optimizer:
-            return "both" if self.activations else "optimizer"
-        return "activations" if self.activations else "none"
+        return _OFFLOADS[self.optimizer, self.activations]
 
     def __bool__(self) -> bool:
         return self.optimizer or self.activations
@@ -242,18 +245,14 @@ class Costs:
     def slowdowns(self, devices: Sequence[Device]) -> dict[str, tuple[float, ...]]:
         """`DeviceCosts.slowdown` of every device while 0, 1, ... all devices of its host compute."""
         mates = Counter(device.memory_host for device in devices)
-        rows: dict[tuple[str, float | None, int], tuple[float, ...]] = {}
-        slowdowns: dict[str, tuple[float, ...]] = {}
-        for device in devices:
+
+        def row(device: Device) -> tuple[float, ...]:
             if device.memory_host is None:
-                slowdowns[device.name] = (1.0, 1.0)
-                continue
-            alike = (device.kind, device.processors, mates[device.memory_host])
-            if alike not in rows:
-                costs, counts = self.of(device.kind), range(mates[device.memory_host] + 1)
-                rows[alike] = tuple(costs.slowdown(computing, device.processors) for computing in counts)
-            slowdowns[device.name] = rows[alike]
-        return slowdowns
+                return 1.0, 1.0
+            costs, counts = self.of(device.kind), range(mates[device.memory_host] + 1)
+            return tuple(costs.slowdown(computing, device.processors) for computing in counts)
+
+        return {device.name: row(device) for device in devices}
 
     def forward_s(self, node: str, kind: str) -> float:
         return self.devices[kind].nodes[node].forward_s
@@ -274,15 +273,11 @@ class Costs:
 
     def without_backward(self) -> Costs:
         """No backward takes time, as where forward seconds alone are measured."""
-        return replace(
-            self,
-            devices={
-                kind: replace(
-                    each, nodes={name: NodeSeconds(s.forward_s, 0.0) for name, s in each.nodes.items()}
-                )
-                for kind, each in self.devices.items()
-            },
-        )
+        devices = {
+            kind: replace(each, nodes={v: NodeSeconds(s.forward_s, 0.0) for v, s in each.nodes.items()})
+            for kind, each in self.devices.items()
+        }
+        return replace(self, devices=devices)
 
     def without_overlap(self) -> Costs:
         """Neither end of a transfer computes meanwhile."""

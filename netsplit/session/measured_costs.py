@@ -14,7 +14,7 @@ from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.local import ClusterSpec
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
-from netsplit.profile.measure.stretch import InTurn, SizedStep, in_rounds
+from netsplit.profile.measure.stretch import SizedStep, take_turns
 from netsplit.profile.measured import ProfileCache, profile_digest
 from netsplit.profile.sized import SizeSeconds
 from netsplit.progress import Stages
@@ -142,4 +142,4 @@ def _measured_in_turn(
 
 
 def _take_turns(worker: Worker, steps: list[SizedStep], values: dict[str, Tensor]) -> dict[int, float]:
-    return in_rounds(InTurn(steps, values, worker.torch_device).round)
+    return take_turns(steps, values, worker.torch_device)
