@@ -15,7 +15,7 @@ from torch import Tensor
 
 from netsplit.graph.ir import INITIALIZER, Graph, Variable
 from netsplit.profile.costs import NodeBytes, PartCosts
-from netsplit.profile.measure.compute import Profiler, settle
+from netsplit.profile.measure.compute import Profiler, walks_to_settle
 from netsplit.profile.measure.predicted_bytes import transient_bytes
 
 __all__ = ["graph_of_nodes", "profile_parts"]
@@ -43,7 +43,8 @@ def profile_parts(
     profiler = Profiler(own, read, values, device, repeats=REPEATS, in_flight=in_flight)
     for _ in range(ROUNDS):
         profiler.round()
-    settle(profiler)
+    for _ in walks_to_settle(profiler):
+        pass
     seconds, transients = profiler.seconds(), transient_bytes(own, read, values, device)
     return {name: PartCosts(seconds[name], transients.get(name, NodeBytes())) for name in names}
 
