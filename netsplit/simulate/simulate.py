@@ -44,7 +44,7 @@ def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = Tru
 
     An instruction first costs its device `instruction_s` of its kind (a Send or Recv `message_s`); a
     computation then waits for what it reads and lasts the sum of its operators' seconds, longer where
-    `contention` or `copy_s_per_byte` of their kinds say so (`engine.pace`). The iteration ends when all
+    `contention` or `copy_s_per_byte` of their kinds say so (`engine.carry_out`). The iteration ends when all
     devices have finished and all their sends are over.
 
     Raises:
