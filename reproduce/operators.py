@@ -19,7 +19,7 @@ from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import as_tuple, capture
 from netsplit.pictures.drawing import KIND_COLOURS
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.measure.compute import Profiler, settle
+from netsplit.profile.measure.compute import Profiler, walks_to_settle
 from netsplit.profile.predict import predicted_seconds
 from netsplit.tables import Cell, Column
 from reproduce.cases import ByName, ModelCase, check_references
@@ -157,7 +157,8 @@ def _measured(
     profiler = Profiler(graph, batch, values, case.device, repeats=repeats)
     for _ in range(rounds):
         profiler.round()
-    settle(profiler)
+    for _ in walks_to_settle(profiler):
+        pass
     return graph, profiler.seconds()
 
 

@@ -26,7 +26,7 @@ from netsplit.cluster.catalogue import Efficiency, Rates, crowding
 from netsplit.files import write_json
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.roofline.flops import Pass, node_work, operator_class, step_bytes
+from netsplit.profile.roofline import Pass, node_work, operator_class, step_bytes
 
 if TYPE_CHECKING:
     Array = NDArray[np.float64]

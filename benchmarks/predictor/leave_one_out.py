@@ -18,7 +18,7 @@ from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.profile.measure.clock import reference_seconds
-from netsplit.profile.measure.compute import Profiler, settle
+from netsplit.profile.measure.compute import Profiler, walks_to_settle
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import operator_class, predicted_seconds
 
@@ -81,7 +81,8 @@ def profile(subject: Subject, cache: ProfileCache, repeats: int, rounds: int) ->
     for _ in range(rounds):
         profiler.round()
         reference.append(reference_seconds("cpu"))
-    settle(profiler)
+    for _ in walks_to_settle(profiler):
+        pass
     measured = Measured(DeviceCosts(profiler.seconds()), profiler.drift, statistics.median(reference))
     cache.put(digest, measured)
     return Profile(subject.name, graph, measured.costs.nodes, profiler.drift, False, measured.reference_s)

@@ -18,9 +18,8 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import MemoryRule, Problem
 from netsplit.partition.objectives import MaxLoad, Period, objective_named
 from netsplit.placement.placement import Placement
-from netsplit.profile.costs import Costs
+from netsplit.profile.costs import Costs, offloaded
 from netsplit.profile.memory import memory_of
-from netsplit.profile.offload import offloaded
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import Schedule, SingleBatch
 from netsplit.settings import ObjectiveName, OffloadName
@@ -109,7 +108,7 @@ class Workload:
             alpha: bytes of training state per parameter byte; None as the file has it, else 2.
             variable_copies: how often a variable's bytes count; None as the file has it, else (5-18)'s n + 1.
             memory: what fits: by (5-18), or by the lifetimes of a captured graph's tensors.
-            offload: what lies in the host's memory (`profile.offload`); None as the file has it.
+            offload: what lies in the host's memory (`profile.costs.offloaded`); None as the file has it.
 
         Raises:
             ConfigError: no cluster, or one that does not go with the file's costs.

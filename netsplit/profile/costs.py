@@ -11,6 +11,9 @@ from typing import Any
 
 from netsplit.cluster.catalogue import Rates
 from netsplit.cluster.cluster import Device
+from netsplit.errors import ConfigError
+from netsplit.graph.ir import Graph
+from netsplit.graph.storage import storage_bytes, storage_of
 from netsplit.profile.memory import copies_alive
 from netsplit.settings import OffloadName
 
@@ -25,6 +28,8 @@ __all__ = [
     "OptimizerScratch",
     "PartCosts",
     "StepScratch",
+    "offloaded",
+    "saved_bytes",
 ]
 
 ALL_OF_IT = 1.0
@@ -103,6 +108,11 @@ class OptimizerScratch:
     on_accelerator: StepScratch = StepScratch()
 
 
+_OFFLOADS: dict[tuple[bool, bool], OffloadName] = {
+    (False, False): "none", (True, False): "optimizer", (False, True): "activations", (True, True): "both",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Offload:
     """What lies in the host's memory while a device does not compute with it."""
@@ -112,13 +122,11 @@ class Offload:
 
     @classmethod
     def of(cls, name: OffloadName) -> Offload:
-        return cls(name in ("optimizer", "both"), name in ("activations", "both"))
+        return cls(*next(both for both, each in _OFFLOADS.items() if each == name))
 
     @property
     def name(self) -> OffloadName:
-        if self.optimizer:
-            return "both" if self.activations else "optimizer"
-        return "activations" if self.activations else "none"
+        return _OFFLOADS[self.optimizer, self.activations]
 
     def __bool__(self) -> bool:
         return self.optimizer or self.activations
@@ -210,7 +218,7 @@ class Costs:
     in flight, and one gradient. A graph file may state otherwise (0: a node's bytes include its output)."""
     predicted: bool = False  # by `profile.predict`, from the graph alone; else measured, or as a file says
     offload: Offload = Offload()
-    """What the seconds have copies to the host and back of (`profile.offload`), and bytes are counted by."""
+    """What the seconds have copies to the host and back of (`offloaded`), and bytes are counted by."""
     scratch: OptimizerScratch = OptimizerScratch()
     controller_s: float = 0.0
     """Seconds of an iteration beside what devices do: handing out a batch, hearing of its loss."""
@@ -241,18 +249,14 @@ class Costs:
     def slowdowns(self, devices: Sequence[Device]) -> dict[str, tuple[float, ...]]:
         """`DeviceCosts.slowdown` of every device while 0, 1, ... all devices of its host compute."""
         mates = Counter(device.memory_host for device in devices)
-        rows: dict[tuple[str, float | None, int], tuple[float, ...]] = {}
-        slowdowns: dict[str, tuple[float, ...]] = {}
-        for device in devices:
+
+        def row(device: Device) -> tuple[float, ...]:
             if device.memory_host is None:
-                slowdowns[device.name] = (1.0, 1.0)
-                continue
-            alike = (device.kind, device.processors, mates[device.memory_host])
-            if alike not in rows:
-                costs, counts = self.of(device.kind), range(mates[device.memory_host] + 1)
-                rows[alike] = tuple(costs.slowdown(computing, device.processors) for computing in counts)
-            slowdowns[device.name] = rows[alike]
-        return slowdowns
+                return 1.0, 1.0
+            costs, counts = self.of(device.kind), range(mates[device.memory_host] + 1)
+            return tuple(costs.slowdown(computing, device.processors) for computing in counts)
+
+        return {device.name: row(device) for device in devices}
 
     def forward_s(self, node: str, kind: str) -> float:
         return self.devices[kind].nodes[node].forward_s
@@ -273,17 +277,71 @@ class Costs:
 
     def without_backward(self) -> Costs:
         """No backward takes time, as where forward seconds alone are measured."""
-        return replace(
-            self,
-            devices={
-                kind: replace(
-                    each, nodes={name: NodeSeconds(s.forward_s, 0.0) for name, s in each.nodes.items()}
-                )
-                for kind, each in self.devices.items()
-            },
-        )
+        devices = {
+            kind: replace(each, nodes={v: NodeSeconds(s.forward_s, 0.0) for v, s in each.nodes.items()})
+            for kind, each in self.devices.items()
+        }
+        return replace(self, devices=devices)
 
     def without_overlap(self) -> Costs:
         """Neither end of a transfer computes meanwhile."""
         devices = {kind: replace(each, copy_s_per_byte=ALL_OF_IT) for kind, each in self.devices.items()}
         return replace(self, devices=devices)
+
+
+def offloaded(costs: Costs, graph: Graph, name: OffloadName) -> Costs:
+    """The costs with `name` kept in the host's memory; the same object for "none".
+
+    Every moment comes and goes in a step. What a node is the first to save goes in its forward, and comes
+    back in the backward of the last that saved it; what crosses to another device, or is recomputed, counts a
+    little too much. Copies are on the device's own stream: none overlaps a computation.
+
+    Raises:
+        ConfigError: the costs have an offload already, and another one.
+    """
+    asked = Offload.of(name)
+    if asked == costs.offload or not (asked or costs.offload):
+        return costs
+    if costs.offload:
+        raise ConfigError(
+            f"offload is {name}, and the costs are of a training with another offload already: leave it out."
+        )
+    kinds = costs.devices.items()
+    devices = {kind: _with_copies(each, graph, asked, costs.alpha) for kind, each in kinds}
+    return replace(costs, devices=devices, offload=asked)
+
+
+def _with_copies(costs: DeviceCosts, graph: Graph, asked: Offload, alpha: int) -> DeviceCosts:
+    nodes, step_s = costs.nodes, costs.step_s_per_byte
+    if asked.optimizer:
+        step_s += 2 * max(alpha - 2, 0) * costs.host_s_per_byte
+    if asked.activations:
+        out, back = saved_bytes(graph)
+        nodes = {
+            name: NodeSeconds(
+                each.forward_s + out.get(name, 0) * costs.host_s_per_byte,
+                each.backward_s + back.get(name, 0) * costs.host_s_per_byte,
+                each.weight_s,
+            )
+            for name, each in nodes.items()
+        }
+    return replace(costs, nodes=nodes, step_s_per_byte=step_s)
+
+
+def saved_bytes(graph: Graph) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Bytes that leave in every node's forward, and those that come back in its backward."""
+    own = storage_bytes(graph)
+    computed = {storage_of(graph, k) for node in graph for k in node.outputs if k}
+    computed -= {storage_of(graph, k) for k in graph.input_variables}
+    trained = [node for node in graph if not graph.requires_backward.isdisjoint(node.outputs)]
+    first: dict[str, str] = {}
+    last: dict[str, str] = {}
+    for node in trained:
+        for root in {storage_of(graph, k) for k in node.saved} & computed:
+            first.setdefault(root, node.name)
+            last[root] = node.name
+    out, back = ({node.name: node.saved_bytes for node in trained} for _ in range(2))
+    for root, name in first.items():
+        out[name] += own[root]
+        back[last[root]] += own[root]
+    return out, back

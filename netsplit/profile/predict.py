@@ -20,8 +20,7 @@ from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.predicted_bytes import predicted_transients
-from netsplit.profile.roofline.classes import unknown_in_words
-from netsplit.profile.roofline.flops import Work, node_work, operator_class, step_bytes
+from netsplit.profile.roofline import Work, node_work, operator_class, step_bytes, unknown_in_words
 
 __all__ = [
     "operator_class",

@@ -3,7 +3,7 @@
 What was measured of a part serves all of its like, of any layer and rewrite (`operator_key`). Where seconds
 were predicted, new nodes are predicted by the same rates, calls and all. Where they were measured and those
 of a part were not, it takes as much of the seconds of its operator as it has of the work
-(`profile.roofline.flops`), and what moves, cuts or adds takes its bytes at the rate at which the device adds
+(`profile.roofline`), and what moves, cuts or adds takes its bytes at the rate at which the device adds
 gradients.
 """
 
@@ -17,7 +17,7 @@ from netsplit.graph.ir import Graph, Node, once_of
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.profile.predict import Works, work_seconds, works_of
-from netsplit.profile.roofline.flops import Pass, Work, node_work
+from netsplit.profile.roofline import Pass, Work, node_work
 
 __all__ = ["rewritten_costs"]
 

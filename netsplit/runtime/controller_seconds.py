@@ -9,7 +9,7 @@ import torch
 from netsplit.cluster.cluster import Cluster
 from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs
-from netsplit.profile.measure.messages import trivial_step
+from netsplit.profile.measure.clock import trivial_step
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import SingleBatch
 from netsplit.runtime.distributed import DistributedRuntime

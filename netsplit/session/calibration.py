@@ -20,9 +20,14 @@ from netsplit.cluster.cluster import Cluster, Device
 from netsplit.graph.ir import Graph
 from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs, DeviceCosts, PartCosts
-from netsplit.profile.measure.clock import host_seconds_per_byte, reference_seconds
+from netsplit.profile.measure.clock import (
+    copy_seconds_per_byte,
+    host_seconds_per_byte,
+    instruction_seconds,
+    reference_seconds,
+    trivial_step,
+)
 from netsplit.profile.measure.compute import Profiler, walks_to_settle
-from netsplit.profile.measure.messages import copy_seconds_per_byte, instruction_seconds, trivial_step
 from netsplit.profile.measure.optimizer import (
     accumulate_seconds_per_byte,
     optimizer_alpha,

@@ -25,7 +25,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.surroundings.surroundings import settings
 from netsplit.profile.costs import Costs
 from netsplit.profile.measure.optimizer import describe_optimizer, optimizer_alpha, optimizer_scratch
-from netsplit.profile.measure.stretch import InTurn, SizedStep, in_rounds
+from netsplit.profile.measure.stretch import SizedStep, take_turns
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.sized import SizeSeconds
 from netsplit.progress import Stages
@@ -250,7 +250,7 @@ class MeasuredCosts:
 
 
 def _take_turns(worker: Worker, steps: list[SizedStep], values: dict[str, Tensor]) -> dict[int, float]:
-    return in_rounds(InTurn(steps, values, worker.torch_device).round)
+    return take_turns(steps, values, worker.torch_device)
 
 
 def _ago(seconds: float) -> str:

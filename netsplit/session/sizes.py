@@ -25,7 +25,6 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.profile.measure.optimizer import optimizer_alpha
-from netsplit.profile.measure.predicted_bytes import with_line
 from netsplit.profile.measure.stretch import SizedStep
 from netsplit.profile.sized import SizeSeconds, beside, between, together
 from netsplit.program.other_batches import require_same_operators
@@ -238,9 +237,7 @@ class StepSizes:
             self.ends = self._line()
         if self.ends is None or not self.ends[0].batch_size < samples < self.ends[-1].batch_size:
             return None
-        few, many = self.ends
-        graph = graph_at(few, many, samples)
-        return None if graph is None else with_line(graph, few, many)
+        return graph_at(*self.ends, samples)
 
     def _line(self) -> tuple[Graph, Graph] | None:
         """The captured graphs of the fewest samples and the most, if a third between them is what these say.

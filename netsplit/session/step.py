@@ -26,8 +26,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
-from netsplit.profile.costs import Costs
-from netsplit.profile.offload import offloaded
+from netsplit.profile.costs import Costs, offloaded
 from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages

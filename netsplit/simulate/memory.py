@@ -82,8 +82,11 @@ def memory_profile(
     arrivals, profiles, graphs = Arrivals.of(program), {}, [(program.graph, Fraction(1))]
     if program.tail is not None:
         graphs.append((program.tail, Fraction(program.tail.batch_size, program.graph.batch_size)))
+    segments: dict[str, list[Segment]] = {device: [] for device in program.devices}
+    for segment in program.segments:
+        for device in segment.replicas or (segment.device,):
+            segments[device].append(segment)
     for device in program.devices:
-        segments = [each for each in program.segments if device in (each.replicas or (each.device,))]
         ins = program.instructions[device]
         split = {each.segment for each in ins if isinstance(each, Backward) and each.part == "weight"}
         known = (transients or {}).get(device, _NO_TRANSIENTS)
@@ -93,7 +96,7 @@ def memory_profile(
                 each.index: _segment(
                     graph, program.training, each, each.index in split, known, offload.activations, part
                 )
-                for each in segments
+                for each in segments[device]
             }
             sizes.append(OfSize(graph, _own_bytes(graph), made))
         step = (scratch or {}).get(device, StepScratch())

@@ -44,7 +44,7 @@ def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = Tru
 
     An instruction first costs its device `instruction_s` of its kind (a Send or Recv `message_s`); a
     computation then waits for what it reads and lasts the sum of its operators' seconds, longer where
-    `contention` or `copy_s_per_byte` of their kinds say so (`engine.pace`). The iteration ends when all
+    `contention` or `copy_s_per_byte` of their kinds say so (`engine.carry_out`). The iteration ends when all
     devices have finished and all their sends are over.
 
     Raises:
@@ -67,23 +67,18 @@ def with_peaks(timeline: Timeline, program: Program, cluster: Cluster, costs: Co
 class Run:
     """One simulated iteration of a program.
 
-    Args:
-        slowed: as if something slowed computations, though nothing may; None: as the costs say.
-
     Raises:
         ConfigError: the cluster lacks a link.
         DeadlockError: the program cannot complete.
         NetSplitError: an operator without a measured cost.
     """
 
-    def __init__(self, program: Program, cluster: Cluster, costs: Costs, slowed: bool | None = None) -> None:
+    def __init__(self, program: Program, cluster: Cluster, costs: Costs) -> None:
         self.program = program
         self.messages = _Messages(program, cluster)
         of = {device.name: device for device in cluster.devices}
         devices = [of[name] for name in program.devices]
         own = DeviceSeconds.of(devices, cluster.nics, costs)
-        if slowed is not None:
-            own = own._replace(slowed=slowed)
         tasks = ProgramTasks(program, cluster, costs)
         self.tasks: list[Task] = []  # of all devices
         work = self._work(tasks)

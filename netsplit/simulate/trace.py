@@ -6,9 +6,8 @@
       thread  cpu:0 → cpu:1          thread  cpu:0 → cpu:1      send
       thread  cpu:0 sums             thread  cpu:0 sums         reduce
 
-Transfers that overlap on one link get lanes of their own: "cpu:0 → cpu:1 (2)". An arrow leads from every
-send to the computation that reads what it brings: by variable where the program is given, else to the first
-computation of its micro-batch and direction that begins there after it.
+Transfers that overlap on one link get lanes of their own: "cpu:0 → cpu:1 (2)". Where the program is given, an
+arrow leads from every send to the computation that reads what it brings.
 
 Perfetto counts whole nanoseconds, ties an arrow to the slice that is open at its time, and drops arrows
 without one and slices that overlap. So what lasts nothing is written as one nanosecond, and what follows it
@@ -189,33 +188,21 @@ def _span(pid: int, tid: int, event: Event, start_ns: int, end_ns: int, parts: E
     name = event.name if event.name.startswith(event.kind) else f"{event.kind} {event.name}"
     computed = [part for part in parts if part.cuts]
     label = "" if event.kind not in COMPUTING else parts_label(computed)
-    return {
-        "ph": "X",
-        "pid": pid,
-        "tid": tid,
-        "name": f"{name}, {label}" if label else name,
-        "cat": event.kind,
-        "ts": _us(start_ns),
-        "dur": _us(end_ns - start_ns),
-        "args": args,
-    }
+    span = {"ph": "X", "pid": pid, "tid": tid, "name": f"{name}, {label}" if label else name}
+    return span | {"cat": event.kind, "ts": _us(start_ns), "dur": _us(end_ns - start_ns), "args": args}
 
 
 def _arrows(timeline: Timeline, program: Program | None) -> list[Arrow]:
     """Every send with the computation that reads what it brings, where there is one."""
-    work: dict[tuple[str, str, int], list[Event]] = {}
-    for event in sorted(timeline.events, key=lambda e: e.start_s):
-        if event.kind in ("forward", "backward"):
-            work.setdefault((event.device, event.kind, event.microbatch), []).append(event)
-    readers = _readers(program) if program is not None else None
+    readers = _readers(program) if program is not None else {}
+    work: dict[tuple[str, str, int, str], Event] = {}
+    for event in sorted(timeline.events, key=lambda e: e.start_s, reverse=True):
+        work[event.device, event.kind, event.microbatch, event.name] = event
     arrows: list[Arrow] = []
     for send in (e for e in timeline.events if e.kind == "send"):
-        gradient = send.name.startswith(GRADIENT_OF)
-        there = work.get((send.peer, "backward" if gradient else "forward", send.microbatch), [])
-        if readers is None:
-            reading = [e for e in there if e.start_s + _SLACK_S >= send.end_s]
-        else:
-            reading = [e for e in there if e.name in readers.get(send.name, ())]
+        kind = "backward" if send.name.startswith(GRADIENT_OF) else "forward"
+        there = (work.get((send.peer, kind, send.microbatch, name)) for name in readers.get(send.name, ()))
+        reading = sorted(filter(None, there), key=lambda e: e.start_s)
         arrows += [(send, consumer) for consumer in reading[:1]]
     return arrows
 

@@ -17,7 +17,7 @@ from netsplit.cluster.described import (
 )
 from netsplit.config import build
 from netsplit.errors import ConfigError
-from netsplit.profile.roofline.flops import CLASSES, Pass
+from netsplit.profile.roofline import CLASSES, Pass
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "cluster"
 LINK = LinkCost("10GB", 1e-5)

@@ -22,7 +22,7 @@ from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
-from netsplit.profile.measure.messages import trivial_step
+from netsplit.profile.measure.clock import trivial_step
 from tests.builders import chain, cluster_of, costs_of, cpus
 from tests.partition.builders import problems
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from netsplit.profile.costs import DeviceCosts, NodeBytes, NodeSeconds, PartCosts
-from netsplit.profile.measure.messages import trivial_step
+from netsplit.profile.measure.clock import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 
 COSTS = DeviceCosts(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from netsplit.graph.ir import Graph
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds, Offload
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds, Offload, offloaded, saved_bytes
 from netsplit.profile.memory import lifetimes_model
-from netsplit.profile.offload import offloaded, saved_bytes
 from tests.simulate.test_memory import chain_of, node_of
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.profile.roofline.classes import operator_class
-from netsplit.profile.roofline.flops import node_work
+from netsplit.profile.roofline import node_work, operator_class
 from netsplit.rewrite import along_samples, applied, rewritten_costs
 from tests.rewrite.models import STEPS
 

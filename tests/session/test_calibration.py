@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.profile.measure.messages import trivial_step
+from netsplit.profile.measure.clock import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache
 from netsplit.program import GPipe
 from netsplit.progress import Stages

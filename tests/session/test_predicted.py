@@ -17,7 +17,7 @@ from netsplit.errors import ConfigError
 from netsplit.partition import MTopo
 from netsplit.planning.decide import decide
 from netsplit.planning.workload import Workload
-from netsplit.profile.measure.messages import trivial_step
+from netsplit.profile.measure.clock import trivial_step
 from netsplit.profile.measure.optimizer import optimizer_scratch
 from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ from netsplit.program.schedules import (
     VMin,
 )  # fmt: skip
 from netsplit.simulate import Timeline, simulate
+from netsplit.simulate.engine.arrays import DeviceSeconds
 from netsplit.simulate.simulate import Run
 from netsplit.simulate.timeline import Event
 from tests.builders import compile_placed, graph_fed
@@ -155,7 +157,10 @@ def drawn_costs(graph: Graph, rng: random.Random) -> Costs:
 
 def assert_engines_agree(drawn: Drawn) -> None:
     """The engine for undisturbed devices and the one for all: the same events and clocks, bit for bit."""
-    runs = [Run(drawn.program, drawn.cluster, drawn.costs, slowed) for slowed in (False, True)]
+    plain, runs = DeviceSeconds.of, list[Run]()
+    for slowed in (False, True):
+        with patch.object(DeviceSeconds, "of", lambda *args, each=slowed: plain(*args)._replace(slowed=each)):
+            runs.append(Run(drawn.program, drawn.cluster, drawn.costs))
     first, second = (sorted(run.events, key=_order) for run in runs)
     assert first == second
     assert runs[0].iteration_s == runs[1].iteration_s

@@ -18,22 +18,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from statistics import median
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import find_at_once, rebuild
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.measure.bench import LiveValues, NodeBench
+from netsplit.profile.measure.bench import LiveValues, NodeBench, random_like
 from netsplit.profile.measure.clock import Clock, Lap, engine_call_seconds, worker_conditions
 from netsplit.profile.measure.stretch import Stretch, Timed, windows
 
-__all__ = ["Profiler", "Window", "adjusted_to_sum", "settle", "walks_to_settle"]
+__all__ = ["Profiler", "Window", "adjusted_to_sum", "walks_to_settle"]
 
 log = logging.getLogger(__name__)
 
@@ -151,14 +150,8 @@ class Profiler:
         ]
 
 
-def settle(profiler: Profiler) -> None:
-    """Measure a little more where the machine's speed has changed; say so where it goes on."""
-    for _ in walks_to_settle(profiler):
-        pass
-
-
 def walks_to_settle(profiler: Profiler) -> Iterator[None]:
-    """`settle`, walk by walk."""
+    """Measure a little more, walk by walk, where the machine's speed has changed; say so where it goes on."""
     for _ in range(MORE_ROUNDS if len(profiler.rounds) > 1 else 0):
         if profiler.drift <= DRIFT:
             return
@@ -169,43 +162,6 @@ def walks_to_settle(profiler: Profiler) -> Iterator[None]:
             "as much. Measure again on a quieter machine.",
             profiler.device, 100 * profiler.drift,
         )  # fmt: skip
-
-
-@dataclass
-class SplitBackward:
-    """Laps of a window's two parts of a backward."""
-
-    clock: Clock
-    nodes: frozenset[str]  # deferrable
-    module: nn.Module
-    parts: list[tuple[Lap, Lap]] = field(default_factory=list)
-
-    def run(self, ends: list[Tensor]) -> None:
-        """Backward in two parts from `ends`."""
-        if not ends:
-            return
-        queue = WeightGradients()
-        seeds = [torch.empty_like(t).uniform_(-1.0, 1.0) for t in ends]
-        start = self.clock.now()
-        with queue.collect():
-            torch.autograd.backward(ends, seeds)
-        middle = self.clock.now()
-        queue.run()
-        self.parts.append(((start, middle), (middle, self.clock.now())))
-
-    def weight_seconds(self, timed: list[int], backward: Mapping[str, float]) -> dict[str, float]:
-        """Of every deferrable node the part of its `backward` that can be put off.
-
-        The window's fraction of the weight part is spread over its nodes as their backwards took.
-        """
-        if not self.parts:
-            return {}
-        chosen = [self.parts[walk] for walk in timed]
-        first, second = (median(self.clock.seconds([pair[i] for pair in chosen])) for i in (0, 1))
-        wanted = second / max(first + second, 1e-12) * sum(backward.values())
-        own = {name: backward[name] for name in self.nodes if name in backward}
-        part = min(wanted / max(sum(own.values()), 1e-12), AT_MOST)
-        return {name: part * seconds for name, seconds in own.items()}
 
 
 class Window:
@@ -226,17 +182,17 @@ class Window:
         self.stretch = Stretch(graph, [node.name for node in nodes], values, clock, in_flight)
         names = deferrable_nodes(graph, [node.name for node in nodes])
         deferring = self.stretch.module(deferrable=True) if names else None
-        self.split = None if deferring is None else SplitBackward(clock, names, deferring)
+        self.deferring = None if deferring is None else Timed(deferring, clock)
+        self.deferrable = names
+        self.parts: list[tuple[Lap, Lap]] = []  # of backwards in two
 
     def run(self, live: LiveValues) -> None:
         """Once together, once with the backward in two parts, and once one by one."""
         stretch = self.stretch
         inputs, tensors = stretch.copies(live)
         stretch.run(inputs, tensors)
-        if self.split is not None:
-            results = stretch.results(Timed(self.split.module, self.clock), inputs, tensors)
-            self.split.run(stretch.ends(results))
-            del results
+        if self.deferring is not None:
+            self._run_split(stretch.ends(stretch.results(self.deferring, inputs, tensors)))
         contexts = [bench.run_forward(live) for bench in self.benches]
         gradients: dict[str, Tensor] = {}
         for bench in reversed(self.benches):
@@ -250,11 +206,38 @@ class Window:
         weights: dict[str, float] = {}
         if backward:
             backward = adjusted_to_sum(backward, self._together(self.stretch.backward, timed) - engine_call_s)
-            weights = {} if self.split is None else self.split.weight_seconds(timed, backward)
+            weights = self._weight_seconds(timed, backward)
         return {
             name: NodeSeconds(forward_s, backward.get(name, 0.0), weights.get(name, 0.0))
             for name, forward_s in forward.items()
         }
+
+    def _run_split(self, ends: list[Tensor]) -> None:
+        """Backward in two parts from `ends`."""
+        if not ends:
+            return
+        queue = WeightGradients()
+        seeds = [random_like(t) for t in ends]
+        start = self.clock.now()
+        with queue.collect():
+            torch.autograd.backward(ends, seeds)
+        middle = self.clock.now()
+        queue.run()
+        self.parts.append(((start, middle), (middle, self.clock.now())))
+
+    def _weight_seconds(self, timed: list[int], backward: Mapping[str, float]) -> dict[str, float]:
+        """Of every deferrable node the part of its `backward` that can be put off.
+
+        The window's fraction of the weight part is spread over its nodes as their backwards took.
+        """
+        if not self.parts:
+            return {}
+        chosen = [self.parts[walk] for walk in timed]
+        first, second = (median(self.clock.seconds([pair[i] for pair in chosen])) for i in (0, 1))
+        wanted = second / max(first + second, 1e-12) * sum(backward.values())
+        own = {name: backward[name] for name in self.deferrable if name in backward}
+        part = min(wanted / max(sum(own.values()), 1e-12), AT_MOST)
+        return {name: part * seconds for name, seconds in own.items()}
 
     def _median(self, laps: list[Lap], timed: list[int]) -> float:
         return max(median(self.clock.seconds([laps[walk] for walk in timed])), SMALLEST_S)

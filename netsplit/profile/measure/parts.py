@@ -1,9 +1,8 @@
 """Measured costs of single operators of a graph, among one another: of those that a rewrite has made.
 
-    values of the step ──► what the chosen operators read ──► a graph of these alone ──► walks over it
+    chosen operators ──► a graph of these alone ──► walks over it, on the batch and on random numbers
 
-The step is computed once, without gradients and without a clock, so that they are measured on what they
-would read. What hands on pieces for them is measured with them, since pieces have strides of their own.
+What hands on pieces for them is measured with them, since pieces have strides of their own.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from torch import Tensor
 
 from netsplit.graph.ir import INITIALIZER, Graph, Variable
 from netsplit.profile.costs import NodeBytes, PartCosts
-from netsplit.profile.measure.bench import LiveValues
-from netsplit.profile.measure.compute import Profiler, settle
+from netsplit.profile.measure.compute import Profiler, walks_to_settle
 from netsplit.profile.measure.predicted_bytes import transient_bytes
 
 __all__ = ["graph_of_nodes", "profile_parts"]
@@ -40,11 +38,13 @@ def profile_parts(
         moving: operators that hand on pieces of tensors, or put them together.
     """
     device, own = torch.device(torch_device), graph_of_nodes(graph, names, moving)
-    read = _values_read(graph, batch, values, own.input_variables, device)
+    known = dict(zip(graph.input_variables, batch, strict=True))
+    read = tuple(known[k] if k in known else _filled(graph.variables[k]) for k in own.input_variables)
     profiler = Profiler(own, read, values, device, repeats=REPEATS, in_flight=in_flight)
     for _ in range(ROUNDS):
         profiler.round()
-    settle(profiler)
+    for _ in walks_to_settle(profiler):
+        pass
     seconds, transients = profiler.seconds(), transient_bytes(own, read, values, device)
     return {name: PartCosts(seconds[name], transients.get(name, NodeBytes())) for name in names}
 
@@ -95,23 +95,8 @@ def graph_of_nodes(graph: Graph, names: Iterable[str], moving: Collection[str]) 
     )
 
 
-def _values_read(
-    graph: Graph,
-    batch: tuple[Tensor, ...],
-    values: Mapping[str, Tensor],
-    names: tuple[str, ...],
-    device: torch.device,
-) -> tuple[Tensor, ...]:
-    """The values of variables in one computation of the step."""
-    live, left = LiveValues(graph, batch, values, device), set(names)
-    read: dict[str, Tensor] = {}
-    for k in names:
-        if graph.variables[k].producer is None:
-            read[k] = live["var", k].clone()
-    for node in graph:
-        if len(read) == len(names):
-            break
-        wanted = left.intersection(node.outputs)
-        live.adopt(node, None)
-        read.update((k, live["var", k].clone()) for k in wanted)
-    return tuple(read[k] for k in names)
+def _filled(variable: Variable) -> Tensor:
+    """Random numbers that lie as the variable does; zeros of what are no numbers with a fraction."""
+    dtype: torch.dtype = getattr(torch, variable.dtype)
+    tensor = torch.empty_strided(variable.shape, variable.strides, dtype=dtype)
+    return tensor.uniform_(-1.0, 1.0) if dtype.is_floating_point else tensor.zero_()

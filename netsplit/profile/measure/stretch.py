@@ -1,14 +1,14 @@
 """Consecutive nodes of a graph as one piece, forward and backward, as the segment that they would be.
 
-`InTurn` times whole micro-batches of several sizes round after round, so that a machine whose speed changes
-changes it for all of them: what one size takes beside another is known better than what any takes.
+`take_turns` times whole micro-batches of several sizes round after round: a machine whose speed changes
+changes it for all of them, and what one takes beside another is known better than what any takes.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -23,7 +23,7 @@ from netsplit.graph.module import path_of_tensor, rebuild
 from netsplit.profile.measure.bench import LiveValues, random_like
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 
-__all__ = ["InTurn", "SizedStep", "Stretch", "Timed", "in_rounds", "windows"]
+__all__ = ["SizedStep", "Stretch", "Timed", "take_turns", "windows"]
 
 log = logging.getLogger(__name__)
 
@@ -165,72 +165,50 @@ class SizedStep:
     in_flight: int = 1
 
 
-class InTurn:
-    """Micro-batches of several sizes on one device, ready to be timed round after round.
+def take_turns(
+    steps: Sequence[SizedStep],
+    values: Mapping[str, Tensor],
+    torch_device: torch.device | str,
+    window_bytes: int = 2**28,
+) -> dict[int, float]:
+    """Seconds of one micro-batch, forward and backward, by its samples: medians over rounds of all sizes.
+
+    A size for which a CUDA device has too little memory is left out.
 
     Args:
         values: the initializers; read only.
         window_bytes: as of `Profiler`.
     """
-
-    def __init__(
-        self,
-        steps: Sequence[SizedStep],
-        values: Mapping[str, Tensor],
-        torch_device: torch.device | str,
-        *,
-        window_bytes: int = 2**28,
-    ) -> None:
-        self.device = torch.device(torch_device)
-        clock = Clock(self.device)
-        self.walkers = [_Walker(step, values, clock, window_bytes) for step in steps]
-
-    def round(self) -> dict[int, float]:
-        """Seconds of one micro-batch, forward and backward, by its samples.
-
-        A size for which a CUDA device has too little memory is left out, now and later.
-        """
-        took = {}
-        with worker_conditions(self.device):
-            for walker in list(self.walkers):
-                size = walker.step.graph.batch_size
-                try:
-                    took[size] = walker.walk()
-                except torch.OutOfMemoryError:
-                    log.info("%s has too little memory for %d samples at once.", self.device, size)
-                    self.walkers.remove(walker)
-        return took
-
-
-def in_rounds(take: Callable[[], Mapping[int, float]]) -> dict[int, float]:
-    """Medians over rounds of what `take` answers; a size that is missing in any round is left out."""
-    took: list[Mapping[int, float]] = []
-    began = time.perf_counter()
-    for done in range(1 + ROUNDS):
-        own = take()
-        if done:
-            took.append(own)
-        if done >= FEWEST and time.perf_counter() - began > ENOUGH_S:
-            break
-    return {n: median(each[n] for each in took) for n in took[0] if all(n in each for each in took)}
-
-
-class _Walker:
-    def __init__(
-        self, step: SizedStep, values: Mapping[str, Tensor], clock: Clock, window_bytes: int
-    ) -> None:
-        self.step, self.values, self.clock = step, values, clock
-        in_flight = step.in_flight
-        self.stretches = [
-            Stretch(step.graph, names, values, clock, in_flight)
-            for names in windows(step.graph, window_bytes // in_flight)
+    device = torch.device(torch_device)
+    clock, began = Clock(device), time.perf_counter()
+    stretches = {
+        step.graph.batch_size: [
+            Stretch(step.graph, names, values, clock, step.in_flight)
+            for names in windows(step.graph, window_bytes // step.in_flight)
         ]
+        for step in steps
+    }
+    took: dict[int, list[float]] = {size: [] for size in stretches}
+    with worker_conditions(device):
+        for done in range(1 + ROUNDS):
+            for step in steps:
+                size = step.graph.batch_size
+                if size in took:
+                    try:
+                        took[size].append(_walk(step, stretches[size], values, device))
+                    except torch.OutOfMemoryError:
+                        log.info("%s has too little memory for %d samples at once.", device, size)
+                        del took[size]
+            if done >= FEWEST and time.perf_counter() - began > ENOUGH_S:
+                break
+    return {size: median(each[1:]) for size, each in took.items()}
 
-    def walk(self) -> float:
-        """Seconds of a micro-batch; what a stretch gives is what the next ones read."""
-        live = LiveValues(self.step.graph, self.step.batch, self.values, self.clock.device)
-        for i, stretch in enumerate(self.stretches):
-            results = stretch.run(*stretch.copies(live))
-            if i + 1 < len(self.stretches):
-                live.hand_on(stretch.names, results)
-        return sum(stretch.seconds for stretch in self.stretches) / self.step.in_flight
+
+def _walk(
+    step: SizedStep, stretches: Sequence[Stretch], values: Mapping[str, Tensor], device: torch.device
+) -> float:
+    """Seconds of a micro-batch; what a stretch gives is what the next ones read."""
+    live = LiveValues(step.graph, step.batch, values, device)
+    for stretch in stretches:
+        live.hand_on(stretch.names, stretch.run(*stretch.copies(live)))
+    return sum(stretch.seconds for stretch in stretches) / step.in_flight

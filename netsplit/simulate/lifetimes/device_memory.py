@@ -25,7 +25,6 @@ from netsplit.program.sharding import bundles_used
 from netsplit.simulate.lifetimes.backward_walk import PutOff, Walk, backward_walk, weights_walk
 from netsplit.simulate.lifetimes.segment import OfSize, OfSizes, SegmentMemory
 from netsplit.simulate.lifetimes.storages import (
-    AliveBytes,
     Key,
     MemoryProfile,
     Storages,
@@ -86,9 +85,8 @@ class DeviceMemory:
         self.sent_once = Counter((ins.read, ins.microbatch) for ins in self._sends(lasting=True))
         self.versions = Versions.of(self.instructions, self.shapes, self.trainable_bytes)
         self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
-        self.storages = Storages()
-        self.alive = AliveBytes(self.storages, self.versions, feed_bytes)
-        self.gradients = VariableGradients(program, device, self.sizes, self.alive)
+        self.storages = Storages(self.versions, feed_bytes)
+        self.gradients = VariableGradients(program, device, self.sizes, self.storages)
         self.sending: dict[int, Key] = {}  # by tag
         self.acknowledged = acknowledged(program, device, arrivals)
         self.watched = {
@@ -105,7 +103,7 @@ class DeviceMemory:
         self.summed: set[str] = set()  # parameters of which this device's slices have a gradient
 
     def run(self) -> MemoryProfile:
-        course, alive = [], self.alive
+        course, alive = [], self.storages
         does: dict[type, Callable[[Any], None]] = {
             Forward: self._forward, Backward: self._backward, Send: self._send, Recv: self._receive,
             Reduce: self._reduce, Gather: self._gather, Scatter: self._scatter, Step: self._step,
@@ -144,7 +142,7 @@ class DeviceMemory:
             self._use(k, i)
         if again:
             self.storages.hold(_own_key("written", shape, i), shape.snapshot_bytes)
-        self.alive.see(shape.forward_peak_unsaved if again else shape.forward_peak)
+        self.storages.see(shape.forward_peak_unsaved if again else shape.forward_peak)
         for k in shape.segment.inputs if again else shape.context:
             self._hold(k, i)
         if not again:
@@ -174,7 +172,7 @@ class DeviceMemory:
         self.host_bytes += shape.kept_bytes
 
     def _recompute(self, shape: SegmentMemory, i: int) -> None:
-        self.alive.see(shape.forward_peak)
+        self.storages.see(shape.forward_peak)
         self._keep(shape, i)
         for root in shape.made_again:
             self.storages.hold((root, i, _AGAIN), self.sizes.at(i).own[root])
@@ -196,7 +194,7 @@ class DeviceMemory:
         seeds = self.gradients.seeds(shape, i)
         fresh = self._fresh(ins, shape)
         walk = backward_walk(shape, frozenset(seeds), fresh, ins.part == "input")
-        self.alive.see(*walk.peak)
+        self.storages.see(*walk.peak)
         self._trained(ins, walk.parameters)
         for k in walk.leaves:
             self.gradients.made(k, i)
@@ -222,7 +220,7 @@ class DeviceMemory:
         i = ins.microbatch
         queue, held = self.put_off.pop((ins.segment, i))
         walk = weights_walk(shape, queue, self._fresh(ins, shape))
-        self.alive.see(*walk.peak)
+        self.storages.see(*walk.peak)
         self._trained(ins, walk.parameters)
         for key in held:
             self.storages.release(key)
@@ -250,7 +248,7 @@ class DeviceMemory:
 
     def _trained(self, ins: Backward, parameters: frozenset[str]) -> None:
         sums = self.with_gradient.setdefault(ins.update, set())
-        self.alive.gradient_bytes += sum(self.graph.initializers[k].nbytes for k in parameters - sums)
+        self.storages.gradient_bytes += sum(self.graph.initializers[k].nbytes for k in parameters - sums)
         sums |= parameters
 
     def _send(self, ins: Send) -> None:
@@ -264,7 +262,7 @@ class DeviceMemory:
         if self.sizes.at(i).graph.variables[ins.read].spread:
             key = (f"copy {ins.tag}", i, 0)
             self.storages.hold(key, self.sizes.bytes_of(ins.read, i), transfer=True)
-            self.alive.see()
+            self.storages.see()
             self.sending[ins.tag] = key
         elif root not in self.fed:
             self.storages.hold((root, i, 0), self.sizes.at(i).own[root], transfer=True)
@@ -290,10 +288,10 @@ class DeviceMemory:
 
     def _step(self, ins: Step) -> None:
         self._finish_sum()
-        self.alive.see(self.scratch_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
+        self.storages.see(self.scratch_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
         stepped = self.with_gradient.pop(ins.number, set())
-        self.alive.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
-        self.alive.gradient_bytes -= self._slice_bytes(self.summed)
+        self.storages.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
+        self.storages.gradient_bytes -= self._slice_bytes(self.summed)
         self.summed = set()
         self.versions.step()
 
@@ -308,7 +306,7 @@ class DeviceMemory:
         if bundle.level == "parameters" and _whole(b) not in self.storages.size:
             whole = sum(self.graph.initializers[k].nbytes for k in bundle.names)
             self.storages.hold(_whole(b), whole)
-            self.alive.see()
+            self.storages.see()
         self.gathering.discard(b)
         self.storages.release(("gathering", -1, b), transfer=True)
 
@@ -324,18 +322,18 @@ class DeviceMemory:
         self._finish_sum()
         _, largest = self.program.most_of_bundle[ins.bundle]
         packed = len(ins.devices) * largest
-        self.alive.see(packed)  # beside the gradients
+        self.storages.see(packed)  # beside the gradients
         names = set(self.program.bundles[ins.bundle].names)
         for have in self.with_gradient.values():
             gone = have & names
-            self.alive.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in gone)
+            self.storages.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in gone)
             have -= gone
         key = ("sum of gradients", -1, ins.tag)
         self.storages.hold(key, 2 * packed, transfer=True)
         self.sums.append(key)
         new = names - self.summed
         self.summed |= new
-        self.alive.gradient_bytes += self._slice_bytes(new)
+        self.storages.gradient_bytes += self._slice_bytes(new)
 
     def _slice_bytes(self, names: Collection[str]) -> int:
         """Of the gradients of this device's slices."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from netsplit.program.instructions import Backward, Forward, Instruction, Program, Recv, Send, Step
 from netsplit.simulate.lifetimes.segment import OfSizes, SegmentMemory
 
-__all__ = ["AliveBytes", "Key", "MemoryProfile", "Storages", "VariableGradients", "Versions"]
+__all__ = ["Key", "MemoryProfile", "Storages", "VariableGradients", "Versions"]
 
 Key = tuple[str, int, int]  # variable, micro-batch, number (0 for its value, others for gradients)
 
@@ -38,14 +38,35 @@ class MemoryProfile:
 
 
 class Storages:
-    """Storages alive, each counted once however many hold it; apart those that only transfers hold."""
+    """The bytes alive beside those that always are, and the most of them.
 
-    def __init__(self) -> None:
+    A storage counts once however many hold it; apart are those that only transfers hold.
+    """
+
+    def __init__(self, versions: Versions, feed_bytes: int) -> None:
         self.size: dict[Key, int] = {}
         self.users: dict[Key, int] = {}
         self.transfers: dict[Key, int] = {}
-        self.activation_bytes = 0
-        self.transfer_bytes = 0
+        self.activation_bytes, self.transfer_bytes = feed_bytes, 0
+        self.versions = versions
+        self.gradient_bytes = 0  # of parameters
+        self.at = self.peak_at = -1  # the instruction
+        self.peak = (0, 0, 0, 0, 0)  # gradients, activations, transfers, versions, moments back for a step
+        self.most, self.now = 0, 0  # within this instruction, and last
+
+    def see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
+        """Note the bytes alive, with so many more inside the computation."""
+        alive = (
+            gradients + self.gradient_bytes,
+            activations + self.activation_bytes,
+            self.transfer_bytes,
+            versions + self.versions.nbytes,
+            moments,
+        )
+        self.now = sum(alive)
+        self.most = max(self.most, self.now)
+        if self.now > sum(self.peak):
+            self.peak, self.peak_at = alive, self.at
 
     def hold(self, key: Key, nbytes: int, transfer: bool = False) -> None:
         self.size[key] = nbytes
@@ -78,31 +99,6 @@ class Storages:
         elif transfers:
             self.transfer_bytes += nbytes
         return bool(users or transfers)
-
-
-class AliveBytes:
-    """The bytes alive beside those that always are, and the most of them."""
-
-    def __init__(self, storages: Storages, versions: Versions, feed_bytes: int) -> None:
-        self.storages, self.versions, self.feed_bytes = storages, versions, feed_bytes
-        self.gradient_bytes = 0  # of parameters
-        self.at = self.peak_at = -1  # the instruction
-        self.peak = (0, 0, 0, 0, 0)  # gradients, activations, transfers, versions, moments back for a step
-        self.most, self.now = 0, 0  # within this instruction, and last
-
-    def see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
-        """Note the bytes alive, with so many more inside the computation."""
-        alive = (
-            gradients + self.gradient_bytes,
-            activations + self.feed_bytes + self.storages.activation_bytes,
-            self.storages.transfer_bytes,
-            versions + self.versions.nbytes,
-            moments,
-        )
-        self.now = sum(alive)
-        self.most = max(self.most, self.now)
-        if self.now > sum(self.peak):
-            self.peak, self.peak_at = alive, self.at
 
 
 @dataclass
@@ -177,12 +173,12 @@ class Versions:
 class VariableGradients:
     """Gradients of variables on one device: what waits to be summed, what came from others, and what lasts.
 
-    They lie in the storages that `alive` sees, which notes what sums take on top.
+    They lie in the device's storages, where what sums take on top is seen.
     """
 
-    def __init__(self, program: Program, device: str, sizes: OfSizes, alive: AliveBytes) -> None:
+    def __init__(self, program: Program, device: str, sizes: OfSizes, storages: Storages) -> None:
         self.program, self.device, self.sizes = program, device, sizes
-        self.alive, self.storages = alive, alive.storages
+        self.storages = storages
         self.parts: dict[tuple[str, int], list[Key]] = {}  # waiting to be summed
         self.over_all = program.lasting | program.pooled  # summed over micro-batches
         self.sums: dict[str, Key] = {}  # of those
@@ -204,7 +200,7 @@ class VariableGradients:
         elif k not in self.sums:
             self.sums[k] = new
         else:  # the first sum is a new storage, to which others are added
-            self.alive.see(0 if k in self.added else self.sizes.bytes_of(k, i))
+            self.storages.see(0 if k in self.added else self.sizes.bytes_of(k, i))
             self.added.add(k)
             self.storages.release(new)
 
@@ -245,7 +241,7 @@ class VariableGradients:
         if len(parts) < 2:
             return parts[0] if parts else None
         total = self._new(k, i)
-        self.alive.see(self.sizes.bytes_of(k, i) if len(parts) > 2 else 0)
+        self.storages.see(self.sizes.bytes_of(k, i) if len(parts) > 2 else 0)
         for part in parts:
             self.storages.release(part)
         return total

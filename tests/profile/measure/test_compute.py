@@ -16,7 +16,7 @@ from netsplit.graph import capture, initial_values
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import NodeSeconds
-from netsplit.profile.measure.compute import AT_MOST, SMALLEST_S, Profiler, adjusted_to_sum, settle
+from netsplit.profile.measure.compute import AT_MOST, SMALLEST_S, Profiler, adjusted_to_sum, walks_to_settle
 from tests.cover import covering
 
 
@@ -189,6 +189,7 @@ def test_a_machine_that_changes_its_speed_is_measured_longer_and_then_named(
 
     profiler.walks_of_round = one_walk  # type: ignore[method-assign]
     with caplog.at_level(logging.WARNING):
-        settle(profiler)
+        for _ in walks_to_settle(profiler):
+            pass
     assert profiler.rounds == [1.0, 1.5, 1.2, 1.2]
     assert "changed by 50 %" in caplog.text

@@ -8,7 +8,7 @@ from torch import nn
 
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
-from netsplit.profile.measure.stretch import InTurn, SizedStep, in_rounds
+from netsplit.profile.measure.stretch import SizedStep, take_turns
 
 
 class WritingNet(nn.Module):
@@ -37,7 +37,7 @@ def steps(*sizes: int) -> tuple[list[SizedStep], dict[str, torch.Tensor]]:
 def test_every_size_has_its_seconds_and_values_stay(window_bytes: int) -> None:
     made, values = steps(4, 512)
     before = {k: t.clone() for k, t in values.items()}
-    took = in_rounds(InTurn(made, values, "cpu", window_bytes=window_bytes).round)
+    took = take_turns(made, values, "cpu", window_bytes)
     assert list(took) == [4, 512]
     assert 0 < took[4] < took[512]
     assert all(torch.equal(before[k], t) for k, t in values.items())

@@ -1,14 +1,16 @@
-"""The arithmetic and the memory traffic of an operator, forward and backward, counted from shapes.
+"""The class of an operator, its arithmetic and memory traffic, forward and backward, counted from shapes.
 
     node ──class──► rule of the class ──► Work: forward │ gradients of inputs │ gradients of parameters │ sums
 
-A multiplication with its addition is 2 FLOPs. Bytes are those of every tensor read and written once, but a
-normalisation that computes its own statistics reads its input twice, and a pooling reads each of its windows
-whole. A backward reads the gradients of the outputs and what the forward saved. Needs no torch.
+Operators of a class reach like fractions of a device's peaks. A multiplication with its addition is 2 FLOPs.
+Bytes are those of every tensor read and written once, but a normalisation that computes its own statistics
+reads its input twice, and a pooling reads each of its windows whole. A backward reads the gradients of the
+outputs and what the forward saved. Needs no torch.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -17,16 +19,125 @@ from netsplit.cluster.catalogue import Pass
 from netsplit.graph.arguments import argument, references
 from netsplit.graph.deferral.deferrable import weight_operand
 from netsplit.graph.ir import Graph, Initializer, Node, Variable, dtype_bytes
-from netsplit.profile.roofline.classes import (
-    CLASSES,
-    PARTS,
-    PASSED,
-    is_transposed,
-    operator_class,
-    plain_kind,
-)
 
-__all__ = ["CLASSES", "Pass", "Work", "node_work", "operator_class", "step_bytes"]
+__all__ = ["CLASSES", "Pass", "Work", "node_work", "operator_class", "step_bytes", "unknown_in_words"]
+
+_NAMES: dict[str, str] = {
+    "convolution": "convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
+    "matmul": "linear mm bmm matmul addmm baddbmm addbmm mv addmv dot einsum",
+    "attention": "scaled_dot_product_attention",
+    "normalisation": "batch_norm instance_norm native_batch_norm native_batch_norm_legit "
+        "native_batch_norm_legit_functional local_response_norm",
+    "row normalisation": "layer_norm group_norm native_layer_norm native_group_norm rms_norm",
+    "pooling": "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices "
+        "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
+    "average pooling": "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
+        "adaptive_avg_pool3d",
+    "softmax": "softmax log_softmax logsumexp",
+    "loss": "cross_entropy_loss nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward "
+        "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits binary_cross_entropy "
+        "kl_div soft_margin_loss poisson_nll_loss",
+    "embedding": "embedding embedding_bag",
+    "resampling": "upsample_bilinear2d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+        "upsample_linear1d upsample_bicubic2d upsample_trilinear3d upsample_bilinear2d_aa grid_sampler "
+        "grid_sampler_2d",
+    "reduction": "sum mean var var_mean std std_mean amax amin aminmax max min argmax argmin norm "
+        "linalg_vector_norm cumsum cumprod prod all any nansum nanmean count_nonzero",
+    "copy": "cat stack concat clone contiguous reshape flatten constant_pad_nd pad reflection_pad1d "
+        "reflection_pad2d replication_pad1d replication_pad2d index index_select gather scatter scatter_add "
+        "index_put index_add index_copy index_fill slice_scatter select_scatter take take_along_dim repeat "
+        "repeat_interleave flip roll copy to_copy to tile pixel_shuffle pixel_unshuffle im2col col2im where "
+        "masked_fill tril triu zeros ones full arange empty zeros_like ones_like full_like empty_like fill "
+        "zero new_zeros new_ones new_full new_empty one_hot channel_shuffle lift_fresh_copy",
+    "elementwise": "add sub rsub mul div true_divide floor_divide addcmul addcdiv lerp neg abs sign sgn "
+        "positive reciprocal square relu relu6 leaky_relu prelu prelu_kernel hardtanh hardshrink softshrink "
+        "threshold clamp clamp_min clamp_max clip maximum minimum fmax fmin fmod remainder round floor ceil "
+        "trunc frac fix copysign heaviside nan_to_num eq ne lt le gt ge isnan isinf isfinite isposinf "
+        "isneginf logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor "
+        "bitwise_not bitwise_left_shift bitwise_right_shift and or xor lshift rshift iand ior ixor ilshift "
+        "irshift signbit conj_physical angle deg2rad rad2deg nextafter ldexp frexp gcd lcm equal",
+    "transcendental": "gelu tanh sigmoid silu mish erf erfc erfinv exp exp2 expm1 log log2 log10 log1p "
+        "logit logaddexp logaddexp2 sin cos tan asin acos atan atan2 sinh cosh asinh acosh atanh sinc "
+        "softplus elu selu celu hardswish hardsigmoid logsigmoid log_sigmoid_forward glu pow float_power "
+        "sqrt rsqrt hypot xlogy lgamma digamma polygamma mvlgamma igamma igammac i0",
+    "random": "dropout native_dropout feature_dropout alpha_dropout bernoulli rand rand_like randn "
+        "randn_like rrelu rrelu_with_noise",
+    "recurrent": "lstm gru rnn_tanh rnn_relu",
+}  # fmt: skip
+"""Operators without the underscores around their names: one written in place counts as the other."""
+
+_CLASS_OF = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+_SMALL = 8  # channels of a group, up to which a convolution is no matrix product worth the name
+
+_OF_CONVOLUTION = ("depthwise convolution", "pointwise convolution", "transposed convolution")
+CLASSES = (*_NAMES, *_OF_CONVOLUTION, "view", "bookkeeping")
+"""Every answer of `operator_class`."""
+
+PARTS = frozenset(
+    ["slice", "select", "narrow", "split", "chunk", "unbind", "split_with_sizes", "tensor_split", "diagonal"]
+)
+"""Views of a part: their backward fills a tensor of the whole."""
+
+PASSED = frozenset(["add", "sub", "clone", "contiguous", "alias", "lift_fresh_copy"])
+"""Their inputs' gradients are their output's, but for what broadcasting sums up."""
+
+
+def operator_class(graph: Graph, node: Node) -> str:
+    """The class of a node's operator, one of `CLASSES`: operators of a class reach like fractions of a peak.
+
+    An operator that is in no class counts as an elementwise one (`unknown_in_words` names them).
+    """
+    outputs = [graph.variables[k] for k in node.outputs if k]
+    if outputs and all(v.alias_of is not None for v in outputs) and not is_in_place(node):
+        return "copy" if node.kind in PARTS else "view"
+    if not node.inputs:
+        return "bookkeeping"
+    kind = _CLASS_OF.get(plain_kind(node), "elementwise")
+    return _convolution_class(graph, node) if kind == "convolution" else kind
+
+
+def unknown_in_words(graph: Graph) -> str:
+    """Operators that are in no class, as "aten.topk.default (2), aten.sort.default (1)"; "" for none.
+
+    Each counts as one elementwise pass.
+    """
+    counts = Counter(
+        node.op
+        for node in graph
+        if plain_kind(node) not in _CLASS_OF and operator_class(graph, node) == "elementwise"
+    )
+    return ", ".join(f"{op} ({count})" for op, count in sorted(counts.items()))
+
+
+def plain_kind(node: Node) -> str:
+    """The operator's short name without what says that it writes in place, or is not for users."""
+    return node.kind.strip("_")
+
+
+def _convolution_class(graph: Graph, node: Node) -> str:
+    weight, place = _weight_shape(graph, node), 8 if node.kind == "convolution" else 6
+    groups = int(argument(node, place, "groups") or 1)
+    channels = weight[0] // groups if is_transposed(node) else weight[1]
+    if groups > 1 and channels <= _SMALL:
+        return "depthwise convolution"
+    if is_transposed(node):
+        return "transposed convolution"
+    return "pointwise convolution" if prod(weight[2:]) == 1 else "convolution"
+
+
+def is_in_place(node: Node) -> bool:
+    return node.kind.endswith("_") and not node.kind.endswith("__")
+
+
+def is_transposed(node: Node) -> bool:
+    return "transpose" in node.kind or (node.kind == "convolution" and True in node.args[6:7])
+
+
+def _weight_shape(graph: Graph, node: Node) -> tuple[int, ...]:
+    template = node.args[1]
+    if "init" in template:
+        return graph.initializers[template["init"]].shape
+    return graph.variables[template["var"]].shape
 
 
 _NO_PASS = Pass()
@@ -73,7 +184,7 @@ def node_work(graph: Graph, node: Node) -> Work:
     if kind.endswith("convolution"):
         kind = "convolution"
     work = _RULES.get(kind, _plain)(call, kind)
-    if not call.has_backward:
+    if graph.requires_backward.isdisjoint(node.outputs):
         return Work(work.forward)
     return Work(work.forward, work.input, work.weight, call.sums(), has_backward=True)
 
@@ -101,12 +212,10 @@ class _Call:
         return self.graph.initializers[template["init"]] if "init" in template else None
 
     def shape(self, i: int) -> tuple[int, ...]:
-        """The shape of a positional tensor; () where the argument is none."""
         tensor = self.tensor(i)
         return () if tensor is None else tensor.shape
 
     def size(self, i: int) -> int:
-        """Bytes of a positional tensor; 0 where the argument is none."""
         tensor = self.tensor(i)
         return 0 if tensor is None else tensor.nbytes
 
@@ -119,7 +228,7 @@ class _Call:
         """What autocast adds to reading a positional tensor: writing and reading it in half the bytes."""
         tensor = self.tensor(i)
         lowered = self.graph.autocast is not None and tensor is not None and tensor.dtype == "float32"
-        return self.traffic(i) if lowered and self.out_dtype == self.graph.autocast else Pass()
+        return self.traffic(i) if lowered and self.outputs[0].dtype == self.graph.autocast else Pass()
 
     def wanted(self, i: int) -> bool:
         """Whether a gradient of a positional tensor is computed."""
@@ -129,20 +238,16 @@ class _Call:
         return tensor is not None and tensor.requires_grad
 
     @property
-    def has_backward(self) -> bool:
-        return any(k in self.graph.requires_backward for k in self.node.outputs)
+    def outputs(self) -> list[Variable]:
+        return [self.graph.variables[k] for k in self.node.outputs if k]
 
     @property
     def out_shape(self) -> tuple[int, ...]:
-        return next((self.graph.variables[k].shape for k in self.node.outputs if k), ())
-
-    @property
-    def out_dtype(self) -> str:
-        return next((self.graph.variables[k].dtype for k in self.node.outputs if k), "")
+        return next((each.shape for each in self.outputs), ())
 
     @property
     def out_bytes(self) -> int:
-        return sum(self.graph.variables[k].nbytes for k in self.node.outputs if k)
+        return sum(each.nbytes for each in self.outputs)
 
     @property
     def in_bytes(self) -> int:
@@ -153,8 +258,8 @@ class _Call:
     @property
     def most_elements(self) -> int:
         """Elements of the largest tensor read or written."""
-        names = (*self.node.inputs, *(k for k in self.node.outputs if k))
-        return max((prod(self.graph.variables[k].shape) for k in names), default=0)
+        read = [self.graph.variables[k] for k in self.node.inputs]
+        return max((prod(each.shape) for each in (*read, *self.outputs)), default=0)
 
     @property
     def wanted_variables(self) -> list[str]:
@@ -167,9 +272,7 @@ class _Call:
     @property
     def gradients_in(self) -> int:
         """Bytes of the gradients of the outputs."""
-        return sum(
-            self.graph.variables[k].nbytes for k in self.node.outputs if k in self.graph.requires_backward
-        )
+        return sum(each.nbytes for each in self.outputs if each.name in self.graph.requires_backward)
 
     @property
     def gradients_out(self) -> int:
@@ -191,14 +294,11 @@ class _Call:
         total = Pass()
         for k in self.wanted_variables:
             variable = self.graph.variables[k]
-            later = [v for v in variable.consumers if _hands_back(self.graph, v)]
+            back = self.graph.requires_backward
+            later = [v for v in variable.consumers if not back.isdisjoint(self.graph.nodes[v].outputs)]
             if later and later[-1] != self.node.name:
                 total += Pass(variable.nbytes / dtype_bytes(variable.dtype), 3 * variable.nbytes)
         return total
-
-
-def _hands_back(graph: Graph, name: str) -> bool:
-    return any(k in graph.requires_backward for k in graph.nodes[name].outputs)
 
 
 def _convolution(call: _Call, kind: str) -> Work:
@@ -241,8 +341,6 @@ def _attention(call: _Call, kind: str) -> Work:
     products = 2.0 * rows * keys * (query[-1] + value[-1])
     soft = _PER_ELEMENT["softmax"] * rows * keys
     forward = Pass(products + soft, call.in_bytes + call.out_bytes)
-    if not any(call.wanted(i) for i in range(3)):
-        return Work(forward)
     moved = call.in_bytes + call.out_bytes + call.gradients_in + call.gradients_out
     return Work(forward, Pass(_FLASH_BACKWARD * products + soft, moved))
 
@@ -253,8 +351,6 @@ def _normalisation(call: _Call, kind: str) -> Work:
     twice = 2 if own else 1
     elements = prod(call.shape(0))
     forward = Pass(5.0 * elements, twice * call.size(0) + call.out_bytes)
-    if not (call.wanted_variables or call.wanted_parameters):
-        return Work(forward)
     read = call.size(0) + call.size(0)  # the input and the gradient of the output
     input_pass = Pass(9.0 * elements, (2 if own or call.wanted_parameters else 1) * read + call.gradients_out)
     return Work(forward, input_pass)
@@ -271,16 +367,12 @@ def _pooling(call: _Call, kind: str) -> Work:
     index = 8 if kind == "pooling" else 0  # a maximum's place
     flops = _PER_ELEMENT["pooling"] * places
     forward = Pass(flops, places * (width * (taps + 1) + index))
-    if not call.wanted_variables:
-        return Work(forward)
     return Work(forward, Pass(flops, places * taps * (width + index) + call.gradients_out))
 
 
 def _embedding(call: _Call, kind: str) -> Work:
     """Work of an embedding: only rows asked for are read; the gradient is a whole table, zero first."""
     forward = Pass(0.0, 2 * call.out_bytes)
-    if not (call.wanted_parameters or call.wanted_variables):
-        return Work(forward)
     written = call.parameters_out + call.gradients_out
     return Work(forward, weight=Pass(float(prod(call.out_shape)), 3 * call.out_bytes, written))
 
@@ -294,8 +386,6 @@ def _recurrent(call: _Call, kind: str) -> Work:
     steps = prod(call.shape(0)[:2])
     flops = 2.0 * steps * sum(prod(shape) for shape in shapes if len(shape) == 2)
     forward = Pass(flops, call.in_bytes + call.out_bytes + call.saved)
-    if not (call.wanted_variables or call.wanted_parameters):
-        return Work(forward)
     moved = call.in_bytes + call.saved + call.gradients_in + call.gradients_out
     return Work(forward, Pass(flops, moved), Pass(flops, moved + call.parameters_out))
 
@@ -315,8 +405,6 @@ def _plain(call: _Call, kind: str) -> Work:
     forward = Pass() if part else Pass(flops, call.in_bytes + call.out_bytes)
     if kind == "softmax":
         forward += Pass(0.0, call.in_bytes)  # once more for the sums
-    if not (call.wanted_variables or call.wanted_parameters):
-        return Work(forward)
     written = call.gradients_out + call.parameters_out
     if plain_kind(node) in PASSED:
         smaller = written < (len(call.wanted_variables) + len(call.wanted_parameters)) * call.gradients_in

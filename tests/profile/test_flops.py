@@ -17,7 +17,7 @@ from benchmarks._subjects import UNet
 from benchmarks.predictor.models import convnext, mobilenet
 from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
-from netsplit.profile.roofline.flops import Pass, Work, node_work, operator_class
+from netsplit.profile.roofline import Pass, Work, node_work, operator_class
 from tests.examples import tried
 
 PRODUCTS = (

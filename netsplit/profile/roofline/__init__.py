@@ -1,1 +1,0 @@
-"""Seconds without measuring: the work of an operator, and what fraction of a peak it reaches."""
