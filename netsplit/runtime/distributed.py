@@ -49,6 +49,7 @@ from netsplit.runtime.reading import (
     UnlikeBatch,
     UnreadBatch,
     fed_devices,
+    input_tensors,
     read_ahead,
     require_alike,
     require_read,
@@ -56,12 +57,7 @@ from netsplit.runtime.reading import (
 from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule
 from netsplit.runtime.sliced import sliced_for
 from netsplit.runtime.values import Absent, Key
-from netsplit.runtime.worker_calls import (
-    INFERENCE,
-    TRAINING,
-    DeviceComputed,
-    DeviceIteration,
-)
+from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.timeline import Timeline
 
@@ -387,7 +383,7 @@ class DistributedRuntime:
                 self._words.stepped_on(said)
             else:
                 self.attempts.abandon()
-                inputs = _input_tensors(program, batch)
+                inputs = input_tensors(program, batch)
                 inspections = self.attempts.inspected(program, inputs, number, fractions, key)
                 if not self._words.taken_back(f"{said}: {origin_of(program, inspections, inputs)}"):
                     self.loss, self.metrics = loss, None
@@ -435,7 +431,7 @@ class DistributedRuntime:
             self.attempts.abandon()
             require_steady(program, attempt)
             absent = self.absent[number] = nothing
-            feeds = _input_tensors(program, batch)
+            feeds = input_tensors(program, batch)
         raise AssertionError("an iteration ends")
 
     def _program_for(self, batch: Batch | UnreadBatch) -> Program:
@@ -451,8 +447,3 @@ class DistributedRuntime:
         """Forget gradients that wait for a later iteration to step on."""
         self.pool.call(worker_calls.drop_gradients)
         self.waiting = False
-
-
-def _input_tensors(program: Program, batch: Batch | UnreadBatch) -> list[dict[str, Tensor]]:
-    """What it is fed of a batch, read here."""
-    return split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
