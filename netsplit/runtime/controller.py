@@ -283,9 +283,9 @@ class LossWords:
         if not self._zeros_said:
             self._zeros_said = True
             log.warning(
-                "Code that is kept whole did not use its input, so what comes before it on other devices got "
-                "a gradient of zeros instead of none: momentum and weight decay move parameters that plain "
-                "PyTorch leaves alone (said once)."
+                "Code that is kept whole did not use its input, so what comes before it got no gradient. "
+                "Under this schedule devices stepped on zeros instead: momentum and weight decay move "
+                "parameters that plain PyTorch leaves alone (said once)."
             )
 
     def trained(self, loss: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from netsplit.runtime.controller import (
     merged_timeline,
     tell,
 )
+from netsplit.runtime.faults.failure import require_steady
 from netsplit.runtime.faults.nonfinite import origin_of
 from netsplit.runtime.feeds import (
     as_batch,
@@ -47,19 +49,15 @@ from netsplit.runtime.reading import (
     UnlikeBatch,
     UnreadBatch,
     fed_devices,
+    input_tensors,
     read_ahead,
     require_alike,
     require_read,
 )
 from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule
 from netsplit.runtime.sliced import sliced_for
-from netsplit.runtime.values import Key
-from netsplit.runtime.worker_calls import (
-    INFERENCE,
-    TRAINING,
-    DeviceComputed,
-    DeviceIteration,
-)
+from netsplit.runtime.values import Absent, Key
+from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.timeline import Timeline
 
@@ -110,6 +108,7 @@ class DistributedRuntime:
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
         self.scale: LossScale | None = None  # of float16, after the last step
         self.waiting = False  # gradients, for a later iteration to step on
+        self.absent: dict[int, Absent] = {}  # by the program's number, in its last iteration
         self._words = LossWords(self.rule.on_nonfinite)
         pool.deployed = self
         pool.programs = {TRAINING: program}
@@ -321,7 +320,7 @@ class DistributedRuntime:
         with interrupts_held(firmly=True):
             self.pool.programs = {TRAINING: program}
             self.pool.call_each(moves.move, [given for _ in devices])
-            self.program, self.programs, self.resized = program, {}, resized
+            self.program, self.programs, self.resized, self.absent = program, {}, resized, {}
             self.loaded.switched(program, late)
         return sum(each.like.nbytes for each in moving)
 
@@ -376,7 +375,7 @@ class DistributedRuntime:
         """An iteration from its first instruction to its last. Answers nothing where the batch is left out,
         or nobody waits for what devices tell of it."""
         fractions, step, mode, key = how
-        outputs = self._trained(program, feeds, number, how)
+        outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
             said = f"the loss of iteration {self.draws.batches + 1} is {loss}"
@@ -384,12 +383,12 @@ class DistributedRuntime:
                 self._words.stepped_on(said)
             else:
                 self.attempts.abandon()
-                inputs = split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
+                inputs = input_tensors(program, batch)
                 inspections = self.attempts.inspected(program, inputs, number, fractions, key)
                 if not self._words.taken_back(f"{said}: {origin_of(program, inspections, inputs)}"):
                     self.loss, self.metrics = loss, None
                     return []
-                outputs = self._trained(program, inputs, number, how)
+                outputs = self._trained(program, batch, inputs, number, how)
         self._words.trained(loss)
         let_interrupt()  # until here it can be taken back
         with interrupts_held(firmly=True):
@@ -411,16 +410,29 @@ class DistributedRuntime:
     def _trained(
         self,
         program: Program,
+        batch: Batch | UnreadBatch,
         feeds: list[dict[str, Tensor]] | BatchPlace,
         number: int,
         how: tuple[Any, ...],
     ) -> dict[Key, float]:
-        """The outputs of an iteration that no device has stepped on, where devices step last."""
-        parts: list[DeviceComputed] = self.attempts.computed(worker_calls.train, program, feeds, number, *how)
-        self.rates = parts[self._training_rank].rates
-        if any(part.zeros for part in parts):
-            self._words.zeros()
-        return {name: value for part in parts for name, value in part.outputs.items()}
+        """The outputs of an iteration, which is computed until it is known of which gradients there is none.
+        Those of the last such batch are the first guess: the way that code takes may be the same."""
+        absent = self.absent.get(number, frozenset())
+        for attempt in count(1):
+            parts: list[DeviceComputed] = self.attempts.computed(
+                worker_calls.train, program, feeds, number, *how, absent
+            )
+            self.rates = parts[self._training_rank].rates
+            nothing = frozenset(key for part in parts for key in part.nothing)
+            if nothing and not program.steps_last:
+                self._words.zeros()
+            if nothing == absent or not program.steps_last:
+                return {name: value for part in parts for name, value in part.outputs.items()}
+            self.attempts.abandon()
+            require_steady(program, attempt)
+            absent = self.absent[number] = nothing
+            feeds = input_tensors(program, batch)
+        raise AssertionError("an iteration ends")
 
     def _program_for(self, batch: Batch | UnreadBatch) -> Program:
         if self.resized is None:

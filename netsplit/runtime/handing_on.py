@@ -93,6 +93,8 @@ class HandingOn:
         handles = [arriving[key][1] for key in coming]
         over = [handle.done() for handle in handles]
         in_chunks = [handle for handle in handles if isinstance(handle, Chunks)]
+        if any(gradient and (k, i) in self.state.absent for k, i, gradient in coming):
+            in_chunks = []
         if in_chunks:
             if not held.terms:
                 self._put_together(held, dict(zip(coming, in_chunks, strict=True)))
@@ -141,7 +143,7 @@ class HandingOn:
         self._unfinished(ins, recv, handle)
         if not gradient:
             self.state.values[k, i] = self.repeated(recv, tensor)
-        else:
+        elif (k, i) not in self.state.absent:
             self.state.add_gradient(ins.variable, ins.microbatch, dict(self.copies[ins.variable])[k], tensor)
 
     def _gradients(self, ins: Send) -> list[Tensor]:
@@ -154,7 +156,8 @@ class HandingOn:
         i = ins.microbatch
         if ins.gradient:
             total = sum_of(self._gradients(ins))
-            self.state.zeros = self.state.zeros or total is None
+            if total is None:
+                self.state.nothing.add((ins.variable, i))
             tensor = self.empty_like(ins.variable, i).zero_() if total is None else total
         else:
             tensor = self.state.use(ins.read, self.program.sent_with(ins.read, self.device, i))

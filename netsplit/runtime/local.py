@@ -19,11 +19,12 @@ from netsplit.program.instructions import Program
 from netsplit.program.other_batches import stepping_all
 from netsplit.runtime.checkpoint.torch_format import whole_tensors
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.faults.failure import AS_BEFORE, failure_of
+from netsplit.runtime.faults.failure import AS_BEFORE, failure_of, require_steady
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.sliced import SlicedParameters, sliced_for
 from netsplit.runtime.transport.local import LocalTransport
+from netsplit.runtime.values import Absent
 
 __all__ = ["LocalRuntime"]
 
@@ -120,21 +121,28 @@ class LocalRuntime:
         fractions: list[float] | None,
         step: bool,
         key: DrawKey | None,
+        absent: Absent = frozenset(),
+        attempt: int = 1,
     ) -> dict[tuple[str, int], Tensor]:
         for name, executor in executors.items():
             own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
-            executor.begin(own, fractions, step, key)
+            executor.begin(own, fractions, step, key, absent)
         at = dict.fromkeys(program.devices, 0)
+        computed = False
         for place, name in enumerate(program.order):
+            if program.steps_last and not computed and at[name] >= executors[name].computing:
+                computed = True
+                nothing = frozenset(each for own in executors.values() for each in own.state.nothing)
+                if nothing != absent:
+                    self._abandon(executors)
+                    require_steady(program, attempt)
+                    return self._run(program, executors, feeds, fractions, step, key, nothing, attempt + 1)
             try:
                 executors[name].execute(at[name])
             except Exception as error:
                 if not program.steps_last or at[name] >= executors[name].computing:
                     raise
-                for each in executors.values():
-                    each.abandon()
-                    assert isinstance(each.transport, LocalTransport)
-                    each.transport.forget()
+                self._abandon(executors)
                 where = f" at its {program.instructions[name][at[name]]}"
                 failure = failure_of(error, name, where, program.graph, place)
                 raise BatchError(f"device {name} {failure.reason}: {AS_BEFORE}.") from error
@@ -150,6 +158,12 @@ class LocalRuntime:
         for share in self.shares.values():
             if share.idle and share.scale is not None and stepped and stepped[0] is not None:
                 share.scale = replace(stepped[0])
+
+    def _abandon(self, executors: dict[str, Executor]) -> None:
+        for executor in executors.values():
+            executor.abandon()
+            assert isinstance(executor.transport, LocalTransport)
+            executor.transport.forget()
 
     def predict(self, program: Program, inputs: Any) -> dict[tuple[str, int], Tensor]:
         """Run an inference program on the trained tensors."""

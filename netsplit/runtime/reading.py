@@ -18,13 +18,13 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.surroundings.surroundings import by_value, carried_modules
 from netsplit.program.instructions import Program
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure, one_line
-from netsplit.runtime.feeds import own_parts, own_rows, own_samples, shared_microbatches
+from netsplit.runtime.feeds import own_parts, own_rows, own_samples, shared_microbatches, split_batch
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 
 __all__ = [
     "SharedSamples", "UnlikeBatch", "UnreadBatch", "drop_samples", "fed_devices", "give_samples",
-    "packed_samples", "parts_read", "read_ahead", "require_alike", "require_read",
+    "input_tensors", "packed_samples", "parts_read", "read_ahead", "require_alike", "require_read",
 ]  # fmt: skip
 
 
@@ -43,6 +43,11 @@ class UnreadBatch:
     @property
     def samples(self) -> int:
         return self.place.count
+
+
+def input_tensors(program: Program, batch: Batch | UnreadBatch) -> list[dict[str, Tensor]]:
+    """What a program is fed of a batch, read in this process."""
+    return split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from netsplit.program.instructions import (
 from netsplit.runtime.transport.handle import Handle
 
 __all__ = [
+    "Absent",
     "Context",
     "HeldBack",
     "IterationValues",
@@ -37,6 +38,10 @@ __all__ = [
 ]
 
 Key = tuple[str, int]  # variable, micro-batch
+Absent = frozenset[Key]
+"""Gradients "k@q" of which there is none, as code that stays whole took another way: plain PyTorch leaves
+parameters without one there, which is not one of zeros. What is sent for them is not known to be none before
+the iteration has been computed; then it is computed once more."""
 
 
 @dataclass
@@ -87,7 +92,8 @@ class IterationValues:
     held_back: list[HeldBack] = field(default_factory=list)
     unfinished: list[tuple[Instruction, Send | Recv | Collective, Handle]] = field(default_factory=list)
     """Messages that a GPU's stream waits for, and perhaps still does: see `HandingOn.settle`."""
-    zeros: bool = False  # some were sent where there was no gradient
+    absent: Absent = frozenset()  # what arrives for these are zeros that nobody adds
+    nothing: set[Key] = field(default_factory=set)  # for which zeros were sent
     outputs: dict[Key, Tensor] = field(default_factory=dict)
 
     def use(self, k: str, i: int) -> Tensor:

@@ -27,7 +27,7 @@ from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRul
 from netsplit.runtime.sliced import SlicedParameters
 from netsplit.runtime.transport.handle import Handle
 from netsplit.runtime.transport.process import ProcessTransport
-from netsplit.runtime.values import IterationValues, Key
+from netsplit.runtime.values import Absent, IterationValues, Key
 from netsplit.runtime.workers.worker import Worker
 from netsplit.simulate.timeline import Event
 
@@ -72,6 +72,7 @@ class Attempt:
         fractions: Sequence[float] | None,
         step: bool,
         key: DrawKey,
+        absent: Absent = frozenset(),
     ) -> BatchFailure | None:
         """All up to the first step; see `Executor.begin`.
 
@@ -81,7 +82,7 @@ class Attempt:
         executor, index = self.executor, 0
         try:
             with executor.grad_mode():
-                executor.begin(feeds, fractions, step, key)
+                executor.begin(feeds, fractions, step, key, absent)
                 for index in range(executor.computing):
                     executor.execute(index)
                 executor.hand_on(wait=True)
@@ -181,7 +182,7 @@ class DeviceComputed:
     """What one device has of an iteration that none has stepped on."""
 
     outputs: dict[Key, float]  # of the graph, that arose here
-    zeros: bool  # it sent some where there was no gradient
+    nothing: Absent  # gradients that it sent as zeros, as there were none
     rates: list[float]  # of the optimiser's groups, as they will be in the step
 
 
@@ -285,6 +286,7 @@ def train(
     step: bool,
     mode: str,
     key: DrawKey,
+    absent: Absent,
 ) -> DeviceComputed | BatchFailure:
     """The iteration up to its first step, to be committed or abandoned.
 
@@ -304,12 +306,12 @@ def train(
         if isinstance(parts, BatchFailure):
             failure: BatchFailure | None = attempt.unfed(parts)
         else:
-            failure = attempt.compute(parts, fractions, step, key)
+            failure = attempt.compute(parts, fractions, step, key, absent)
     worker.heartbeat_file.at(-1)
     if failure is not None:
         return failure
     outputs = {name: float(tensor) for name, tensor in executor.state.outputs.items()}
-    return DeviceComputed(outputs, executor.state.zeros, share.learning_rates)
+    return DeviceComputed(outputs, frozenset(executor.state.nothing), share.learning_rates)
 
 
 def inspect(

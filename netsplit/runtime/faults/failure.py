@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import fx
 
-from netsplit.errors import NetSplitError, WorkerError
+from netsplit.errors import BatchError, NetSplitError, WorkerError
 from netsplit.graph.code_places import quoted
 from netsplit.graph.ir import CALL, Graph, once_of
 from netsplit.graph.module import NODE
+from netsplit.program.instructions import Program
 
 __all__ = [
     "AS_BEFORE",
@@ -27,6 +28,7 @@ __all__ = [
     "may_be_unlike",
     "one_line",
     "require_as_captured",
+    "require_steady",
     "words_of_node",
 ]
 
@@ -135,6 +137,22 @@ def may_be_unlike(graph: Graph, outputs: Iterable[str]) -> tuple[str, ...]:
     """Those of a segment's outputs that `require_as_captured` can refuse."""
     loss = graph.output_variables[0]
     return tuple(k for k in outputs if k == loss or k in _untrained_by_code(graph))
+
+
+def require_steady(program: Program, attempts: int) -> None:
+    """Check that an iteration may be computed once more after other gradients were left out than assumed.
+
+    Each attempt knows those of one segment more, as gradients go from segment to segment.
+
+    Raises:
+        BatchError: more attempts than that tell; the model is to be as before the batch.
+    """
+    if attempts > len(program.segments) + 1:
+        raise BatchError(
+            "code that stays whole leaves its input out in one computation of a batch and not in the next, "
+            "so that it is not known which gradients there are: let it go by its tensors, or by what torch "
+            f"draws; {AS_BEFORE}."
+        )
 
 
 @once_of
