@@ -119,7 +119,7 @@ class EtfLoop:
         instance, ran, lacking = self.tasks.instance, int(self.ran.sum()), read_bytes(int(missing[q]))
         return (
             f"it never revises a choice and, after {ran} of {instance.n} nodes, cannot place "
-            f"'{instance.names[v]}': {lacking} are missing on device '{instance.devices[q]}'"
+            f"'{instance.names[v]}': on device '{instance.devices[q]}' {lacking} are missing there"
         )
 
     def _finish(self, now: int) -> None:
@@ -274,14 +274,21 @@ class MEtf(Partitioner):
         self.require("tick_s", 0 < self.tick_s < float("inf"), "seconds above 0, as 1e-6")
         object.__setattr__(self, "respects_capacity", self.memory == "static")
 
+    def check(self, problem: Problem) -> None:
+        """Nothing: its own error names bytes with which the method, which never revises, succeeds."""
+
     def choose(self, problem: Problem) -> Choice:
         tasks = BaechiProblem.of(problem, self.times, self.tick_s)
         notes: dict[str, Any] = {}
         loop = self.loop(tasks, notes)
         if not loop.run(PlacingClock(problem, self.name)):
+            rise = problem.memory_model.total_bytes - int(
+                tasks.instance.capacity.min()
+            )  # each takes everything
             raise InfeasibleError(
-                f"{self.name} finds no placement that fits on cluster '{problem.cluster.name}': "
-                f"{loop.why_stuck()}; take devices of more capacity, or a partitioner that packs, as auto."
+                f"{self.name} finds no placement that fits on cluster '{problem.cluster.name}', as "
+                f"{loop.why_stuck()}; {read_bytes(rise, True)} more on each device is enough (or take a "
+                "partitioner that packs, as auto)."
             )
         device_of = tasks.instance.decode(loop.where)
         start = dict(zip(tasks.instance.names, loop.start.tolist(), strict=True))
