@@ -20,7 +20,7 @@ from math import prod
 from operator import and_, eq
 from typing import Any, Literal, TypeAlias
 
-from netsplit.errors import RewriteError
+from netsplit.errors import RewriteError, brief
 from netsplit.graph.ir import Graph
 from netsplit.layout import DeviceName, Layout, Mesh
 from netsplit.rewrite.emitter import handed_on
@@ -70,9 +70,42 @@ class ParallelGraph:
         """Raises `RewriteError`: as `task_layouts`."""
         return cls(tuple(parallel_operators(graph, tasks)), tuple(tasks))
 
+    def tasks(self, graph: Graph) -> tuple[OperatorTasks, ...]:
+        """Its views, between which its operators have to be what the layouts of the edges differ by.
+
+        Raises:
+            RewriteError: they are not, or the graph has no such operators; names the edge.
+        """
+        strange = {each.node for each in self.views} - graph.nodes.keys()
+        if strange:
+            raise RewriteError(f"the graph has no operator '{min(strange)}': give one that it has.")
+        wanted, edges = _by_edge(parallel_operators(graph, self.views)), _by_edge(self.operators)
+        for edge in {**wanted, **edges}:
+            own, needed = (", ".join(map(str, each.get(edge, []))) or "nothing" for each in (edges, wanted))
+            if own != needed or edges[edge] != wanted[edge]:
+                raise RewriteError(f"{edge} has {own}, and its ends' layouts differ by {needed}: give that.")
+        return self.views
+
     def to_dict(self) -> dict[str, Any]:
         views = [each.to_dict() for each in self.views]
         return {"operators": [asdict(each) for each in self.operators], "views": views}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ParallelGraph:
+        """Reads what `to_dict` gave, after JSON.
+
+        Raises:
+            RewriteError: it is something else.
+        """
+        try:
+            read: list[dict[str, Any]] = [
+                {k: tuple(v) if isinstance(v, list) else v for k, v in each.items()}
+                for each in values["operators"]
+            ]
+            views = tuple(map(OperatorTasks.from_dict, values["views"]))
+            return cls(tuple(ParallelOperator(**each) for each in read), views)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise RewriteError(f"a parallel graph is {brief(values)}: give what to_dict answers.") from error
 
     def summary(self) -> str:
         """A line an edge: 'linear ─► linear_1.input: combine 2 of dimension 1, replicate 4'."""
