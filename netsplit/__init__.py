@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from netsplit.optim.optimizers import ParameterGroups
     from netsplit.planning.whole.auto_schedule import AutoSchedule
     from netsplit.runtime.checkpoint.weights import CheckpointWeights, SafetensorsWeights, SeededWeights
+    from netsplit.runtime.resharding.redistribute import redistribute
     from netsplit.session.session import Session
     from netsplit.training.adapt.adaptation import Adapt
     from netsplit.training.options import Training
@@ -43,6 +44,7 @@ __all__ = [
     "parallelize",
     "per_sample",
     "plan",
+    "redistribute",
     "shared",
 ]
 

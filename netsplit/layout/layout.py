@@ -110,6 +110,19 @@ class Layout:
         """Per dimension of the tensor the axes that cut it, the outermost first; () where it is whole."""
         return tuple(tuple(map(int, letter[1:])) for letter in _LETTERS.findall(self.spec))
 
+    def region(self, device: DeviceName, shape: Sequence[int]) -> Box:
+        """What a device of the mesh holds of a tensor of this shape.
+
+        Raises:
+            ReshardError: the specification is for another number of dimensions.
+        """
+        (*box,) = (runs[0] if len(runs) == 1 else None for runs in self.runs(device, shape))
+        if None in box:
+            raise ReshardError(
+                f"'{self.spec}' is in blocks, of which '{device}' holds several: ask for boxes."
+            )
+        return tuple(run for run in box if run is not None)
+
     def boxes(self, device: DeviceName, shape: Sequence[int]) -> list[Box]:
         """What a device holds of a tensor of this shape: several boxes, where it is in blocks."""
         return [tuple(box) for box in product(*self.runs(device, shape))]
@@ -142,6 +155,10 @@ class Layout:
         own = blocks_of(both(first, first), both(last - first, last - first), both(block, block), blocks)
         within = tuple((both(start, start), both(stop, stop)) for start, stop in runs)
         return [(now(start), now(stop)) for start, stop in through(within, own)]
+
+    def regions(self, shape: Sequence[int]) -> dict[DeviceName, Box]:
+        """The regions of all its devices, in their order."""
+        return {device: self.region(device, shape) for device in self.mesh.devices}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
     Layout, Layout ──unit_tasks──► slices ──orders──► senders, turns ──hops──► messages ──timing──► seconds
                                                                      └──► verify_reshard
 
-Planned here; nothing is sent.
+Planned here; nothing is sent, and only `placements.py`, for DTensor's placements, needs torch.
 """
 
 from netsplit.layout import Box, DeviceName, Layout, Mesh, UnitTask, unit_tasks, volume

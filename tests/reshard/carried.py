@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from netsplit.reshard import Box, DeviceName, Layout, Mesh, Network, ReshardPlan
 
-__all__ = ["arrived", "between", "boxes_of", "mesh_of", "network_for", "pieces_of"]
+__all__ = ["arrived", "between", "mesh_of", "network_for", "pieces_of"]
 
 
 def mesh_of(name: str, shape: tuple[int, ...]) -> Mesh:
@@ -33,21 +33,16 @@ def between(
     return Layout(mesh_of("a", source[0]), source[1]), Layout(mesh_of("b", destination[0]), destination[1])
 
 
-def boxes_of(layout: Layout, shape: tuple[int, ...]) -> dict[DeviceName, Box]:
-    """Where every device's piece lies."""
-    return {device: layout.boxes(device, shape)[0] for device in layout.mesh.devices}
-
-
 def pieces_of(layout: Layout, whole: NDArray[np.int64]) -> dict[DeviceName, NDArray[np.int64]]:
     """Every device's piece, by slicing."""
-    return {device: whole[_slices(box)].copy() for device, box in boxes_of(layout, whole.shape).items()}
+    return {device: whole[_slices(box)].copy() for device, box in layout.regions(whole.shape).items()}
 
 
 def arrived(plan: ReshardPlan, whole: NDArray[np.int64]) -> dict[DeviceName, NDArray[np.int64]]:
     """What each device of the destination has in the end; -1 where nothing came."""
     held = pieces_of(plan.source, whole)
-    source_boxes = boxes_of(plan.source, plan.shape)
-    target_boxes = boxes_of(plan.destination, plan.shape)
+    source_boxes = plan.source.regions(plan.shape)
+    target_boxes = plan.destination.regions(plan.shape)
     results = {device: np.full([b - a for a, b in box], -1) for device, box in target_boxes.items()}
     slices: dict[tuple[int, DeviceName], NDArray[np.int64]] = {}
     for index, task in enumerate(plan.tasks):

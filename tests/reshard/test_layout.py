@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 
 from netsplit.errors import ReshardError
 from netsplit.reshard import Layout, Mesh, unit_tasks
-from tests.reshard.carried import boxes_of, mesh_of
+from tests.reshard.carried import mesh_of
 
 
 def test_the_three_layouts_of_the_papers_figure_2() -> None:
     """A 4 x 4 matrix on a 2 x 2 mesh."""
     mesh = Mesh(("a", "b", "c", "d"), (2, 2))
-    rows = [Layout(mesh, "S01R").boxes(device, (4, 4))[0] for device in mesh.devices]
+    rows = [Layout(mesh, "S01R").region(device, (4, 4)) for device in mesh.devices]
     assert rows == [((i, i + 1), (0, 4)) for i in range(4)]
-    halves = [Layout(mesh, "S0R").boxes(device, (4, 4))[0] for device in mesh.devices]
+    halves = [Layout(mesh, "S0R").region(device, (4, 4)) for device in mesh.devices]
     assert halves == [((0, 2), (0, 4))] * 2 + [((2, 4), (0, 4))] * 2
-    squares = [Layout(mesh, "S0S1").boxes(device, (4, 4))[0] for device in mesh.devices]
+    squares = [Layout(mesh, "S0S1").region(device, (4, 4)) for device in mesh.devices]
     assert squares == [((i, i + 2), (j, j + 2)) for i in (0, 2) for j in (0, 2)]
 
 
 def test_the_order_of_axes_says_who_has_which_piece() -> None:
     mesh = mesh_of("a", (2, 3))
-    by_rows, by_columns = boxes_of(Layout(mesh, "S01"), (6,)), boxes_of(Layout(mesh, "S10"), (6,))
+    by_rows, by_columns = Layout(mesh, "S01").regions((6,)), Layout(mesh, "S10").regions((6,))
     assert [box[0][0] for box in by_rows.values()] == [0, 1, 2, 3, 4, 5]
     assert [box[0][0] for box in by_columns.values()] == [0, 2, 4, 1, 3, 5]
 
@@ -40,7 +40,7 @@ def test_pieces_are_those_of_torch_chunk(size: int, parts: int, inner: int) -> N
     for chunk in (*chunks, *[torch.arange(0)] * (parts - len(chunks))):
         again = chunk.chunk(inner)
         expected += [each.tolist() for each in again] + [[]] * (inner - len(again))
-    regions = boxes_of(Layout(mesh, "S01"), (size,)).values()
+    regions = Layout(mesh, "S01").regions((size,)).values()
     assert [np.arange(size)[a:b].tolist() for ((a, b),) in regions] == expected
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_layout_is_said(spec: str, sentence: str) -> None:
 
 def test_a_layout_for_other_dimensions_and_a_wrong_mesh_are_refused() -> None:
     with pytest.raises(ReshardError, match="for 2 dimensions, and the tensor has 1"):
-        boxes_of(Layout(mesh_of("a", (2,)), "S0R"), (4,))
+        Layout(mesh_of("a", (2,)), "S0R").regions((4,))
     with pytest.raises(ReshardError, match="give 4"):
         Mesh((0, 1, 2), (2, 2))
     with pytest.raises(ReshardError, match="twice"):

@@ -58,6 +58,8 @@ class ProcessTransport:
         name: of this process's device.
         timeout_s: longest wait for one transfer that the caller ends itself; groups made here give up later.
         neighbours: who is reached without gloo.
+        in_order: both ends of a pair ask for what they exchange, either way, in one order: NCCL then needs no
+            groups for it, and `connect` no call of all processes.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class ProcessTransport:
         name: str,
         timeout_s: float = 60.0,
         neighbours: Neighbours | None = None,
+        in_order: bool = False,
     ) -> None:
         self.neighbours = neighbours or Neighbours()
+        self.in_order = in_order
         self.timeout = group_timeout(timeout_s)
         self.rank_of = {each: rank for rank, each in enumerate(devices)}
         self.devices = dict(devices)
@@ -101,7 +105,7 @@ class ProcessTransport:
 
     def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
         group = self.pairs.get((self.name, peer))
-        if group is not None:
+        if group is not None or self._is_in_order(peer):
             parcel = _as_sent(tensor.contiguous())
             return _PendingWork(_asked(dist.isend, parcel, self.rank_of[peer], group), parcel)
         parcel = _as_sent(tensor.contiguous().cpu())
@@ -112,7 +116,7 @@ class ProcessTransport:
 
     def receive(self, buffer: torch.Tensor, peer: str, tag: int, watched: bool = False) -> Handle:
         group = self.pairs.get((peer, self.name))
-        if group is not None:
+        if group is not None or self._is_in_order(peer):
             return _PendingWork(_asked(dist.irecv, _as_sent(buffer), self.rank_of[peer], group), buffer)
         on_cpu = buffer.device.type == "cpu"
         parcel = buffer if on_cpu else torch.empty_like(buffer, device="cpu", pin_memory=True)
@@ -188,6 +192,9 @@ class ProcessTransport:
         if (peer, comes) not in self.watchers:
             self.watchers[peer, comes] = _Watcher()
         return self.watchers[peer, comes].watch(work, comes)
+
+    def _is_in_order(self, peer: str) -> bool:
+        return self.in_order and self.device.type == self.devices[peer].type == "cuda"
 
     def _first(self) -> torch.Tensor:
         """What goes first through a group of NCCL, which connects it."""

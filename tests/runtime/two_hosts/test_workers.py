@@ -1,4 +1,4 @@
-"""Two workers on each of two hosts: how tensors go, what the probe finds; training.
+"""Two workers on each of two hosts: how tensors go, what the probe finds, what a host has once; training.
 
 this test = controller on a ◄── torchrun agent on a ── cpu:0, cpu:1
                             ◄── torchrun agent on b ── cpu:2, cpu:3
@@ -6,23 +6,30 @@ this test = controller on a ◄── torchrun agent on a ── cpu:0, cpu:1
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from benchmarks.two_hosts.hosts import TwoHosts
 from netsplit.cluster.probe import Samples, fit_link, probe_links
 from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe
+from netsplit.reshard import Layout, Mesh, Network, ReshardPlan, plan_reshard
 from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.resharding.reshard_piece import reshard_piece
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.runtime.workers.worker import Worker
 from tests.builders import compile_placed, cpus
 from tests.nets import CASES, SGD, TOLERANCE, plain_training
-from tests.runtime.two_hosts.conftest import NAMES, workers_on
+from tests.runtime.two_hosts.conftest import NAMES, TIMEOUT_S, workers_on
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+NBYTES = 2_000_000  # a sixth of a second at 100 Mbit/s
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +67,37 @@ def test_the_probe_finds_the_rate_of_the_link(pool: WorkerPool, hosts: TwoHosts)
         assert links[pair].latency_s < 5e-3, pair
     for pair in set(links) - over:
         assert links[pair].bandwidth > 5 * hosts.bytes_per_s, pair
+
+
+def _reshard(worker: Worker, plan: ReshardPlan) -> tuple[float, bool]:
+    """Seconds from a common begin to this worker's end, and whether all has arrived."""
+    whole = torch.arange(plan.shape[0], dtype=torch.float64)
+    piece = whole if worker.device.name == "cpu:0" else None
+    transport, kind = worker.transport, torch.empty(0, dtype=torch.float64)
+    dist.barrier()
+    began = time.perf_counter()
+    new = reshard_piece(plan, worker.device.name, piece, transport, kind, TIMEOUT_S)
+    return time.perf_counter() - began, new is None or torch.equal(new, whole)
+
+
+def test_a_broadcast_and_sending_to_each_take_what_is_predicted(pool: WorkerPool, hosts: TwoHosts) -> None:
+    """From a device of a to both of b, by the link's given rate: over it once, and twice."""
+    network = Network.uniform({"a": NAMES[:2], "b": NAMES[2:]}, hosts.bytes_per_s, 1e9, 3e-4, 1e-4)
+    source, both = Layout(Mesh(("cpu:0",), (1,)), "R"), Layout(Mesh(("cpu:2", "cpu:3"), (2,)), "R")
+    elements = 2 * NBYTES // 8
+    plans = {
+        way: plan_reshard(source, both, (elements,), 8, network, way, chunks=16)
+        for way in ("broadcast", "send_receive")
+    }
+    taken: dict[str, list[float]] = {way: [] for way in plans}
+    for _ in range(5):
+        for way, plan in plans.items():
+            told = pool.call(_reshard, plan)
+            assert all(right for _, right in told)
+            taken[way].append(max(seconds for seconds, _ in told))
+    for way, plan in plans.items():
+        assert median(taken[way]) == pytest.approx(plan.seconds, rel=0.1), way
+    assert median(taken["send_receive"]) / median(taken["broadcast"]) > 1.7
 
 
 @pytest.mark.parametrize("name", ["chain", "u_shape", "tied"])

@@ -1,0 +1,1 @@
+"""Carrying out what `reshard/` plans: pieces of tensors from one device mesh to another."""
