@@ -154,7 +154,7 @@ def parallelize(
         check_adaptable(compile_backend, order)
     check_choice("profile", profile, get_args(ProfileMode))
     check_offload(offload, spec.devices, compile_backend)
-    check_backend(compile_backend, autocast)
+    check_backend(compile_backend, [each.torch_device for each in spec.devices], autocast)
     check_switches(progress=progress)
     place = _folder(folder)
     with shown_stages(progress) as stages:

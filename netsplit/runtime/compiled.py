@@ -17,11 +17,12 @@ COMPILING_S = 900.0
 """That a first iteration may take, and devices wait for one another in it, before they count as hung."""
 
 
-def check_backend(backend: str | None, autocast: str | None = None) -> None:
-    """Check the backend before any worker starts.
+def check_backend(backend: str | None, devices: Iterable[str], autocast: str | None = None) -> None:
+    """Check the backend for `devices`, as torch names them, before any worker starts.
 
     Raises:
-        ConfigError: torch has no such backend, it keeps outputs in CUDA graphs, or there is an `autocast`.
+        ConfigError: torch has no such backend, it keeps outputs in CUDA graphs, there is an `autocast`, or no
+            C++ compiler for CPUs.
     """
     if backend is None:
         return
@@ -41,6 +42,16 @@ def check_backend(backend: str | None, autocast: str | None = None) -> None:
         )
     if autocast is not None:
         raise ConfigError("compile_backend and autocast are not tried together: leave one of them out.")
+    if backend == "inductor" and any(each.startswith("cpu") for each in devices):
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        try:
+            get_cpp_compiler()
+        except Exception as error:
+            raise ConfigError(
+                "compile_backend is 'inductor', which needs a C++ compiler for CPUs, and there is none: "
+                "install one, or take 'aot_eager'."
+            ) from error
 
 
 def compiled_call(

@@ -93,7 +93,8 @@ class Request:
         check_offload(self.settings.offload, devices, self.settings.compile_backend)
         if self.settings.profile == "predicted":
             rates_by_kind(devices, self.settings.autocast)
-        check_backend(self.settings.compile_backend, self.settings.autocast)
+        names = [each.torch_device for each in devices]
+        check_backend(self.settings.compile_backend, names, self.settings.autocast)
 
     def _check_open(self) -> None:
         """Check what `schedule=auto` is asked with."""

@@ -69,11 +69,11 @@ class Adapt:
     def __post_init__(self) -> None:
         for key, least in (("window", 1), ("every", self.window + 1), ("horizon", 1)):
             value = getattr(self, key)
-            if not ((isinstance(value, int) and value >= least) or (value is None and key == "horizon")):
+            if not ((type(value) is int and value >= least) or (value is None and key == "horizon")):
                 raise ConfigError(f"adapt.{key} is {value!r}: give a whole number of at least {least}.")
-        if not (isinstance(self.search_s, int | float) and self.search_s > 0):
+        if not (type(self.search_s) in (int, float) and self.search_s > 0):
             raise ConfigError(f"adapt.search_s is {self.search_s!r}: give more than 0 seconds.")
-        if not (isinstance(self.gain, int | float) and 0 <= self.gain < 1):
+        if not (type(self.gain) in (int, float) and 0 <= self.gain < 1):
             raise ConfigError(f"adapt.gain is {self.gain!r}: give a part of an iteration, from 0 up to 1.")
 
 
