@@ -13,14 +13,24 @@ from typing import Any
 from netsplit.errors import NetSplitError
 
 __all__ = [
+    "EXTRA",
+    "METADATA",
     "check_replaceable",
     "check_writable",
+    "is_complete",
     "parsed_json",
     "plain",
     "write_atomically",
     "write_json",
     "write_text",
 ]
+
+EXTRA, METADATA = "netsplit.json", ".metadata"  # without one of both a checkpoint is not whole
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a folder holds a whole checkpoint of ours."""
+    return (folder / METADATA).is_file() and (folder / EXTRA).is_file()
 
 
 def check_replaceable(path: str | Path) -> None:

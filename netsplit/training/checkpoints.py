@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from netsplit.errors import ConfigError, NetSplitError
+from netsplit.files import is_complete
 from netsplit.settings import Settings
 
 __all__ = [
@@ -153,8 +154,6 @@ class Checkpoints:
 def newest(folder: str | Path) -> Path | None:
     """The checkpoint at `folder`, or the newest whole one in it; None where there is none."""
     folder = Path(folder)
-    from netsplit.runtime.checkpoint.files import is_complete  # it loads torch
-
     if is_complete(folder):
         return folder
     return next(reversed(_whole(folder)), None) if folder.is_dir() else None
@@ -217,8 +216,6 @@ def opened_checkpoints(
 
 def _whole(folder: Path) -> list[Path]:
     """Oldest first."""
-    from netsplit.runtime.checkpoint.files import is_complete
-
     places = [place for place in folder.iterdir() if _NAME.fullmatch(place.name) and is_complete(place)]
     return sorted(places, key=_number)
 

@@ -88,6 +88,8 @@ class WholeSearch:
         self._ask(self._until(ANSWERS))
         if self.judge.winner is None:
             self._squeeze()
+        if self.open.quick(self.counts[0]) is None:  # without `searched`, annealing begins from the best name
+            self._searched(PROMISING, self._until(ANNEALED))
         if self.method is None:
             self._anneal(self._until(ANNEALED))
         self._refine(self._until(1.0))
@@ -297,8 +299,10 @@ class WholeSearch:
         for tried in self.judge.placements():
             several = tried.kind not in ("single", "data parallel", "parts")
             if several and tried.iteration_s <= near * self.judge.best_s:
-                for schedule in self.open.orders(tried.schedule.microbatches):
-                    if (schedule.timed or near == float("inf")) and time.perf_counter() < until:
+                m = tried.schedule.microbatches
+                every = near == float("inf") or self.open.quick(m) is None
+                for schedule in self.open.orders(m):
+                    if (schedule.timed or every) and time.perf_counter() < until:
                         self.judge.judge(tried.origin, schedule, tried.placement, tried.cut)
 
     # Operators in parts.

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.files import parsed_json
+from netsplit.files import EXTRA, METADATA, is_complete, parsed_json
 from netsplit.interrupts import interrupts_held
 from netsplit.runtime.checkpoint.torch_format import piece_at, plain_values, read_metadata, reader_of
 
@@ -43,15 +43,12 @@ if TYPE_CHECKING:  # it takes a second to load, in every worker, and many never 
 
 __all__ = [
     "CHECKSUMS",
-    "EXTRA",
-    "METADATA",
     "CheckpointPart",
     "Kind",
     "Refusal",
     "Saved",
     "State",
     "check_fits",
-    "is_complete",
     "kind_of",
     "read_extra",
     "reason_of",
@@ -60,7 +57,7 @@ __all__ = [
 
 _REMOVALS, _REMOVAL_S = 40, 0.05  # tries to remove what a failed save leaves, and seconds between them
 _FORMAT = 1
-CHECKSUMS, EXTRA, METADATA = "checksums.json", "netsplit.json", ".metadata"
+CHECKSUMS = "checksums.json"
 _AT_ONCE = 2**24  # bytes of a file that are read
 
 State = dict[str, Any]  # by the keys of `checkpoint`
@@ -207,11 +204,6 @@ def read_extra(folder: Path) -> dict[str, Any]:
     if not isinstance(extra, dict) or extra.pop("format", None) != _FORMAT:
         raise ConfigError(f"checkpoint '{folder}' was written by another version of netsplit.")
     return dict(extra)
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether a folder holds a whole checkpoint of ours."""
-    return (folder / METADATA).is_file() and (folder / EXTRA).is_file()
 
 
 def _require_unharmed(folder: Path) -> None:
