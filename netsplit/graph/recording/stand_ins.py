@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from netsplit.errors import CaptureError
+from netsplit.graph.batches.batch import repeated_dims
 from netsplit.graph.ir import Initializer
 
 __all__ = [
@@ -221,6 +222,11 @@ def refuse_tensors(model: nn.Module, loss: Any = None) -> None:
             raise CaptureError(
                 f"buffer '{name}' of {kind} requires a gradient, and no optimiser steps buffers: register it "
                 "as an nn.Parameter, or detach it."
+            )
+        if tensor.requires_grad and repeated_dims(tensor.shape, tensor.stride()):
+            raise CaptureError(
+                f"elements of the parameter '{name}' of {kind} share memory, so no optimizer can step them: "
+                "give each its own (.clone() before nn.Parameter)."
             )
     refuse_other_parameters(model, loss)
     refuse_sharing(tensors)
