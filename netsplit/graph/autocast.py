@@ -52,6 +52,6 @@ def refuse_surrounding(autocast: str | None) -> None:
             dtype = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
             if dtype != autocast:
                 raise ConfigError(
-                    f"this is called within torch.autocast('{kind}', torch.{dtype}), which no worker is in: "
-                    f"leave that context and give parallelize(autocast='{dtype}')."
+                    f"NetSplit was called within torch.autocast('{kind}', torch.{dtype}), which workers do "
+                    f"not inherit: leave that context and give parallelize(autocast='{dtype}')."
                 )

@@ -85,7 +85,7 @@ def load(path: str | Path) -> Graph:
     """Read a graph file; raises as `loads`, and when there is no such file."""
     file = Path(path)
     if not file.is_file():
-        raise NetSplitError(f"graph file '{file}' is not there.")
+        raise NetSplitError(f"graph file '{file}' does not exist.")
     return loads(file.read_text(encoding="utf-8"), str(file))
 
 
@@ -94,7 +94,7 @@ def _by_name(items: list[T], key: str, where: str) -> dict[str, T]:
     named = dict(zip(names, items, strict=True))
     if len(named) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise NetSplitError(f"{where}: {key} has '{twice}' twice: give each a name of its own.")
+        raise NetSplitError(f"{where}: {key} has '{twice}' twice: give each a unique name.")
     return named
 
 
@@ -102,7 +102,7 @@ def _sets(data: dict[str, Any], key: str, nodes: dict[str, Node], where: str) ->
     sets = tuple(map(tuple, data[key]))
     unknown = [name for name in chain.from_iterable(sets) if name not in nodes]
     if unknown:
-        raise NetSplitError(f"{where}: {key} names {unknown[0]!r}, which is no node of the graph.")
+        raise NetSplitError(f"{where}: {key} names {unknown[0]!r}, which is not a node of the graph.")
     return sets
 
 

@@ -103,13 +103,13 @@ class PlainDraws:
         left = [node for node in self.nodes[self.drawn :] if not node.op.startswith(CALL)]
         if left:
             raise NetSplitError(
-                f"the plain model did not draw for {_named(left[0])} of its graph: run all of one "
-                "micro-batch, model and loss, within draws(…), in the mode in which it was captured."
+                f"the plain model drew nothing for {_named(left[0])} of its graph: run one whole "
+                "micro-batch, model and loss, within draws(…), in the captured mode."
             )
         if has_drawn and not self.nodes:
             raise NetSplitError(
                 "the plain model draws, or sets torch's generator, where its graph draws nothing: run the "
-                "model that was captured, in the same mode."
+                "captured model in the captured mode."
             )
 
     @property
@@ -145,13 +145,13 @@ class PlainDraws:
         if self.next is None or self.next.op != str(op):
             there = f"the graph has {_named(self.next)}" if self.next else "the graph has no more"
             raise NetSplitError(
-                f"the plain model draws by '{op}' where {there}: run one micro-batch, model and loss, within "
-                "draws(…), of the model that was captured, and in the same mode."
+                f"the plain model draws by '{op}' where {there}: run one micro-batch of the captured model, "
+                "with its loss and in the captured mode, within draws(…)."
             )
         if before != self.drawn:
             raise NetSplitError(
-                f"it sets torch's generator before it draws for {_named(self.next)}: take from the batch "
-                "what is drawn by a fixed seed, or keep it in a buffer."
+                f"it sets torch's generator before it draws for {_named(self.next)}: pass numbers of a "
+                "fixed seed in the batch, or keep them in a buffer."
             )
         self.take()
         return in_logical_order(op, args, kwargs)

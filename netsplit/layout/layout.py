@@ -94,7 +94,9 @@ class Layout:
                 "reshard it, reduce it on its own mesh first."
             )
         if "".join(_LETTERS.findall(self.spec)) != self.spec:
-            raise ReshardError(f"'{self.spec}' is no layout: give R or S and axes a dimension, as in S01R.")
+            raise ReshardError(
+                f"'{self.spec}' is not a layout: give R, or S and axes, for each dimension, as in S01R."
+            )
         named = [*(axis for axes in self.axes for axis in axes), *self.partial]
         if len(set(named)) != len(named):
             raise ReshardError(
@@ -102,7 +104,8 @@ class Layout:
             )
         if named and max(named) >= len(self.mesh.shape):
             raise ReshardError(
-                f"'{self.spec}' names axis {max(named)}, and its mesh has {len(self.mesh.shape)}, from 0 on."
+                f"'{self.spec}' names axis {max(named)}, but its mesh has {len(self.mesh.shape)} axes, "
+                "numbered from 0."
             )
 
     @cached_property
@@ -118,9 +121,7 @@ class Layout:
         """
         (*box,) = (runs[0] if len(runs) == 1 else None for runs in self.runs(device, shape))
         if None in box:
-            raise ReshardError(
-                f"'{self.spec}' is in blocks, of which '{device}' holds several: ask for boxes."
-            )
+            raise ReshardError(f"'{device}' holds several blocks of '{self.spec}': ask for boxes.")
         return tuple(run for run in box if run is not None)
 
     def boxes(self, device: DeviceName, shape: Sequence[int]) -> list[Box]:
@@ -131,7 +132,7 @@ class Layout:
         """The runs along every dimension that a device holds."""
         if len(shape) != len(self.axes):
             raise ReshardError(
-                f"'{self.spec}' is for {len(self.axes)} dimensions, and the tensor has {len(shape)}."
+                f"'{self.spec}' is for {len(self.axes)} dimensions, but the tensor has {len(shape)}."
             )
         place, every = self.mesh.places[device], []
         for size, axes in zip(shape, self.axes, strict=True):
@@ -188,8 +189,8 @@ def unit_tasks(source: Layout, destination: Layout, shape: Sequence[int]) -> lis
     for layout in (source, destination):
         if layout.partial:
             raise ReshardError(
-                f"'{layout.spec}' is a partial sum along axes {list(layout.partial)} of its mesh, which is "
-                "not resharded: reduce it on its own mesh first."
+                f"'{layout.spec}' is a partial sum along axes {list(layout.partial)} of its mesh, which "
+                "cannot be resharded: reduce it on its own mesh first."
             )
     held, needed = (
         {each: own.boxes(each, shape) for each in own.mesh.devices} for own in (source, destination)

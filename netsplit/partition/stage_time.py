@@ -106,8 +106,8 @@ def _by_device(problem: Problem, placement: Placement) -> Floats:
     for s, stage in enumerate(placement.stages):
         if len(set(stage.parts.values())) > 1:
             raise ConfigError(
-                f"PipeDream's time of a stage is of replicas that take as many micro-batches each, and those "
-                f"of stage {s} take uneven turns: minimise what is simulated."
+                "PipeDream's stage time needs replicas with equally many micro-batches, and those of stage "
+                f"{s} take uneven turns: minimise the simulated time."
             )
     if placement.stages:
         return _Score(problem, formula, layers, placement.stages).by_device()

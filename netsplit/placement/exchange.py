@@ -55,13 +55,13 @@ class Exchange:
         having = {home}
         for source, destination in self.hops:
             if source not in having:
-                return f"'{source}' hands it on before it has it"
+                return f"'{source}' forwards it before it has it"
             if destination in having:
                 return f"'{destination}' has it already"
             having.add(destination)
         if strange := sorted(having.symmetric_difference((home, *readers))):
             return f"'{strange[0]}' " + (
-                "reads it and is not sent it" if strange[0] in readers else "does not read it"
+                "reads it but does not get it" if strange[0] in readers else "does not read it"
             )
         return ""
 

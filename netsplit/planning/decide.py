@@ -85,7 +85,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
     placement = _unclaimed(placement)
     if seconds <= MUCH * estimated_s:
         return known, placement
-    log.info("%s: deciding once more, with the measured seconds", placement.method)
+    log.info("%s: deciding again with the measured times", placement.method)
     again = fitted(known, partitioner)
     now = known.with_measured_parts(again.rewrites)
     if now is not known:
@@ -130,8 +130,8 @@ def verified(
         problem = free
     if problem.objective.contiguous and (wrong := verify(problem, placement, capacity=False).violations):
         raise NetSplitError(
-            f"{placement.method} did not heed contiguity, which {problem.objective.name} asks for: "
-            f"{wrong[0]} Take auto or netsplit_exact, which do."
+            f"{placement.method} ignored contiguity, which {problem.objective.name} requires: {wrong[0]} "
+            "Use auto or netsplit_exact, which keep it."
         )
     if room and problem.memory == "static":
         _require_room(problem, placement)
@@ -155,8 +155,8 @@ def verified(
         bound_s = max(bound_s or 0.0, proven_s(problem, within, not placement.recomputed, bound_limit_s))
     if bound_s is not None and bound_s > objective_s * (1 + TOLERANCE) + 1e-12:
         raise NetSplitError(
-            f"{placement.method}'s plan takes {objective_s:.9g} s, but nothing is to be below "
-            f"{bound_s:.9g} s: the bound does not hold."
+            f"{placement.method}'s plan takes {objective_s:.9g} s, below its bound of {bound_s:.9g} s: the "
+            "bound does not hold."
         )
     if problem.meter is not None or problem.improved is not None:  # they belong to the search
         asked, problem = (replace(each, meter=None, improved=None) for each in (asked, problem))
@@ -187,7 +187,7 @@ def _require_room(problem: Problem, placement: Placement, timeline: Timeline | N
     if over[p] > 0:
         when = " at its peak" if problem.memory == "lifetimes" else ""
         raise InfeasibleError(
-            f"{placement.method} needs {read_bytes(int(needed[p]))} on '{instance.devices[p]}' of "
-            f"{read_bytes(int(instance.capacity[p]))}{when}: {read_bytes(int(over[p]))} are missing there; "
-            "give the devices more capacity, or take a method that heeds it."
+            f"{placement.method} needs {read_bytes(int(needed[p]))} on '{instance.devices[p]}'{when}, which "
+            f"has {read_bytes(int(instance.capacity[p]))}: {read_bytes(int(over[p]))} are missing there; "
+            "give the devices more memory, or use a method that respects it."
         )

@@ -166,7 +166,7 @@ class _Fitting:
             if self.best is not None and self.until is not None and time.perf_counter() > self.until:
                 break
         if self.best is None and time.perf_counter() > self.last:
-            raise TimeLimitError(f"{self.partitioner.name} has no placement that fits in its time.")
+            raise TimeLimitError(f"{self.partitioner.name} found no placement that fits within its time.")
         if self.best is None:
             raise self._infeasible()
         return self.best
@@ -347,17 +347,17 @@ class _Fitting:
         name = max(peaks, key=lambda device: peaks[device] - self.capacity[device])
         missing = self._missing(peaks)
         if missing <= 0:
-            reason = f"{self.partitioner.name} finds none, though {self.least[0].method} fits: take auto"
+            reason = f"{self.partitioner.name} finds none, though {self.least[0].method} fits: use auto"
             return InfeasibleError(f"{reason}.")
         same, cluster = len(set(self.capacity.values())) == 1, self.problem.cluster.name
         enough = read_bytes(peaks[name], True) if same else f"{read_bytes(missing, True)} more"
         return InfeasibleError(
-            f"{self.partitioner.name} finds no placement that fits on cluster '{cluster}', as "
-            f"the best packing found peaks at {read_bytes(peaks[name])} on device '{name}' of "
-            f"{read_bytes(self.capacity[name])}: {read_bytes(missing)} are missing there; "
-            f"{enough} on each device is enough (or use more devices, a smaller micro-batch, an optimizer "
-            "with less state, or a schedule with recompute or fewer micro-batches in flight"
-            f"{'' if self.refusal is None else self.refusal.remedy})."
+            f"{self.partitioner.name} finds no placement that fits on cluster '{cluster}', as the best "
+            f"packing found peaks at {read_bytes(peaks[name])} on device '{name}', which has "
+            f"{read_bytes(self.capacity[name])}: {read_bytes(missing)} are missing there; {enough} on each "
+            "device is enough (or use more devices, a smaller micro-batch, an optimizer with less state, "
+            "or a schedule with recompute or fewer micro-batches in "
+            f"flight{'' if self.refusal is None else self.refusal.remedy})."
         )
 
 

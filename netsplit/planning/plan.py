@@ -260,10 +260,10 @@ class Plan:
                 *([load.nbytes] if counted_whole else []), load.capacity_bytes,
                 load.filled if load.capacity_bytes else None,
             ))  # fmt: skip
-        columns, notes = _DEVICES, ["peak: the most bytes alive at once; it has to stay within the limit"]
+        columns, notes = _DEVICES, ["peak: the most bytes alive at once; it must stay within the limit"]
         if counted_whole:
             columns = (*_DEVICES[:-2], _STATIC, *_DEVICES[-2:])
-            notes = ["static: all parameters and variables at once; it has to stay within the limit"]
+            notes = ["static: all parameters and variables at once; it must stay within the limit"]
         return PlanSummary(tuple(lines), Table(columns, rows, notes=notes))
 
     def _summary_of_loads(self, method: str) -> PlanSummary:
@@ -298,8 +298,8 @@ class Plan:
             raise ConfigError(f"there is no plot {kind!r}: choose one of {', '.join(_PLOTS)}.")
         if not isinstance(measured, Timeline | None):
             raise ConfigError(
-                f"plot takes a measured timeline beside the kind, and {measured!r} is none: "
-                f"write the picture into a file with plot({kind!r}).save(path)."
+                f"plot's second argument must be a measured timeline, not {measured!r}: write the picture "
+                f"to a file with plot({kind!r}).save(path)."
             )
         problem, placement = self.problem, self.placement
         title = f"{kind} of {placement.method}"

@@ -59,13 +59,15 @@ def placement_change(problem: Problem, before: Placement, after: Placement) -> P
     beside = sum(earlier.device_of[v] != after.device_of[v] for v in moving)
     lines = [
         *_route_lines(instance, routes, "node" if earlier.rewrites or after.rewrites else "operator"),
-        *([f"{counted(beside, 'more node')} elsewhere, of what only moves tensors"] if beside else []),
+        *([f"{counted(beside, 'more node')} elsewhere, for transfers only"] if beside else []),
         *([f"now {parts_summary(split)}"] if split else []),
-        *([f"whole again: {shortened_list([*map(short, joined)], 4)}"] if joined else []),
+        *([f"no longer split: {shortened_list([*map(short, joined)], 4)}"] if joined else []),
         *_other_lines(earlier, before, after),
     ]
     if not lines:
-        lines = ["the order of operators alone" if before.priority != after.priority else "nothing moved"]
+        lines = [
+            "only the order of operators changed" if before.priority != after.priority else "nothing moved"
+        ]
     return PlacementChange(sum(map(len, routes.values())), len(split), len(joined), tuple(lines))
 
 
@@ -77,8 +79,8 @@ def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]], w
         largest = max(nodes, key=lambda v: took[v, p])
         there, now = (seconds(float(took[largest, device])) for device in (p, q))
         yield (
-            f"{counted(len(nodes), what)} from {instance.devices[p]} to {instance.devices[q]}, "
-            f"the largest {short(instance.names[largest])} ({there} of a micro-batch there, {now} now)"
+            f"{counted(len(nodes), what)} from {instance.devices[p]} to {instance.devices[q]}, the largest "
+            f"{short(instance.names[largest])} (per micro-batch {there} there, {now} now)"
         )
     if rest := sum(len(routes[r]) for r in most_first[ROUTES:]):
         yield f"{counted(rest, what)} between other devices"
@@ -137,7 +139,7 @@ class PlanDiff:
 def _verdict(before: float, after: float) -> str:
     if abs(after - before) <= SAME * before:
         return f"the objective stays at {seconds(before)}"
-    pays = "it pays" if after < before else "it does not pay"
+    pays = "faster" if after < before else "slower"
     return f"{pays}, {seconds(before)} to {seconds(after)} ({percent(after - before, before)})"
 
 

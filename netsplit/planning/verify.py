@@ -65,7 +65,7 @@ def _each_node_once(problem: Problem, placement: Placement) -> Iterator[str]:
                 yield f"The graph has no node '{name}', which was given a {what}."
     for name, device in placement.device_of.items():
         if device not in devices:
-            yield f"Node '{name}' is on '{device}', which is no device of the cluster."
+            yield f"Node '{name}' is on '{device}', which is not a device of the cluster."
 
 
 def _together(problem: Problem, placement: Placement) -> Iterator[str]:
@@ -210,7 +210,7 @@ def _exchanges(problem: Problem, placement: Placement) -> Iterator[str]:
         k = exchange.variable
         variable = problem.graph.variables.get(k)
         if variable is None or variable.producer is None or k in known:
-            yield f"The exchange of '{k}' is of nothing that a node makes, or is the second of it."
+            yield f"The exchange of '{k}' has no node that computes it, or is a duplicate."
             continue
         if exchange.chunks < 1:
             yield f"The exchange of '{k}' is in {exchange.chunks} chunks."
@@ -219,7 +219,7 @@ def _exchanges(problem: Problem, placement: Placement) -> Iterator[str]:
         reading = {placement.device_of[name] for name in variable.consumers} - having
         for p, q in exchange.hops:
             if p not in having or q not in reading:
-                yield f"'{p}' cannot hand '{k}' on to '{q}', or need not."
+                yield f"'{p}' cannot forward '{k}' to '{q}', or need not."
             having.add(q)
             reading.discard(q)
         for q in sorted(reading):
@@ -240,7 +240,7 @@ def _stages(problem: Problem, placement: Placement) -> Iterator[str]:
         yield from _turns(problem, s, stage)
         for device in stage.devices:
             if device not in devices:
-                yield f"Stage {s} is on '{device}', which is no device of the cluster."
+                yield f"Stage {s} is on '{device}', which is not a device of the cluster."
             if device in user:
                 yield f"Device '{device}' is listed for stage {user[device]} and for stage {s}."
             user[device] = s
@@ -263,7 +263,7 @@ def _turns(problem: Problem, s: int, stage: Stage) -> Iterator[str]:
     count = len(stage.devices)
     for place in stage.turns:
         if not 0 <= place < count:
-            yield f"Stage {s} has a turn of device number {place}, but numbers 0 to {count - 1} alone."
+            yield f"Stage {s} has a turn of device number {place}, but only numbers 0 to {count - 1}."
     batch, within = stage.turns, ""
     if problem.objective.scheduled and problem.simulator is not None:
         microbatches = problem.simulator.turns.microbatches

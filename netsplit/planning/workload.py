@@ -147,16 +147,16 @@ class Workload:
             if kinds[placement.device_of[node]] != CPU:
                 raise InfeasibleError(
                     f"{placement.method} puts node {node} on '{placement.device_of[node]}', which cannot "
-                    "run it: take a method that minimises time, such as m_etf or auto."
+                    "run it: use a method that minimises time, such as m_etf or auto."
                 )
 
     def _offload(self, asked: OffloadName | None, passes: Passes, memory: MemoryRule) -> OffloadName:
         name = self.costs.offload.name if asked is None else asked
         if name != "none" and passes == "forward":
-            raise ConfigError(f"offload is {name}, and passes=forward keeps nothing: leave one of them out.")
+            raise ConfigError(f"offload is {name}, but passes=forward keeps nothing: leave one of them out.")
         if name != "none" and memory == "static":
             raise ConfigError(
-                f"offload is {name}, and memory=static counts everything on the device: give "
+                f"offload is {name}, but memory=static counts everything on the device: give "
                 "memory=lifetimes, or leave offload out."
             )
         return name
@@ -167,7 +167,7 @@ class Workload:
                 raise ConfigError(f"{key} is {value}: give at least {least}, or null.")
             if value is not None and self.costs.variable_copies == 0:
                 raise ConfigError(
-                    f"{key} is {value}, but the sizes in '{self.name}' are whole: leave it out."
+                    f"{key} is {value}, but the sizes in '{self.name}' are final: leave it out."
                 )
         return replace(
             costs,
@@ -197,8 +197,8 @@ class Workload:
                 costs = replace(predicted, variable_copies=costs.variable_copies)
             else:
                 raise ConfigError(
-                    f"cluster '{cluster.name}' gives models of devices, whose seconds are predicted from "
-                    f"torch's operators, and '{self.name}' has none: choose a cluster with speeds, as mixed4."
+                    f"cluster '{cluster.name}' names device models, which need torch's operators to predict "
+                    f"times, but '{self.name}' has none: choose a cluster with speeds, such as mixed4."
                 )
             if not cluster.overlap:
                 costs = costs.without_overlap()
@@ -210,11 +210,11 @@ class Workload:
                 known = ", ".join(costs.devices)
                 raise ConfigError(
                     f"device '{device.name}' is of kind '{device.kind}', for which '{self.name}' has no "
-                    f"seconds of node '{min(missing)}': its kinds are {known}."
+                    f"time for node '{min(missing)}': its kinds are {known}."
                 )
         if self.unsupported and all(device.kind != CPU for device in cluster.devices):
             raise ConfigError(
-                f"node {min(self.unsupported)} of '{self.name}' runs on CPUs only, and cluster "
-                f"'{cluster.name}' has none: leave cluster out, which takes the file's own."
+                f"node {min(self.unsupported)} of '{self.name}' runs on CPUs only, but cluster "
+                f"'{cluster.name}' has none: leave cluster out to use the file's own."
             )
         return cluster, costs

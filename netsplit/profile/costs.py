@@ -303,9 +303,7 @@ def offloaded(costs: Costs, graph: Graph, name: OffloadName) -> Costs:
     if asked == costs.offload or not (asked or costs.offload):
         return costs
     if costs.offload:
-        raise ConfigError(
-            f"offload is {name}, and the costs are of a training with another offload already: leave it out."
-        )
+        raise ConfigError(f"offload is {name}, but the costs already include another offload: leave it out.")
     kinds = costs.devices.items()
     devices = {kind: _with_copies(each, graph, asked, costs.alpha) for kind, each in kinds}
     return replace(costs, devices=devices, offload=asked)

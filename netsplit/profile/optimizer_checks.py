@@ -51,8 +51,8 @@ def check_optimizer(factory: OptimizerFactory) -> None:
     if isinstance(bound.factory, torch.optim.Optimizer):
         kind = type(bound.factory).__name__
         raise ConfigError(
-            f"optimizer is an object of {kind}, which has its parameters already, and each device makes its "
-            f"own: give the class with its settings, as in functools.partial(torch.optim.{kind}, lr=1e-3)."
+            f"optimizer is a {kind} object, but each device must make its own: give the class with its "
+            f"settings, as in functools.partial(torch.optim.{kind}, lr=1e-3)."
         )
     if not callable(bound.factory):
         raise ConfigError(
@@ -74,8 +74,8 @@ def check_optimizer(factory: OptimizerFactory) -> None:
         reason = " ".join(str(error).split()) or type(error).__name__
         given = " ".join(repr(bound.factory).split())
         raise ConfigError(
-            f"optimizer cannot be made of {given} ({reason}): give a function of parameters, "
-            "such as functools.partial(torch.optim.Adam, lr=1e-3)."
+            f"optimizer cannot be made from {given} ({reason}): give a function of parameters, such as "
+            "functools.partial(torch.optim.Adam, lr=1e-3)."
         ) from error
 
 
@@ -99,16 +99,15 @@ def check_switchable(factory: OptimizerFactory, rate: LearningRate | None) -> No
     optimizer, own = _small(factory)
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise ConfigError(
-            f"optimizer {type(optimizer).__name__} has step hooks, and what these keep does not move when "
-            "the plan changes: do in its step() what they do."
+            f"optimizer {type(optimizer).__name__} has step hooks, whose state does not move when the plan "
+            "changes: do their work in its step()."
         )
     step_on(optimizer, own)
     name = uncarried_attribute(optimizer, lambda: step_on(optimizer, own))
     if name is not None:
         raise ConfigError(
-            f"optimizer {type(optimizer).__name__} keeps what changes with its steps in '{name}', or may, "
-            "and that does not move when the plan changes: keep numbers there, or what is of a parameter "
-            "in self.state[parameter]."
+            f"optimizer {type(optimizer).__name__} may keep state in '{name}', which does not move when the "
+            "plan changes: keep only numbers there, and state of a parameter in self.state[parameter]."
         )
     if rate is not None:
         rate.check_switchable(_small(factory)[0], _small(factory)[0])
@@ -127,21 +126,21 @@ def _check_alone(factory: ForModel) -> None:
     kind = type(make_optimizer(factory, {}).optimizer).__name__
     for pair in _pairs(factory):
         _require_alike(factory, pair, 0, (
-            f"optimizer {kind} steps on a parameter otherwise when others are there, which may be on other "
-            "devices: choose one that treats each parameter by itself, such as torch.optim.AdamW (clip_norm "
-            "cuts the norm over all devices)."
+            f"optimizer {kind} updates a parameter differently when others are there, which may be on other "
+            "devices: choose one that updates each parameter on its own, such as torch.optim.AdamW "
+            "(clip_norm cuts the norm over all devices)."
         ))  # fmt: skip
         _require_alike(factory, pair, _MISSING, (
-            f"optimizer {kind} steps on a parameter otherwise when others, maybe on other devices, had "
-            "gradients in a step in which it had none: let what it counts, in groups or attributes, not "
-            "go by gradients, or keep it in self.state[parameter]."
+            f"optimizer {kind} updates a parameter differently when others, maybe on other devices, had "
+            "gradients in a step where it had none: count all steps in groups and attributes, or count in "
+            "self.state[parameter]."
         ))  # fmt: skip
         start, gradients = _drawn(factory, pair)
         without = [{pair[-1]: each[pair[-1]]} if len(pair) > 1 else {} for each in gradients]
         if bool(_moved(factory, start, without)[pair[0]].any()):
             raise ConfigError(
-                f"optimizer {kind} moves parameters that have no gradient, which may be on no device: "
-                "let it pass over parameters without a gradient."
+                f"optimizer {kind} updates parameters that have no gradient, which may be on no device: "
+                "make it skip parameters without a gradient."
             )
 
 
@@ -251,9 +250,9 @@ def _check_halves(factory: ForModel, name: str, shape: tuple[int, ...], dim: int
     if not _near(torch.cat([parts[k] for k in names], dim), whole, 1e-6):
         kind = type(make_optimizer(factory, {}).optimizer).__name__
         raise ConfigError(
-            f"optimizer {kind} steps on parts of '{name}' otherwise than on the whole, and it is in parts on "
-            "several devices: choose one that treats each element by itself, such as torch.optim.AdamW, or "
-            "a method that leaves operators whole."
+            f"optimizer {kind} updates parts of '{name}' differently from the whole, and it is split over "
+            "several devices: choose one that updates each element on its own, such as torch.optim.AdamW, "
+            "or a method that leaves operators whole."
         )
 
 

@@ -66,7 +66,7 @@ def check_progress(program: Program) -> None:
     planned = {(ins.variable, ins.microbatch, ins.gradient) for ins in transfers}
     ends = Counter(ins.tag for ins in transfers)
     if alone := next((ins for ins in transfers if ends[ins.tag] != 2), None):
-        raise DeadlockError(f"the program has a {alone} without its other end.")
+        raise DeadlockError(f"the program has a {alone} without its counterpart.")
     sent: set[int] = set()
     summing: dict[int, set[str]] = {}  # tag of a sum or gathering -> devices that have not come to it
     begun: dict[str, list[Collective]] = {name: [] for name in program.devices}  # sums to wait for
@@ -124,10 +124,10 @@ def _wanted(program: Program, device: str, instruction: Instruction, planned: se
 
 def _said(lacking: _Key | Collective, planned: set[_Key]) -> str:
     if isinstance(lacking, Collective):
-        return f"others at the {lacking}"
+        return f"others to reach the {lacking}"
     k, i, gradient = lacking
     what = f"{'the gradient of ' * gradient}'{k}' of micro-batch {i}"
-    return what if lacking in planned else f"{what}, which nobody sends"
+    return what if lacking in planned else f"{what}, which no device sends"
 
 
 def _check_order(program: Program) -> None:
@@ -148,7 +148,7 @@ def _check_order(program: Program) -> None:
         ins_of = {ins.tag: ins for each in lists for ins in each}
         circle = ", then the ".join(str(ins_of[tag]) for tag in error.args[1])
         raise DeadlockError(
-            "the program cannot complete where a send waits for its receive, as by NCCL: its devices come to "
+            "the program deadlocks where sends wait for their receives, as with NCCL: its devices reach "
             f"the {circle}."
         ) from error
 

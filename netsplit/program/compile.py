@@ -118,8 +118,8 @@ def compile_orders(
     for exchange in exchanges:  # what lasts goes to each replica with the first of its own micro-batches
         if exchange.variable in same and not {p for hop in exchange.hops for p in hop}.isdisjoint(groups):
             raise ConfigError(
-                f"an exchange is of '{exchange.variable}', made of weights, and goes by a stage with "
-                "replicas: let its home send it to each (schedule.exchange=send_receive)."
+                f"'{exchange.variable}', computed from weights, is exchanged through a stage with replicas: "
+                "send it to each reader (schedule.exchange=send_receive)."
             )
     pipeline = pipeline_of(placed, segments, training)
     if costs is not None:
@@ -173,7 +173,7 @@ def _check_own_steps(
     }
     for what in (each for each, given in asked.items() if given):
         raise ConfigError(
-            f"{what} the gradients of all devices at once, and under {schedule.name} every device steps on "
+            f"{what} the gradients of all devices at once, but under {schedule.name} every device steps on "
             "its own: leave them out, or choose a synchronous schedule."
         )
 
@@ -235,7 +235,7 @@ class _Compiler:
         if lost := next((key for key, left in self.left.items() if left), None):
             raise NetSplitError(
                 f"the gradient of '{lost[0]}' would wait for another that never comes, and be lost: this is "
-                "a fault of NetSplit; schedule.exchange=send_receive does without what leads to it."
+                "a bug in NetSplit; schedule.exchange=send_receive avoids it."
             )
         if self.training and self.schedule.update_every is None:
             self.step_all()

@@ -54,15 +54,15 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
         differs = k not in tail.initializers or tail.initializers[k].shape != init.shape
         if differs or (k in graph.constants and not graph.constants[k].equal(tail.constants[k])):
             raise NetSplitError(
-                f"the model's tensor '{k}' is another for {tail.batch_size} samples than for "
-                f"{graph.batch_size}: use a number of samples that batch_size divides."
+                f"the model's tensor '{k}' differs between {tail.batch_size} and {graph.batch_size} "
+                "samples: use a number of samples divisible by batch_size."
             )
     for k in program.lasting:
         own = origin(program.graph, k)
         if tail.variables[own].shape != graph.variables[own].shape:
             raise NetSplitError(
-                f"'{own}', made of the model's weights, has another size for {tail.batch_size} samples than "
-                f"for {graph.batch_size}: use a number of samples that batch_size divides."
+                f"'{own}', computed from weights, differs in size between {tail.batch_size} and "
+                f"{graph.batch_size} samples: use a number of samples divisible by batch_size."
             )
     device_of = {name: program.device_of[name] for name in graph.nodes}
     return replace(program, tail=insert_transfers(tail, device_of, program.exchanges)[0])
@@ -79,8 +79,8 @@ def require_same_operators(graph: Graph, tail: Graph) -> None:
         tail.nodes[n].op != graph.nodes[n].op and not _reads_nothing(tail, n) for n in graph.nodes
     ):
         raise NetSplitError(
-            f"the model has other operators for {tail.batch_size} samples than for {graph.batch_size}: use a "
-            "number of samples that batch_size divides."
+            f"the model has different operators for {tail.batch_size} and {graph.batch_size} samples: use a "
+            "number of samples divisible by batch_size."
         )
 
 

@@ -86,7 +86,7 @@ def _sources(
             raise ConfigError(f"an exchange is of '{k}', which no operator of the graph makes.")
         home, readers = readers_elsewhere(graph, device_of, k)
         if why := exchange.wrong(home, readers):
-            raise ConfigError(f"an exchange of '{k}' does not get it from '{home}' to its readers: {why}.")
+            raise ConfigError(f"an exchange of '{k}' does not bring it from '{home}' to its readers: {why}.")
         sources.update({(k, q): p for q, p in exchange.source_of.items() if p != home})
     return sources
 

@@ -43,7 +43,9 @@ class Network:
     def __post_init__(self) -> None:
         for host in dict.fromkeys(self.host_of.values()):
             if host not in self.nic or host not in self.inside:
-                raise ReshardError(f"host '{host}' has no seconds per byte: give its NIC's and its inside's.")
+                raise ReshardError(
+                    f"host '{host}' has no seconds per byte: give those of its NIC and within the host."
+                )
         figures = [*self.nic.values(), *self.inside.values(), self.nic_latency_s, self.inside_latency_s]
         if not all(0.0 <= figure < float("inf") for figure in figures):
             raise ReshardError("a network has a negative or infinite cost: give finite numbers of 0 or more.")

@@ -29,15 +29,17 @@ def spec_from(placements: Sequence[Placement], dimensions: int) -> str:
     for axis, placement in enumerate(placements):
         if type(placement) is Shard:
             if not -dimensions <= placement.dim < dimensions:
-                raise ReshardError(f"{placement} is of a dimension that a tensor of {dimensions} has not.")
+                raise ReshardError(
+                    f"{placement} names a dimension that a tensor of {dimensions} dimensions lacks."
+                )
             axes[placement.dim].append(axis)
         elif type(placement) is not Replicate:
             raise ReshardError(
-                f"{placement} on axis {axis} of the mesh is not resharded, only Shard and Replicate are: "
+                f"{placement} on axis {axis} of the mesh cannot be resharded, only Shard and Replicate can: "
                 "redistribute it on its own mesh first."
             )
     if len(placements) > 10:
-        raise ReshardError(f"a mesh of {len(placements)} axes is not resharded: give at most 10.")
+        raise ReshardError(f"a mesh of {len(placements)} axes cannot be resharded: give at most 10.")
     return "".join(f"S{''.join(map(str, each))}" if each else "R" for each in axes)
 
 
@@ -57,7 +59,7 @@ def out_of_order(mesh: DeviceMesh, placements: Sequence[Placement]) -> str:
         ranks, group = mesh.mesh[along].tolist(), dist.get_process_group_ranks(mesh.get_group(axis))
         if ranks != group:
             return (
-                f"axis {axis} of the mesh {mesh.mesh.tolist()} cuts the tensor, and torch's collectives take "
-                f"its ranks {ranks} in the order {group}: give a mesh with them in that order."
+                f"axis {axis} of the mesh {mesh.mesh.tolist()} cuts the tensor, but torch's collectives "
+                f"take its ranks {ranks} in the order {group}: give a mesh in that order."
             )
     return ""

@@ -87,7 +87,7 @@ class ReshardPlan:
         lines = [
             layouts,
             f"{self.strategy}, {self.order}: {len(self.tasks)} unit tasks, {len(self.hops)} messages",
-            f"predicted {self.seconds * 1e3:,.3f} ms, at least {self.bound_s * 1e3:,.3f} ms by any way",
+            f"predicted {self.seconds * 1e3:,.3f} ms, lower bound {self.bound_s * 1e3:,.3f} ms",
         ]
         for host, (sent, received) in self.nic_bytes.items():
             lines.append(f"{host}: sends {nbytes(sent)}, receives {nbytes(received)}")
@@ -121,7 +121,7 @@ def plan_reshard(
     """
     if (chunks is not None and chunks < 1) or itemsize < 1:
         raise ReshardError(
-            f"a plan of {chunks} chunks and {itemsize} bytes an element: give at least 1 of both."
+            f"a plan of {chunks} chunks and {itemsize} bytes per element: give at least 1 of both."
         )
     for word, name, known in (("strategy", strategy, STRATEGIES), ("order", order, ORDERS)):
         if name not in ("auto", *known):

@@ -41,7 +41,7 @@ def _wrong_hops(plan: ReshardPlan) -> Iterator[str]:
     for index, hop in enumerate(plan.hops):
         name = f"hop {index} from {hop.source} to {hop.destination}"
         if not all(0 <= before < index for before in hop.after):
-            yield f"{name} waits for one that does not come before it"
+            yield f"{name} waits for a hop that does not come before it"
             continue
         if not 0 <= hop.start < hop.stop <= _size(plan.tasks[hop.task].region):
             yield f"{name} sends no elements of its slice"
@@ -62,7 +62,7 @@ def _wrong_times(plan: ReshardPlan) -> Iterator[str]:
     busy: dict[Hashable, list[tuple[float, float, int]]] = defaultdict(list)
     close = _CLOSE * max((end for _, end in plan.times), default=0.0)
     if len(plan.times) != len(plan.hops):
-        yield f"it has {len(plan.hops)} hops and times of {len(plan.times)}"
+        yield f"it has {len(plan.hops)} hops but {len(plan.times)} times"
         return
     for index, (hop, (start, end)) in enumerate(zip(plan.hops, plan.times, strict=True)):
         a, b = net.host_of[hop.source], net.host_of[hop.destination]
@@ -70,7 +70,7 @@ def _wrong_times(plan: ReshardPlan) -> Iterator[str]:
         latency_s = net.inside_latency_s if a == b else net.nic_latency_s
         passing_s = nbytes * (net.inside[a] if a == b else max(net.nic[a], net.nic[b]))
         if abs(end - start - latency_s - passing_s) > close or start < 0.0:
-            yield f"hop {index} lasts {end - start} s, and its bytes take {latency_s + passing_s} s"
+            yield f"hop {index} lasts {end - start} s, but its bytes take {latency_s + passing_s} s"
         if any(plan.times[before][1] > start + close for before in hop.after):
             yield f"hop {index} begins before what it waits for has ended"
         who = (hop.source, hop.destination) if a == b else (f"NIC of {a}", f"NIC of {b}")
@@ -80,7 +80,7 @@ def _wrong_times(plan: ReshardPlan) -> Iterator[str]:
     for nic, spans in busy.items():
         for (_, end, one), (start, _, other) in pairwise(sorted(spans)):
             if end > start + close:
-                yield f"hops {one} and {other} overlap: {nic} is of both"
+                yield f"hops {one} and {other} overlap: both use {nic}"
     if plan.bound_s > plan.seconds + close:
         yield f"it takes {plan.seconds} s, below the bound of {plan.bound_s} s"
 
@@ -104,7 +104,7 @@ def _wrong_arrivals(plan: ReshardPlan) -> Iterator[str]:
             boxes[device].append(task.region)
     for device in {*boxes, *plan.destination.mesh.devices}:
         if device not in plan.destination.mesh.devices:
-            yield f"{device} gets something, and is not of the destination"
+            yield f"{device} gets something, but is not in the destination"
         elif not _tiled(_piece(plan.destination, device, plan.shape), boxes[device]):
             yield f"what {device} gets is not its piece, each element once"
 

@@ -84,8 +84,8 @@ def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float
     steps = max((each.size // each.unit for each in chosen), default=len(parts))
     if steps < len(parts):
         raise RewriteError(
-            f"parts is {brief(parts)}, {len(parts)} of them, but nothing that was chosen can be cut in more "
-            f"than {steps}: give no more than that."
+            f"parts is {brief(parts)}, {len(parts)} parts, but the chosen operators can be cut into at most "
+            f"{steps}: give no more."
         )
     left = list(chosen)
     while left:

@@ -24,11 +24,11 @@ CAT, SPLIT, READ = "aten.cat.default", "aten.split_with_sizes.default", "aten.al
 MOVES = frozenset([CAT, SPLIT, READ])
 
 
-def require_graph(graph: object, what: str = "what is to be rewritten") -> None:
+def require_graph(graph: object, what: str = "the graph to rewrite") -> None:
     """Raises `RewriteError`: it is none; `what` it was to be."""
     if not isinstance(graph, Graph):
         raise RewriteError(
-            f"{what} is a {type(graph).__name__}: give a graph, as netsplit.graph.capture makes of a model."
+            f"{what} is a {type(graph).__name__}: give a graph, as netsplit.graph.capture returns it."
         )
 
 
@@ -49,8 +49,8 @@ def require_operators(graph: Graph) -> None:
             known = None
         if not known:
             raise RewriteError(
-                f"'{node.name}' is '{node.op}', which is no operator of torch here, and nobody knows what "
-                "parts of it would be: choose a method with whole nodes, as dpos, or auto without splits."
+                f"'{node.name}' is '{node.op}', which is not an operator of this torch, so it cannot be "
+                "split: choose a method with whole nodes, such as dpos, or auto without splits."
             )
 
 
@@ -115,7 +115,7 @@ class Emitter:
         """One more. Raises `RewriteError`: another has its name."""
         if self.initializers.setdefault(initializer.name, initializer) != initializer:
             raise RewriteError(
-                f"a copy of '{of}' would be called '{initializer.name}', as another tensor is."
+                f"a copy of '{of}' would be called '{initializer.name}', the name of another tensor."
             )
         self.runs.initializers = self.initializers
 
@@ -142,8 +142,8 @@ class Emitter:
             self._require_same_meaning(node, run)
         except Exception as error:
             raise RewriteError(
-                f"'{node.name}' ({node.kind}) cannot read what parts were put together to, which lies in "
-                f"memory in another way ({_first_line(error)}): leave what feeds it whole."
+                f"'{node.name}' ({node.kind}) cannot read its joined parts, whose memory layout differs "
+                f"({_first_line(error)}): leave what feeds it whole."
             ) from error
         self.nodes[node.name] = replace(now, saved=run.saved, saved_bytes=run.saved_bytes)
         self.layouts |= {k: run.outputs.get(k, self.plain[k]) for k in node.outputs if k}
@@ -152,9 +152,9 @@ class Emitter:
         """Raises ValueError where its result goes by how that lies which it reads, and is another now."""
         pairs = [(self.plain[k].root, layout.root) for k, layout in run.outputs.items()]
         if any(before != now and not self.written.isdisjoint((before, now)) for before, now in pairs):
-            raise ValueError("what is written would be a copy where it was a view, or a view of it")
+            raise ValueError("it would write to a copy instead of a view, or to a view instead of a copy")
         if "as_strided" in node.op:
-            raise ValueError("it would take other elements")
+            raise ValueError("it would select different elements")
 
     def emit(self, node: Node) -> Node:
         """Add a node, and run it. Raises `RewriteError`: it cannot be run on what it reads."""
@@ -163,7 +163,7 @@ class Emitter:
             run = self.runs.run(node, self.layouts)
         except Exception as error:
             raise RewriteError(
-                f"'{node.name}' ({node.kind}) does not run on what it would read: {_first_line(error)}."
+                f"'{node.name}' ({node.kind}) does not run on its new inputs: {_first_line(error)}."
             ) from error
         emitted = replace(node, saved=run.saved, saved_bytes=run.saved_bytes)
         self.nodes[node.name] = emitted

@@ -133,7 +133,7 @@ class LeafPlanner:
         call = part.call if not path else _call_of(name, part)
         way, sizes, then = self._sizes(part.call.node.name, call, cut, path)
         if way.in_one and cut.blocks > 1:
-            raise call.error(cut.axis, "its parts have to be runs: give blocks=1")
+            raise call.error(cut.axis, "its parts must be contiguous: give blocks=1")
         before = then or (way, sizes)
         block = both(before[0].size // cut.blocks, sum(sizes))
         ends = [0, *accumulate(map(both, before[1], sizes))]
@@ -168,8 +168,8 @@ class LeafPlanner:
         if 0 in sizes:
             raise call.error(
                 axis,
-                f"sizes {brief(list(cut.sizes))} of {block}: in this proportion one of them is empty; give "
-                "sizes that add up, or along the samples micro-batches of as many as there are parts or more",
+                f"sizes {brief(list(cut.sizes))} of {block}: in this proportion one part is empty; give "
+                "sizes that add up, or, along the samples, micro-batches of at least a sample per part",
             )
         if len(sizes) < 2 or min(sizes) < 1 or sum(sizes) != block:
             raise sizes_do_not_add_up(call, axis, cut.sizes, block)
@@ -266,10 +266,10 @@ def chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> tuple[Axis, Way]:
     way = ways.get(axis)
     if way is None:
         if not has_rule(call.node.op):
-            raise call.error(axis, "NetSplit has no rule for how such an operator is cut")
+            raise call.error(axis, "NetSplit has no rule for cutting this operator")
         known = ", ".join(f"{k!r} ({w.size})" for k, w in ways.items() if isinstance(w, Way))
-        there = f"there are {known}" if known else "there is none"
-        raise call.error(axis, f"it has no such dimension; of those that can be cut {there}")
+        there = f"give one of {known}" if known else "it cannot be cut"
+        raise call.error(axis, f"it has no such dimension: {there}")
     if isinstance(way, str):
         raise call.error(axis, way)
     return axis, way
@@ -285,7 +285,7 @@ def block_size(call: SplitCall, axis: Axis, size: int, blocks: int) -> int:
     """The size of each of so many equal blocks; raises as `split_operator`."""
     block, rest = divmod(size, max(blocks, 1))
     if blocks < 1 or rest:
-        raise call.error(axis, f"its {size} are no {blocks} equal blocks")
+        raise call.error(axis, f"its {size} do not divide into {blocks} equal blocks")
     return block
 
 
@@ -295,11 +295,11 @@ def require_copies(graph: Graph, node: Node) -> None:
     if node.op.startswith(CALL) or node.checkpoint:
         reason = "it is a piece of Python, or runs within an activation checkpoint"
     elif node_draws(node):
-        reason = "it draws random numbers, and copies would draw others"
+        reason = "it draws random numbers, and copies would draw different ones"
     elif any(node.name in unit for unit in graph.units) or written_references(graph, node):
         reason = "it reads or writes a tensor that is written in place"
     elif node.initializers and gives_sparse_gradients(node):
-        reason = "the gradient of its weight is sparse, and those of copies are summed as dense ones"
+        reason = "the gradient of its weight is sparse, and copies sum only dense gradients"
     if reason:
         raise RewriteError(f"'{node.name}' ({node.kind}) cannot be computed several times: {reason}.")
 
@@ -311,15 +311,15 @@ def _refuse(call: SplitCall, graph: Graph) -> None:
     if node.op.startswith(CALL):
         reason = "it is a piece of Python, which runs whole"
     elif graph.autocast is not None or node.autocast is not None:
-        reason = "it runs under autocast, which casts parts of a weight otherwise than the weight"
+        reason = "it runs under autocast, which casts parts of a weight differently from the whole"
     elif node.checkpoint:
-        reason = "it lies within an activation checkpoint of the model's own, which runs again as a whole"
+        reason = "it is in one of the model's own activation checkpoints, which run again as a whole"
     elif node.default_dtype is not None or node.blocked:
-        reason = "it runs in a mode of the model's own that parts would not have"
+        reason = "it runs in a mode that the model sets and parts would not have"
     elif node_draws(node):
-        reason = "it draws random numbers, and parts would draw others"
+        reason = "it draws random numbers, and parts would draw different ones"
     elif any(node.name in unit for unit in graph.units):
-        reason = "it reads or writes a tensor that is written in place, and runs in one piece with all who do"
+        reason = "it reads or writes a tensor that is written in place, and runs in one piece with them"
     elif node.op not in WRITERS and written_references(graph, node):
         reason = "it writes in place"
     if reason:

@@ -132,8 +132,8 @@ class _Lowering:
                 self._whole(k)
         except Misfit:
             raise RewriteError(
-                f"'{at.name}' ({at.kind}) is cut otherwise at {self.graph.batch_size} samples than at "
-                "more: use a number of samples that batch_size divides, or parts of equal sizes."
+                f"'{at.name}' ({at.kind}) is cut differently at {self.graph.batch_size} samples than at "
+                "more: use a number of samples divisible by batch_size, or parts of equal size."
             ) from None
         except RewriteError as error:
             error.operator = at.name
@@ -271,7 +271,7 @@ class _Lowering:
             if any(self.emitter.layouts[own].dtype != self.emitter.plain[k].dtype for k, own in pairs):
                 raise RewriteError(
                     f"'{node.name}' ({node.kind}) cannot read copies of its parameters: autocast casts "
-                    "otherwise on the devices that it was captured for than here."
+                    "differently here than on the devices of the capture."
                 )
             return list(outputs)
         emit = partial(self._beside, node, replace(leaf.role, moves=True), name)

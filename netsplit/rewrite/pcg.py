@@ -83,7 +83,7 @@ class ParallelGraph:
         for edge in {**wanted, **edges}:
             own, needed = (", ".join(map(str, each.get(edge, []))) or "nothing" for each in (edges, wanted))
             if own != needed or edges[edge] != wanted[edge]:
-                raise RewriteError(f"{edge} has {own}, and its ends' layouts differ by {needed}: give that.")
+                raise RewriteError(f"{edge} has {own}, but the layouts of its ends need {needed}: give that.")
         return self.views
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,7 +105,9 @@ class ParallelGraph:
             views = tuple(map(OperatorTasks.from_dict, values["views"]))
             return cls(tuple(ParallelOperator(**each) for each in read), views)
         except (TypeError, KeyError, AttributeError) as error:
-            raise RewriteError(f"a parallel graph is {brief(values)}: give what to_dict answers.") from error
+            raise RewriteError(
+                f"a parallel graph is {brief(values)}: give what to_dict() returns."
+            ) from error
 
     def summary(self) -> str:
         """A line an edge: 'linear ─► linear_1.input: combine 2 of dimension 1, replicate 4'."""
@@ -214,7 +216,7 @@ def task_layouts(graph: Graph, tasks: OperatorTasks, devices: Sequence[DeviceNam
         RewriteError: a part is cut alone, which lies on no mesh; or the operator cannot be cut so.
     """
     if any(cut.part is not None for cut in tasks.cuts):
-        raise RewriteError(f"'{tasks.node}' has a part that is cut alone, which lies on no mesh.")
+        raise RewriteError(f"'{tasks.node}' has a part that was cut separately, which fits no mesh.")
     shape = (*(len(cut.sizes) for cut in tasks.cuts), *tasks.copies)
     mesh = Mesh(tuple(devices) or tuple(range(prod(shape))), shape)
     leaf = LeafPlanner(graph, layouts_of(graph)).leaves(tasks)[0]

@@ -87,7 +87,9 @@ def folded(
     named = {own.named(path): (name, path) for name, own in tasks_of.items() for path in own.paths}
     for each in rewrites[len(algebra_of(rewrites)) :]:
         if isinstance(each, Algebra):
-            raise RewriteError(f"'{each.rule.name}' comes after what cuts operators: give algebra first.")
+            raise RewriteError(
+                f"'{each.rule.name}' comes after rewrites that cut operators: give algebra first."
+            )
         if isinstance(each, OperatorTasks):
             if each.node in tasks_of:
                 raise RewriteError(f"'{each.node}' has tasks already: give an operator its tasks once.")
@@ -97,7 +99,9 @@ def folded(
         name, path = named.get(each.node, (each.node, ()))
         own = tasks_of.get(name) or OperatorTasks(name)
         if path not in own.paths:
-            raise RewriteError(f"'{each.node}' is in parts already: give one of them, as '{each.node}:0'.")
+            raise RewriteError(
+                f"'{each.node}' is in parts already: give one of them, such as '{each.node}:0'."
+            )
         if isinstance(each, Split):
             own = own.with_cut(TaskCut(each.axis, each.sizes, each.blocks, path or None))
             named |= {own.named((*path, i)): (name, (*path, i)) for i in range(len(each.sizes))}
@@ -123,7 +127,7 @@ def proportions_of(parts: int | Sequence[float], samples: int | None = None) -> 
     if count < 2 or (isinstance(parts, Sequence) and not all(0 < each < _LARGE for each in parts)):
         number = "" if samples is None else ", or the number of parts, 2 or more"
         raise RewriteError(
-            f"parts is {brief(parts)}: give two or more proportions above 0, one for each part, as "
+            f"parts is {brief(parts)}: give two or more proportions above 0, one for each part, such as "
             f"(1.0, 1.0){number}."
         )
     if samples is not None and count > samples:
@@ -155,7 +159,7 @@ def proportioned(count: int, parts: Sequence[float]) -> tuple[int, ...]:
 def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
     """Reads what `to_dict` gave, after JSON. Raises `RewriteError`: it is no rewrite."""
     if not isinstance(values, Mapping):
-        raise RewriteError(f"a rewrite is {brief(values)}: give what its to_dict answers.")
+        raise RewriteError(f"a rewrite is {brief(values)}: give what its to_dict() returns.")
     own = dict(values)
     kind = own.pop("kind", None)
     if kind == "tasks":
@@ -164,9 +168,9 @@ def rewrite_from(values: Mapping[str, Any]) -> Rewrite:
         return Algebra.from_dict(values)
     if not isinstance(kind, str) or kind not in _KINDS:
         raise RewriteError(
-            f"{brief(kind)} is no kind of rewrite: there are algebra, split, read, copy and tasks."
+            f"{brief(kind)} is not a kind of rewrite: give algebra, split, read, copy or tasks."
         )
     try:
         return _KINDS[kind](**own)
     except TypeError as error:
-        raise RewriteError(f"a rewrite is {brief(values)}: give what its to_dict answers.") from error
+        raise RewriteError(f"a rewrite is {brief(values)}: give what its to_dict() returns.") from error

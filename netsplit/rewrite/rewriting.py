@@ -56,7 +56,7 @@ def applied(
     done = graph.rewrites
     if tuple(rewrites[: len(done)]) != done:
         raise RewriteError(
-            f"the graph has been rewritten by {len(done)} other steps already: give it as it was captured."
+            f"the graph has already been rewritten by {len(done)} other steps: give the captured graph."
         )
     if len(rewrites) == len(done) and not parts:
         return graph
@@ -108,19 +108,22 @@ def _state(graph: Graph) -> Lowered:
     if state is not None:
         return state
     if len(graph.rewrites) > len(algebra_of(graph.rewrites)):
-        raise RewriteError("nobody knows of which graph this one was made: give it as it was captured.")
+        raise RewriteError("the graph was made from an unknown one: give the captured graph.")
     return Lowered(graph, {}, (), None, {}, ())
 
 
 def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
     """Raises `RewriteError`: what it is of moves tensors for others; or it is algebra that comes late."""
     if isinstance(rewrite, Algebra):
-        raise RewriteError(f"'{rewrite.rule.name}' comes after what cuts operators: give algebra first.")
+        raise RewriteError(
+            f"'{rewrite.rule.name}' comes after rewrites that cut operators: give algebra first."
+        )
     node = graph.nodes.get(rewrite.node)
     if node is None or node.part is None or not node.part.moves:
         return
     raise RewriteError(
-        f"'{node.name}' moves tensors for parts: give a part, as '{node.part.operator}:0', or what reads it."
+        f"'{node.name}' moves tensors for parts: give a part, such as '{node.part.operator}:0', or its "
+        "reader."
     )
 
 
@@ -134,7 +137,7 @@ def _require_sizes_of_its_own(graph: Graph, rewritten: Graph, but_samples: bool 
         if (name, cut) in known:
             continue
         if cut.blocks > 1 or samples_axes(state.captured).get(name) != cut.axis:
-            others = "sizes of another batch are taken along the samples alone"
+            others = "another batch may change sizes only along the samples"
             raise RewriteError(f"{reason.removesuffix('.')} ({others}).")
 
 
@@ -162,23 +165,25 @@ def _require_weights(graph: Graph, node: Node, rewrite: CopyWeights | ReadWeight
     python = node.op.startswith(CALL) or bool(node.checkpoint)
     if isinstance(rewrite, ReadWeights):
         if not (node.initializers or weights_of(graph, node)):
-            raise RewriteError(f"{who} has no parameters that it could read elsewhere.")
+            raise RewriteError(f"{who} has no parameters to read elsewhere.")
         if python or node.autocast or graph.autocast:
             raise RewriteError(
                 f"{who} cannot read its parameters elsewhere: it is a piece of Python, or runs under "
-                "autocast or within an activation checkpoint, which know a parameter from other tensors."
+                "autocast or within an activation checkpoint, which treat parameters differently from "
+                "other tensors."
             )
         return
     if python:
         reason = (
-            "it is a piece of Python, or runs within an activation checkpoint, which know them themselves"
+            "it is a piece of Python, or runs within an activation checkpoint, which finds parameters by "
+            "itself"
         )
     elif gives_sparse_gradients(node):
-        reason = "their gradient is sparse, and those of copies are summed as dense ones"
+        reason = "their gradient is sparse, and copies sum only dense gradients"
     if reason:
         raise RewriteError(f"{who} cannot read copies of its parameters: {reason}.")
     if not weights_of(graph, node):
-        raise RewriteError(f"{who} has no parameters of which it could read copies.")
+        raise RewriteError(f"{who} has no parameters to copy.")
 
 
 def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[int], blocks: int = 1) -> Graph:

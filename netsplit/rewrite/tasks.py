@@ -51,8 +51,8 @@ class TaskCut:
         numbers = _are_numbers(self.sizes) and _are_numbers([self.blocks], 1)
         if not (axis and numbers and (self.part is None or _are_numbers(self.part))):
             raise RewriteError(
-                f"a cut is {brief([self.axis, self.sizes, self.blocks, self.part])}: give an axis, the sizes "
-                "of its parts, how many blocks it has, and None, or the numbers of the part that is cut."
+                f"a cut is {brief([self.axis, self.sizes, self.blocks, self.part])}: give an axis, the "
+                "sizes of its parts, the number of blocks, and None or the indices of the part to cut."
             )
 
 

@@ -74,8 +74,7 @@ class WeightsRead:
         constant, written = k in self.emitter.captured.constants, self.emitter.is_written(("init", k))
         if written and any(self._copy(k, each) for each in readers):
             raise RewriteError(
-                f"'{k}' is written in every step, and copies of it would each be written otherwise: leave "
-                "what uses it on one device."
+                f"'{k}' is written in every step, and copies would diverge: leave its readers on one device."
             )
         copies = sorted({self._copy(k, each) for each in readers} | ({0} if direct else set()))
         full = whole_region(initializer.shape)
@@ -131,8 +130,8 @@ class WeightsRead:
             len(runs) > 1 for each, _ in views for runs in each.region
         ):
             raise RewriteError(
-                f"'{like.name}' ({like.kind}) writes '{k}', of which parts of several blocks would be "
-                "copies: give blocks=1."
+                f"'{like.name}' ({like.kind}) writes '{k}', and parts of several blocks would write copies "
+                "of it: give blocks=1."
             )
         by_copy, fetched = dict[int, list[Want]](), dict[tuple[int, Want], Reference]()
         for reader, place in views:
@@ -177,8 +176,8 @@ class WeightsRead:
         if reference not in self._aliases:
             if self.emitter.is_written(reference):
                 raise RewriteError(
-                    f"'{k}', which '{like.name}' ({like.kind}) uses, is written in every step, so that "
-                    "it cannot be read on other devices: leave that operator whole, on one device."
+                    f"'{k}', which '{like.name}' ({like.kind}) uses, is written in every step, so other "
+                    "devices cannot read it: leave that operator whole."
                 )
             role = NodeRole(like.name, moves=True)
             name = self.emitter.fresh(f"{k}:read")

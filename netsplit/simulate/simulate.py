@@ -227,7 +227,7 @@ def _wait(device: str, message: Message, start_s: float, end_s: float) -> Event:
 
 def _stand_still(program: Program) -> NoReturn:
     check_progress(program)
-    raise AssertionError("the simulator stands still in a program that was proved to complete")
+    raise AssertionError("the simulator is stuck in a program that was proved to complete")
 
 
 def _ints(values: Sequence[float] | Floats) -> Ints:

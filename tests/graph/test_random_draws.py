@@ -210,7 +210,7 @@ def test_a_plain_model_that_draws_otherwise_is_refused() -> None:
     graph = capture(model, loss, (inputs, targets))
     before = torch.get_rng_state()
     with (
-        pytest.raises(NetSplitError, match=r"not draw for node 'dropout' \('aten.dropout.default' at "),
+        pytest.raises(NetSplitError, match=r"drew nothing for node 'dropout' \('aten.dropout.default' at "),
         draws(graph),
     ):
         model.eval()(inputs)

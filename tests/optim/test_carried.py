@@ -75,7 +75,7 @@ def test_state_that_a_checkpoint_would_lose_or_double_is_refused() -> None:
 def test_what_changes_beside_state_and_does_not_move_is_refused_where_plans_change(kind: Any) -> None:
     check_switchable(kind, None)
     check_switchable(of("m"), None)
-    with pytest.raises(ConfigError, match="keeps what changes with its steps in 'last'"):
+    with pytest.raises(ConfigError, match="may keep state in 'last'"):
         check_switchable(Remembering, None)
 
 

@@ -91,7 +91,7 @@ def test_an_infeasible_problem_is_told_capacities_that_are_enough(
         placement = method.partition(problem)
     except InfeasibleError as error:
         text = str(error)
-        assert re.search(r"\d bytes\)? are missing (in total|there|on the largest, 'd\d')", text)
+        assert re.search(r"\d bytes\)? are missing (in total|there|on (the largest,|device) 'd\d')", text)
         cure = text.rpartition(";")[2]
         enough = re.search(r"(\d+) bytes", cure)
         assert enough is not None

@@ -24,9 +24,7 @@ def test_two_operators_by_hand() -> None:
     problem = line()
     change = placement_change(problem, placed(problem, "0000"), placed(problem, "0011"))
     assert (change.moved, change.split, change.joined) == (2, 0, 0)
-    assert change.lines == (
-        "2 operators from d0 to d1, the largest n2 (3 s of a micro-batch there, 3 s now)",
-    )
+    assert change.lines == ("2 operators from d0 to d1, the largest n2 (per micro-batch 3 s there, 3 s now)",)
     same = placement_change(problem, placed(problem, "0011"), placed(problem, "0011"))
     assert (same.moved, same.lines) == (0, ("nothing moved",))
 

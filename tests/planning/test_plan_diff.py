@@ -44,7 +44,7 @@ def test_two_nodes_that_moved_by_hand() -> None:
     diff = after.moved_from(before)
     assert (diff.before_s, diff.after_s, diff.change.moved) == (12.0, 14.0, 2)
     text = "\n".join(diff.lines())
-    for part in ("by 0000 to by 0011: it does not pay, 12 s to 14 s (17 %)", "-6 s  d0", "+6 s  d1",
+    for part in ("by 0000 to by 0011: slower, 12 s to 14 s (17 %)", "-6 s  d0", "+6 s  d1",
                  "+1 s  d0 -> d1", "2 operators from d0 to d1"):  # fmt: skip
         assert part in text
     assert json.loads(json.dumps(diff.to_dict()))["change"]["moved"] == 2

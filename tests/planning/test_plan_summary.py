@@ -67,5 +67,5 @@ def test_plots_are_shown_and_saved(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["x.png", Path("x.png")])
 def test_a_file_in_place_of_a_timeline_is_refused_with_how_to_write_one(kind: str, given: Any) -> None:
     plan = plan_of()
-    with pytest.raises(ConfigError, match=rf"'x.png'.* is none: .* with plot\('{kind}'\)\.save\(path\)\.$"):
+    with pytest.raises(ConfigError, match=rf"'x.png'.*: .* with plot\('{kind}'\)\.save\(path\)\.$"):
         plan.plot(kind, given)

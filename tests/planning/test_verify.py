@@ -73,7 +73,7 @@ def test_missing_and_unknown_nodes_and_devices_are_named():
     unranked = {k: v for k, v in right.priority.items() if k != "n2"}
     assert "Node 'n2' has no priority" in broken(problem, replace(right, priority=unranked))
     assert "no node 'x'" in broken(problem, replace(right, device_of={**right.device_of, "x": "d0"}))
-    assert "'d7', which is no device" in broken(problem, answer(problem, "0017"))
+    assert "'d7', which is not a device" in broken(problem, answer(problem, "0017"))
 
 
 def test_a_colocated_set_that_is_torn_apart_is_named():

@@ -72,7 +72,7 @@ def test_a_file_that_is_no_graph_gets_one_sentence(tmp_path: Path, content: byte
 
 
 def test_a_file_that_is_not_there_or_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(NetSplitError, match="is not there"):
+    with pytest.raises(NetSplitError, match="does not exist"):
         read_workload(tmp_path / "none")
     with pytest.raises(NetSplitError, match="Is a directory"):
         read_workload(tmp_path)

@@ -85,17 +85,17 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "a closure": (optim.LBFGS, "cannot take a step without a closure"),
     "sparse": (optim.SparseAdam, "SparseAdam does not support dense gradients"),
-    "a norm of all": (partial(NormCoupled, lr=0.1), "NormCoupled steps on a parameter otherwise when others"),
-    "gradients counted": (partial(CountsGradients, lr=0.1), "otherwise when others, maybe .*had gradients"),
+    "a norm of all": (partial(NormCoupled, lr=0.1), "NormCoupled updates a parameter differently when"),
+    "gradients counted": (partial(CountsGradients, lr=0.1), "differently when others, maybe .*had gradients"),
     "tensors by position": (
         Lookahead,
-        "optimizer cannot be made of .*Lookahead",
+        "optimizer cannot be made from .*Lookahead",
     ),
     "values": (
         lambda ps: optim.SGD(ps, lr=0.1 / float(sum(p.detach().norm() for p in ps))),
         "goes by the values of parameters when it is made, and every device has only its own",
     ),
-    "noise": (partial(Noisy, lr=0.1), "Noisy steps on a parameter otherwise when others"),
+    "noise": (partial(Noisy, lr=0.1), "Noisy updates a parameter differently when others"),
     "a bad setting": (misspelt, "momentun"),
     "a pattern that matches nothing": (
         ParameterGroups(optim.SGD, lr=0.1, groups=[{"match": ["*bias", "*.beta"], "lr": 0.2}]),
@@ -127,5 +127,5 @@ class Shrinking(optim.SGD):
 def test_an_optimiser_that_moves_what_has_no_gradient_is_refused() -> None:
     model = nn.Linear(6, 3)
     check_optimizer(for_model(optim.AdamW, model))
-    with pytest.raises(ConfigError, match="moves parameters that have no gradient"):
+    with pytest.raises(ConfigError, match="updates parameters that have no gradient"):
         check_optimizer(for_model(partial(Shrinking, lr=0.1), model))

@@ -69,8 +69,8 @@ def test_cut_points_are_uneven_where_sizes_do_not_divide() -> None:
     ("spec", "sentence"),
     [
         ("P0R", "partial sum"),
-        ("S", "is no layout"),
-        ("S0Q", "is no layout"),
+        ("S", "is not a layout"),
+        ("S0Q", "is not a layout"),
         ("S0S0", "names an axis of the mesh twice"),
         ("S2R", "names axis 2"),
     ],
@@ -81,7 +81,7 @@ def test_what_is_no_layout_is_said(spec: str, sentence: str) -> None:
 
 
 def test_a_layout_for_other_dimensions_and_a_wrong_mesh_are_refused() -> None:
-    with pytest.raises(ReshardError, match="for 2 dimensions, and the tensor has 1"):
+    with pytest.raises(ReshardError, match="for 2 dimensions, but the tensor has 1"):
         Layout(mesh_of("a", (2,)), "S0R").regions((4,))
     with pytest.raises(ReshardError, match="give 4"):
         Mesh((0, 1, 2), (2, 2))

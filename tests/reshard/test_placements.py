@@ -51,8 +51,8 @@ def test_a_layout_has_the_pieces_of_its_placements(
 @pytest.mark.parametrize(
     ("placements", "sentence"),
     [
-        ([Partial(), Shard(0)], "on axis 0 of the mesh is not resharded"),
-        ([Shard(2), Shard(0)], "a dimension that a tensor of 2 has not"),
+        ([Partial(), Shard(0)], "on axis 0 of the mesh cannot be resharded"),
+        ([Shard(2), Shard(0)], "a dimension that a tensor of 2 dimensions lacks"),
         ([Replicate()] * 11, "at most 10"),
     ],
 )

@@ -158,7 +158,7 @@ def test_a_summary_says_what_is_sent_and_how_long_it_takes() -> None:
     case = TABLE_2[9]
     lines = plan_reshard(*case.layouts, case.shape, 4, case.network).summary().splitlines()
     assert lines[0] == "RS0R on (2, 4) to RRS0 on (2, 4): [1024, 1024, 512], 2048 MiB"
-    assert "predicted 500.000 ms, at least 500.000 ms" in lines[2]
+    assert "predicted 500.000 ms, lower bound 500.000 ms" in lines[2]
     assert lines[3] == "host a0: sends 1024 MiB, receives 0 B"
 
 
@@ -168,8 +168,8 @@ def test_a_summary_says_what_is_sent_and_how_long_it_takes() -> None:
         ({"strategy": "carrier_pigeon"}, "strategy is 'carrier_pigeon': give auto, broadcast"),
         ({"order": "alphabetical"}, "order is 'alphabetical': give auto, naive"),
         ({"chunks": 0}, "0 chunks"),
-        ({"itemsize": 0}, "0 bytes an element"),
-        ({"shape": (4,)}, "for 2 dimensions, and the tensor has 1"),
+        ({"itemsize": 0}, "0 bytes per element"),
+        ({"shape": (4,)}, "for 2 dimensions, but the tensor has 1"),
     ],
 )
 def test_what_cannot_be_planned_is_said(changed: dict[str, object], sentence: str) -> None:

@@ -149,14 +149,14 @@ _ENDS: dict[str, tuple[list[Any], list[Any], str, str]] = {
     "one input": ([_operator("EW_ADD", -1)], [_ADD], "rejected", "OP_EW_ADD reads 1 tensors, not 2"),
     "out of order": ([_operator("RELU", 1), _RELU], [_RELU], "rejected", "no operator before it"),
     "no part": ([_operator("RELU", -1)], [{**_RELU, "input": [{"opId": -1}]}], "rejected", "tsId is missing"),
-    "dimension": ([_parallel("PARTITION", -1, 3)], [_RELU], "rejected", "along another dimension"),
+    "dimension": ([_parallel("PARTITION", -1, 3)], [_RELU], "rejected", "along a dimension other"),
     "unbound": ([_RELU], [_operator("EW_ADD", -1, -2), _operator("RELU", 0)], "rejected", "reads x2"),
     "not linear": ([_operator("RELU", -1), _operator("RELU", -2), _operator("EW_ADD", 0, 1)],
                    [_ADD, _operator("RELU", 0)], "rejected", "differ"),
     "copies that differ": ([_LINEAR], [_concat(-2, -1, 0), _operator("LINEAR", -1, 0, acti=0)],
-                           "rejected", "no sizes"),
+                           "rejected", "none of the sizes"),
     "no sizes": (
-        [_concat(-1, -2, 1), _concat(-1, -2, 2), _operator("EW_ADD", 0, 1)], [_ADD], "rejected", "no sizes",
+        [_concat(-1, -2, 1), _concat(-1, -2, 2), _operator("EW_ADD", 0, 1)], [_ADD], "rejected", "sizes",
     ),
     "split again": (
         [_operator("SIGMOID", -1), _operator("TANH", -2), _concat(0, 1, 2),
@@ -165,7 +165,7 @@ _ENDS: dict[str, tuple[list[Any], list[Any], str, str]] = {
     ),
     "convolution": ([_operator("CONV2D", -1, -2)], [_LINEAR], "rejected", "OP_CONV2D"),
     "activation": ([_operator("LINEAR", -1, -2, acti=9)], [_LINEAR], "rejected", "activation 9"),
-    "three parts": ([_operator("SPLIT", -1, num_outputs=3, axis=1)], [_RELU], "rejected", "a split in 3"),
+    "three parts": ([_operator("SPLIT", -1, num_outputs=3, axis=1)], [_RELU], "rejected", "a split into 3"),
 }  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def test_nodes_of_other_projects_are_refused(method: Partitioner) -> None:
     text = "\n".join([*lines, "\tnode0 -- node1", "\tnode1 -- node2"])
     work = read_pipedream(text, "g.txt", "g")
     cluster = uniform_cluster(2, capacity=10**9, bandwidth=1e9)
-    with pytest.raises(RewriteError, match="'node0' is 'Linear', which is no operator of torch"):
+    with pytest.raises(RewriteError, match="'node0' is 'Linear', which is not an operator of this torch"):
         method.partition(work.problem(cluster, time_limit_s=1.0))
     if isinstance(method, Auto):
         method.partition(work.problem(cluster, "max_load", time_limit_s=1.0))

@@ -208,7 +208,7 @@ def test_what_overlaps_is_copied_whole() -> None:
 def test_what_cannot_be_copied_says_why() -> None:
     grouped = STEPS["grouped"].graph()
     norm = next(node.name for node in grouped if node.kind == "batch_norm")
-    for node, reason in ((norm, "is written in every step"), ("silu", "no parameters of which")):
+    for node, reason in ((norm, "is written in every step"), ("silu", "no parameters to copy")):
         with pytest.raises(RewriteError, match=reason):
             applied(grouped, (CopyWeights(node, 1),))
     with pytest.raises(RewriteError, match="give the number of a copy"):

@@ -63,7 +63,7 @@ def test_proportions_are_two_or_more_numbers_above_zero(parts: list[float]) -> N
         (("linear", None, 2), "it has no such dimension"),
         (("linear", 1, 10**12), f"{10**12} parts of 12: give two parts or more"),
         (("linear", 1, (9, 2)), "that add up"),
-        (("linear", 1, 2, 0), "its 12 are no 0 equal blocks"),
+        (("linear", 1, 2, 0), "its 12 do not divide into 0 equal blocks"),
     ],
 )
 def test_what_no_operator_is_split_by(arguments: Any, words: str) -> None:
@@ -81,7 +81,7 @@ COPIED = CopyWeights("linear", 1).to_dict()
         (RECORDED | {"sizes": "66"}, "^a rewrite is "),
         (RECORDED | {"sizes": [6.7, 6]}, "^a rewrite is "),
         (COPIED | {"sizes": [6, 6]}, "^a rewrite is "),
-        ({"node": "linear"}, "^None is no kind of rewrite"),
+        ({"node": "linear"}, "^None is not a kind of rewrite"),
     ],
 )
 def test_what_was_written_is_not_changed_in_reading(values: Any, words: str) -> None:

@@ -102,7 +102,7 @@ def test_a_part_that_is_read_elsewhere_is_a_variable() -> None:
     assert graph.nodes["linear:1"].initializers == ()
     assert graph.nodes["0.weight[6:16, :]:read"].initializers == ("0.weight[6:16, :]",)
     assert split_axes(graph, "0.weight[6:16, :]:read") == {}
-    with pytest.raises(RewriteError, match="or what reads it"):
+    with pytest.raises(RewriteError, match="or its reader"):
         applied(graph, (*graph.rewrites, Split("0.weight[6:16, :]:read", 0, (5, 5))))
 
 
@@ -236,7 +236,7 @@ def test_an_optimizer_that_is_not_element_wise_is_refused_on_parts(factory: Any)
 
     assert values.keys() == graph.initializers.keys()
     made(graph)
-    with pytest.raises(ConfigError, match=r"steps on parts of '0\.weight' otherwise"):
+    with pytest.raises(ConfigError, match=r"updates parts of '0\.weight' differently"):
         made(applied(graph, (Split("linear", 1, (6, 10)),)))
 
 

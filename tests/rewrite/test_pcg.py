@@ -69,9 +69,9 @@ def test_operators_and_meshes_read_back_are_the_tasks(name: str, data: st.DataOb
 def test_what_does_not_fit_is_refused() -> None:
     """With the edge, and what should be on it."""
     made = ParallelGraph.of(GRAPH, columns_and_rows())
-    for left_out, words in (("reduce", "has nothing.*by reduce 2"), ("partition", "by partition 2")):
+    for left_out, words in (("reduce", "has nothing.*need reduce 2"), ("partition", "need partition 2")):
         some = tuple(each for each in made.operators if each.kind != left_out)
         with pytest.raises(RewriteError, match=words):
             ParallelGraph(some, made.views).tasks(GRAPH)
-    with pytest.raises(RewriteError, match="by combine 2"):
+    with pytest.raises(RewriteError, match="need combine 2"):
         ParallelGraph(made.operators[:3], made.views[:1]).tasks(GRAPH)

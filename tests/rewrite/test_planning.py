@@ -150,7 +150,7 @@ def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None
     assert any("now 1 operator in parts: linear_2 (" in line for line in cut.lines())
     assert (cut.before_s, cut.after_s) == pytest.approx((whole.objective_s, parts.objective_s))
     joined = whole.moved_from(parts)
-    assert any("whole again: linear_2" in line for line in joined.lines())
+    assert any("no longer split: linear_2" in line for line in joined.lines())
     assert parts.moved_from(parts).change.moved == parts.moved_from(parts).change.split == 0
 
 
@@ -228,7 +228,7 @@ def test_sizes_of_another_batch_are_taken_along_the_samples_alone(
     if sum(across) != WIDE:
         with pytest.raises(
             RewriteError,
-            match=r"'linear:1' .* along 1: sizes .* of 12: .*(samples alone\)|is empty; .* or more)\.$",
+            match=r"'linear:1' .* along 1: sizes .* of 12: .*(along the samples\)|is empty; .* per part)\.$",
         ):
             method.partition(problem)
         return
@@ -247,6 +247,6 @@ def test_a_method_whose_sizes_do_not_add_up_is_refused(sizes: tuple[int, ...]) -
         Split("linear", 0, sizes, 2),
     ):
         with pytest.raises(
-            RewriteError, match=r"'linear' .* cannot be split along .*: sizes .* samples alone"
+            RewriteError, match=r"'linear' .* cannot be split along .*: sizes .* only along the samples"
         ):
             decide(problem, Answered((split,)))

@@ -178,19 +178,19 @@ def refused(graph: Graph, *asked: object, **options: int) -> str:
 
 def test_what_is_refused_says_why() -> None:
     grouped, recurrent, mlp = (STEPS[name].graph() for name in ("grouped", "recurrent", "mlp"))
-    assert "statistics are taken over the whole batch" in refused(grouped, "batch_norm", 0, 2)
+    assert "statistics span the whole batch" in refused(grouped, "batch_norm", 0, 2)
     assert "split along 'groups'" in refused(grouped, "conv2d", 1, 2)
     assert "edges of their neighbours" in refused(grouped, "conv2d", 2, 2)
     assert "writes in place" in refused(grouped, "add_", 0, 2)
-    assert "every step needs the one before" in refused(recurrent, "lstm", 1, 2)
-    assert "goes over all of it" in refused(recurrent, "softmax", 1, 2)
+    assert "every step needs the previous one" in refused(recurrent, "lstm", 1, 2)
+    assert "needs all of it" in refused(recurrent, "softmax", 1, 2)
     assert "no such dimension" in refused(mlp, "linear", 5, 2)
     assert "0 (8), 1 (12), 'input.1' (6)" in refused(mlp, "linear", "weight.7", 2)
     words = STEPS["transformer"].graph()
     assert "give blocks=1" in refused(words, "embedding", "weight.0", 2, blocks=2)
     assert "13 parts of 12" in refused(mlp, "linear", 1, 13)
     assert "[5, 5] of 12" in refused(mlp, "linear", 1, [5, 5])
-    assert "no 5 equal blocks" in refused(mlp, "linear", 1, 2, blocks=5)
+    assert "not divide into 5 equal blocks" in refused(mlp, "linear", 1, 2, blocks=5)
     assert "no operator 'linear_9'" in refused(mlp, "linear_9", 1, 2)
 
 
@@ -219,5 +219,5 @@ class _Turned(nn.Module):
 @pytest.mark.parametrize("strided", [False, True])
 def test_parts_that_lie_otherwise_are_refused_where_another_operator_goes_by_that(strided: bool) -> None:
     graph = capture(_Turned(strided), nn.CrossEntropyLoss(), (torch.randn(4, 6), torch.arange(4)))
-    with pytest.raises(RewriteError, match="which lies in memory in another way"):
+    with pytest.raises(RewriteError, match="whose memory layout differs"):
         split_operator(graph, "mul", 2, 3)

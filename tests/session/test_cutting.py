@@ -292,7 +292,7 @@ def test_a_batch_that_cannot_be_computed_at_once_is_kept_whole() -> None:
 
     own, left = cutting(net(), loss, X, Y)
     assert left == [1]
-    assert "cannot be compared on its batch at once" in own.notes_for(1)[0]
+    assert "cannot run its whole batch at once" in own.notes_for(1)[0]
 
 
 def test_a_forward_that_writes_into_what_is_not_cut_is_refused() -> None:

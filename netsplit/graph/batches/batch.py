@@ -103,13 +103,13 @@ class Batch:
                 )
             if tensor.is_conj() or tensor.is_neg():
                 raise ConfigError(
-                    f"batch has a tensor of shape {tuple(tensor.shape)} with a lazy conjugate or sign: "
-                    "give .resolve_conj() or .resolve_neg() of it."
+                    f"batch has a tensor of shape {tuple(tensor.shape)} with a lazy conjugate or sign: call "
+                    ".resolve_conj() or .resolve_neg() on it."
                 )
             if tensor.requires_grad:
                 raise ConfigError(
-                    f"batch has a tensor of shape {tuple(tensor.shape)} that requires a gradient: none comes "
-                    "back to the batch: detach it, or call requires_grad_() on it within the forward."
+                    f"batch has a tensor of shape {tuple(tensor.shape)} that requires a gradient, which a "
+                    "batch never gets: detach it, or call requires_grad_() on it within the forward."
                 )
         if known is not None and dims is None:
             dims = _remembered(known, input_tree, target_tree)

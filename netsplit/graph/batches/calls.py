@@ -120,8 +120,8 @@ def read_loss(answer: Any, inside: bool) -> tuple[Tensor, Any]:
     for metric in flatten(metrics)[0]:
         if metric.numel() != 1 or metric.is_complex():
             raise CaptureError(
-                f"the loss returned a metric of shape {tuple(metric.shape)} and {metric.dtype} beside "
-                "itself: give real scalars, whose means over the samples come back."
+                f"the loss also returned a metric of shape {tuple(metric.shape)} and {metric.dtype}: "
+                "metrics must be real scalars, which are averaged over the samples."
             )
     if loss.is_leaf and loss.requires_grad:  # a parameter itself: an operator has to make it
         loss = loss.clone()
@@ -173,8 +173,7 @@ def output_tensors(model: nn.Module, inputs: Sequence[Tensor], outputs: Any) -> 
     tensors, tree, _ = flatten(outputs, merge=True)
     if not tensors:
         raise CaptureError(
-            f"{type(model).__name__} returned no tensor, but a {type(outputs).__name__}: there is nothing to "
-            "compute."
+            f"{type(model).__name__} returned a {type(outputs).__name__} without tensors: return a tensor."
         )
     given = {id(t) for t in (*inputs, *model.parameters(), *model.buffers())}
     return [t.clone() if id(t) in given else t for t in tensors], tree

@@ -264,8 +264,8 @@ def _comparable(value: Any) -> Hashable:
         hash(value)
     except TypeError as error:
         raise NetSplitError(
-            f"a batch has a {type(value).__module__}.{type(value).__name__}, whose values cannot be told "
-            "apart: give arrays as tensors, and other objects a __hash__ and an __eq__."
+            f"a batch has a {type(value).__module__}.{type(value).__name__}, whose values cannot be "
+            "compared: give arrays as tensors, and other objects a __hash__ and an __eq__."
         ) from error
     key: Hashable = value
     return key

@@ -127,7 +127,7 @@ class _CaptureCheck:
         plain = self._plain(call, tensors, backward)
         if attributes is not None:
             self.changed = changed_attribute(attributes, attribute_values(self.model, self.loss))
-        when = "at the first step" if call == 0 else "at a second step, of other values"
+        when = "at the first step" if call == 0 else "at a second step with other values"
         for what, a, b in self._pairs(plain, ours):
             apart = difference(a, b)
             if apart is not None and what.startswith("the gradient"):
@@ -162,15 +162,15 @@ class _CaptureCheck:
         after = named_tensors(self.step)
         for name in after.keys() - before.keys():
             raise CaptureError(
-                f"{self.name} makes the buffer '{name.removeprefix('model.')}' in its forward: call the "
-                "model once on a batch before, so that it has it."
+                f"{self.name} creates the buffer '{name.removeprefix('model.')}' in its forward: call the "
+                "model once on a batch first."
             )
         new = {k: t.detach().clone() for k, t in after.items() if t._cdata != before[k]._cdata}
         for name, value in new.items():
             if isinstance(before[name], nn.Parameter):
                 raise CaptureError(
-                    f"the forward gives '{name.removeprefix('model.')}' another parameter, which a captured "
-                    "step cannot follow: tie or exchange them where the model is made."
+                    f"the forward replaces the parameter '{name.removeprefix('model.')}', which a captured "
+                    "step cannot follow: tie or replace parameters where the model is built."
                 )
             path, _, key = name.rpartition(".")
             before[name].data = value
@@ -208,8 +208,10 @@ class _CaptureCheck:
         if self.graph.calls:
             return self.both.whole
         if call == 0 and what == "the loss":
-            return "; usually by what is another at every call (the time, an iterator, a counter)"
-        return f"; usually by state that it keeps in Python, not in a buffer{_PLACES}" if call else ""
+            return (
+                "; the usual cause is a value that changes at every call (the time, an iterator, a counter)"
+            )
+        return f"; the usual cause is state kept in Python, not in a buffer{_PLACES}" if call else ""
 
     def _order_may_matter(self) -> bool:
         """Whether something that all micro-batches see is written, and read by others than its writers.
@@ -227,8 +229,8 @@ class _CaptureCheck:
             if apart is not None:
                 raise CaptureError(
                     f"{self.name} depends on the order of micro-batches' forwards and backwards, which a "
-                    f"pipeline changes: {what} differs ({apart}); usually a buffer is written whose "
-                    f"old value its backward needs."
+                    f"pipeline changes: {what} differs ({apart}); usually the forward overwrites a buffer "
+                    "whose old value its backward needs."
                 )
 
     def _state_names(self) -> list[str]:
@@ -249,17 +251,17 @@ class _CaptureCheck:
                 loss.backward()
         except Exception as error:
             raise CaptureError(
-                f"{self.name} cannot be computed with two micro-batches in flight, as a pipeline has them"
-                f"{where_of(error)}: {line_of(error)}; usually a tensor that a backward needs is written in "
-                "the forward: compute with its .clone()."
+                f"{self.name} cannot run with two micro-batches in flight, as in a "
+                f"pipeline{where_of(error)}: {line_of(error)}; usually the forward overwrites a tensor that "
+                "a backward needs: compute with its .clone()."
             ) from error
         return [each for tensor in values.values() for each in (tensor.detach(), tensor.grad)]
 
 
 def _state_in_python(changed: str) -> str:
     if "momentum" in changed:
-        return f"{changed} is another after every step: a BatchNorm's momentum must stay the same number"
+        return f"{changed} changes at every step: a BatchNorm's momentum must stay constant"
     return (
-        f"{changed} is another after every step, which a captured step cannot follow: keep it in a buffer "
+        f"{changed} changes at every step, which a captured step cannot follow: keep it in a buffer "
         "(register_buffer) and compute with that tensor, or take it out of the forward"
     )

@@ -111,7 +111,7 @@ def batch_differs(
         try:
             return comparison.differ(batch, half)
         except Exception as error:  # of the user's code
-            return f"{type(model).__name__} cannot be compared on its batch at once ({line_of(error)})"
+            return f"{type(model).__name__} cannot run its whole batch at once ({line_of(error)})"
 
 
 def why_not_compared(model: nn.Module, loss: Loss | None, whole: Batch) -> str | None:
@@ -119,7 +119,7 @@ def why_not_compared(model: nn.Module, loss: Loss | None, whole: Batch) -> str |
     if not has_values(model, loss, whole):
         return "the model has no values here (device meta)"
     if _room(model, loss, copies=1) <= 0:
-        return "there is no memory for a copy of it"
+        return "there is too little memory for a copy of it"
     return None
 
 
@@ -133,8 +133,8 @@ def refuse_shared_writes(graph: Graph, whole: Batch) -> None:
         if whole.dims[j] is None:
             raise CaptureError(
                 f"the forward writes into a tensor of the batch, of shape {tuple(whole.tensors[j].shape)}, "
-                "that every micro-batch gets whole, and each would get it as it was: write into a clone() "
-                "of it."
+                "that every micro-batch gets whole, and none would see the others' writes: write into a "
+                "clone() of it."
             )
 
 
@@ -172,7 +172,7 @@ class _AtOnce:
             if not math.isfinite(value) and not finite:
                 return (
                     f"the loss of {self.name} is {value} on micro-batch {i}, of {part.samples} samples, and "
-                    f"{at_once:.4g} on {batch.samples} samples at once (a mean over none?)"
+                    f"{at_once:.4g} on {batch.samples} samples at once (a mean over no elements?)"
                 )
             if not math.isfinite(value):
                 raise ValueError(f"its loss is {value}")

@@ -53,7 +53,7 @@ Values = Mapping[str, Tensor]
 """Present ones, by initializer."""
 
 _COPIES = 4  # of parameters: the graph's, what is put back, and what is compared
-_CURE = "give state_dict() to a plain model and predict with that"
+_CURE = "load state_dict() into a plain model and predict with that"
 
 
 def check_inference(model: nn.Module, graph: Graph, batch: Batch, values: Values) -> float | None:
@@ -101,8 +101,8 @@ class _EvaluationCheck:
         changed = changed_attribute(attributes, attribute_values(self.model))
         if changed is not None:
             raise CaptureError(
-                f"{self.name} keeps state in Python: {changed} is another after every forward in evaluation "
-                f"mode, which no captured graph follows: keep it in a buffer (register_buffer), or {_CURE}."
+                f"{self.name} keeps state in Python: {changed} changes at every forward in evaluation mode, "
+                f"which a captured graph cannot follow: keep it in a buffer (register_buffer), or {_CURE}."
             )
         if self.modes[0][1]:
             self.model.train()
@@ -140,8 +140,8 @@ class _EvaluationCheck:
         for module in self.model.modules():
             if any(_is_own(module, name) for name in ("train", "eval")):
                 own = type(module).__name__
-                return f"{own} has a train() or eval() of its own, which no captured graph has; "
-        return "usually by what it keeps in Python from one forward to the next; "
+                return f"{own} overrides train() or eval(), which a captured graph does not call; "
+        return "the usual cause is state kept in Python between forwards; "
 
 
 def _is_own(module: nn.Module, name: str) -> bool:
@@ -184,7 +184,7 @@ def output_dims(
     try:
         if graph.calls:
             whole = ", ".join(sorted({call.__name__ for call in graph.calls.values()}))
-            raise _Mixed(f"{whole} stays whole, so what it takes of other samples is not seen")
+            raise _Mixed(f"{whole} stays whole and may mix samples")
         need = _ROW_COPIES * sum(i.nbytes for i in graph.initializers.values())
         need += 2 * sum(v.nbytes for v in graph.variables.values())
         if need > MOST_OF_MEMORY * psutil.virtual_memory().available:
@@ -214,7 +214,7 @@ def _dims(model: nn.Module, batch: Batch, size: int) -> tuple[int, ...]:
         part = batch.rows(start, start + size)
         tensors, own_kind = _run(model, part)
         if own_kind != kind or len(tensors) != len(whole):
-            raise _Mixed("its output has another structure, or other numbers, on a part of a batch")
+            raise _Mixed("its output has a different structure, or different numbers, on part of a batch")
         dims = dims or [_grown(a, b, size, batch.samples) for a, b in zip(tensors, whole, strict=True)]
         for ours, all_rows, dim in zip(tensors, whole, dims, strict=True):
             rows = all_rows.shape[dim] // batch.samples
@@ -234,7 +234,7 @@ def _grown(part: Tensor, whole: Tensor, size: int, samples: int) -> int:
         rows, rest = divmod(before[grown[0]], size)
         if not rest and after[grown[0]] == rows * samples:
             return grown[0]
-    raise _Mixed(f"an output of shape {tuple(after)} has no rows for each sample")
+    raise _Mixed(f"an output of shape {tuple(after)} has no row for each sample")
 
 
 def _run(model: nn.Module, batch: Batch) -> tuple[list[Tensor], Hashable]:

@@ -78,7 +78,7 @@ class SideBySide:
         except CaptureError:
             raise
         except NetSplitError as error:
-            raise CaptureError(f"{self.name} draws otherwise than what was captured: {error}") from error
+            raise CaptureError(f"{self.name} does not draw random numbers as captured: {error}") from error
         except Exception as error:
             raise CaptureError(
                 f"{self.name} does not {self.runs} in plain PyTorch and in micro-batches of "
@@ -110,8 +110,8 @@ class SideBySide:
         except Exception as error:
             if "modified by an inplace operation" in str(error):
                 raise CaptureError(
-                    f"{self.name} writes into a tensor, or gives a buffer a new value, whose old value its "
-                    f"backward needs{where_of(error)}: compute with a copy (.clone()) of it."
+                    f"{self.name} overwrites a tensor or buffer whose old value its backward "
+                    f"needs{where_of(error)}: compute with a copy (.clone()) of it."
                 ) from error
             raise CaptureError(
                 f"the captured step of {self.name} does not run as the model does{where_of(error)}: "
@@ -126,8 +126,8 @@ class SideBySide:
         if not names:
             return ""
         return (
-            f"; it has code that stays whole ({names}), which may not read parameters or buffers that it is "
-            "not given (from a closure, an object, a class)"
+            f"; its code that stays whole ({names}) may read only parameters and buffers passed to it (not "
+            "from a closure, an object, a class)"
         )
 
 
@@ -244,6 +244,6 @@ def _no_other_draws(name: str) -> Iterator[None]:
         drawn.append("numpy.random")
     if drawn:
         raise CaptureError(
-            f"{name} draws from {drawn[0]}, which a captured step would do once and for all: draw with torch "
-            f"(torch.rand, torch.bernoulli), which stays in the step."
+            f"{name} draws from {drawn[0]}, which a captured step would do only once: draw with torch "
+            "(torch.rand, torch.bernoulli) instead."
         )

@@ -40,7 +40,7 @@ def require_replicable(graph: Graph, nodes: Collection[str]) -> None:
     refused = why_unreplicable(graph, nodes)
     if refused is not None:
         raise NetSplitError(
-            f"{refused}: take a method without replicas, as auto and single are, or pipedream with "
+            f"{refused}: use a method without replicas, such as auto or single, or pipedream with "
             "straight=true."
         )
 
@@ -50,14 +50,13 @@ def why_unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
     buffer = unreplicable(graph, nodes)
     if buffer is not None:
         return (
-            f"the forward writes '{buffer}', of which every replica of a stage would have its own, written "
-            "in its own micro-batches alone, and which is no running statistic that a training forward does "
-            "not read"
+            f"the forward writes '{buffer}', which would differ between replicas of a stage (only running "
+            "statistics that training never reads may)"
         )
     sparse = (graph.nodes[name] for name in nodes if gives_sparse_gradients(graph.nodes[name]))
     for node in sparse:
         weight = node.initializers[0]
-        return f"the gradient of '{weight}' is sparse, and those of replicas are summed as dense ones"
+        return f"the gradient of '{weight}' is sparse, and replicas sum only dense gradients"
     return None
 
 
@@ -74,7 +73,7 @@ def check_replicas(graph: Graph, nodes: Collection[str], statistics: bool = True
     running = replicated_statistics(graph, nodes) if statistics else []
     if running:
         log.warning(
-            "'%s'%s will come from the first replica's micro-batches alone, as in DistributedDataParallel: "
+            "'%s'%s will come from the first replica's micro-batches only, as in DistributedDataParallel: "
             "training losses equal those of one device, evaluation may differ.",
             running[0],
             f" and {len(running) - 1} more running statistics" if len(running) > 1 else "",
@@ -82,7 +81,7 @@ def check_replicas(graph: Graph, nodes: Collection[str], statistics: bool = True
     whole = [name for name in nodes if isinstance(graph.calls.get(graph.nodes[name].op), ModuleCall)]
     if whole:
         log.warning(
-            "'%s' is kept whole, and every replica has a copy of it: no copy sees what another one keeps in "
+            "'%s' is kept whole, and each replica has its own copy: copies do not share state kept in "
             "Python.",
             graph.nodes[whole[0]].module or whole[0],
         )

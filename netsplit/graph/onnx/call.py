@@ -31,7 +31,7 @@ DTYPES = {
 def dtype_of(number: int, where: str) -> torch.dtype:
     """Raises NetSplitError where torch has no such type (strings, types of four bits)."""
     if number not in DTYPES:
-        raise NetSplitError(f"{where} has elements of ONNX's type {number}, which tensors cannot have here.")
+        raise NetSplitError(f"{where} has elements of ONNX's type {number}, which torch tensors cannot hold.")
     return DTYPES[number]
 
 

@@ -42,7 +42,7 @@ def kinds_of(model: Any, nodes: Iterable[OnnxNode], notes: Mapping[str, list[str
                 statistics.add(name)
     named = set(notes["parameters"]) if "parameters" in notes else None
     if named is not None and not named <= {each.name for each in model.graph.initializer}:
-        log.warning("another tool has renamed weights of the ONNX file: every float array of it is trained")
+        log.warning("Another tool renamed weights of the ONNX file: all its float arrays will be trained.")
         named = None
     kinds: dict[str, Kind] = {}
     for each in model.graph.initializer:
@@ -72,7 +72,9 @@ def constant_of(node: OnnxNode) -> np.ndarray[Any, Any]:
     ):
         if key in node.attributes:
             return np.asarray(node.attributes[key], dtype=kind)
-    raise NetSplitError(f"node '{node.name}' (Constant) holds text or a sparse tensor, which is not known.")
+    raise NetSplitError(
+        f"node '{node.name}' (Constant) holds text or a sparse tensor, which is not supported."
+    )
 
 
 def is_few(array: np.ndarray[Any, Any]) -> bool:

@@ -71,7 +71,7 @@ def export_training(
         NetSplitError: the model cannot be exported; says which of torch's operators stops it.
     """
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise NetSplitError("the batch to export with is no pair: give (inputs, targets).")
+        raise NetSplitError("the batch to export with is not a pair: give (inputs, targets).")
     if not callable(loss):
         raise NetSplitError(f"the loss to export is {loss!r}: give a function, or use export_inference.")
     inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
@@ -208,6 +208,6 @@ def _silent() -> Iterator[None]:
 def _why_not(model: nn.Module, error: Exception) -> str:
     reason = line_of(error).partition(" Please feel free")[0].partition("  [Caused by")[0].rstrip(".")
     return (
-        f"{type(model).__name__} cannot be exported to ONNX: {reason}; rewrite what stops it with other "
-        "operators, or give another opset."
+        f"{type(model).__name__} cannot be exported to ONNX: {reason}; use other operators, or give another "
+        "opset."
     )

@@ -61,7 +61,7 @@ def load_model(path: str | Path) -> Any:
             graph of its own (If, Loop, Scan).
     """
     if not isinstance(path, str | Path):
-        raise NetSplitError(f"the path of an ONNX file is {path!r}: give a text or a Path.")
+        raise NetSplitError(f"the path of an ONNX file is {path!r}: give a str or a Path.")
     file = Path(path)
     onnx = onnx_package()
     if not file.is_file():
@@ -69,15 +69,15 @@ def load_model(path: str | Path) -> Any:
     try:
         model = onnx.load(str(file), load_external_data=False)
     except Exception as error:  # protobuf's own, of several kinds
-        raise NetSplitError(f"'{file}' is not an ONNX file, or only a part of one.") from error
+        raise NetSplitError(f"'{file}' is not an ONNX file, or is incomplete.") from error
     if not model.graph.node and not model.graph.output:
         raise NetSplitError(f"'{file}' is not an ONNX file, or it holds no graph.")
     try:
         onnx.external_data_helper.load_external_data_for_model(model, str(file.parent))
     except Exception as error:
         raise NetSplitError(
-            f"'{file}' keeps its weights in another file, which is not beside it or cannot be read: "
-            "copy the files together."
+            f"'{file}' keeps its weights in another file, which is missing or cannot be read: copy both to "
+            "one folder."
         ) from error
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
@@ -146,8 +146,8 @@ def _attribute(attribute: Any, proto: Any, node: str, where: str) -> Any:
     kinds = onnx.AttributeProto
     if attribute.type in (kinds.GRAPH, kinds.GRAPHS):
         raise NetSplitError(
-            f"{where}: node '{node}' ({proto.op_type}) runs a graph of its own, which has no fixed operators "
-            "to place: export the model without control flow."
+            f"{where}: node '{node}' ({proto.op_type}) runs a subgraph, whose operators cannot be placed: "
+            "export the model without control flow."
         )
     value = onnx.helper.get_attribute_value(attribute)
     if attribute.type == kinds.FLOAT:
@@ -165,8 +165,8 @@ def _attribute(attribute: Any, proto: Any, node: str, where: str) -> Any:
     if attribute.type == kinds.INTS:
         return [int(each) for each in value]
     raise NetSplitError(
-        f"{where}: node '{node}' ({proto.op_type}) has the attribute '{attribute.name}' of a type that "
-        "cannot be read: export the model without it."
+        f"{where}: node '{node}' ({proto.op_type}) has an attribute '{attribute.name}' whose type cannot be "
+        "read: export the model without it."
     )
 
 

@@ -62,9 +62,7 @@ class OnnxFile:
     def check_names(self, names: Iterable[str]) -> None:
         for name in names:
             if not any(name in each for each in (self.computed, self.numbers, self.large)):
-                raise NetSplitError(
-                    f"'{self.path}' computes no value named '{name}': give names that it has."
-                )
+                raise NetSplitError(f"'{self.path}' has no value named '{name}': give names from the file.")
 
     def part(self, ends: tuple[str, ...], stop: tuple[str, ...] = ()) -> OnnxPart:
         """The nodes that lead to `ends`, from the file's inputs or from `stop`, with what they read."""
@@ -114,7 +112,7 @@ class OnnxFile:
                 missing[node.label] = node.name
         if missing:
             named = ", ".join(f"{op} (node '{name}')" for op, name in sorted(missing.items()))
-            raise NetSplitError(f"'{self.path}' has operators that are not known: {named}.")
+            raise NetSplitError(f"'{self.path}' has operators that are not supported: {named}.")
 
 
 def _recent(model: Any, path: str) -> Any:
@@ -126,8 +124,8 @@ def _recent(model: Any, path: str) -> Any:
         return onnx_package().version_converter.convert_version(model, CONVERTED)
     except Exception as error:
         raise NetSplitError(
-            f"'{path}' is written in operator set {opset}, which ONNX cannot convert ({line_of(error)}): "
-            f"export it with {OLDEST} or a later one."
+            f"'{path}' uses operator set {opset}, which ONNX cannot convert ({line_of(error)}): export it "
+            f"with {OLDEST} or a later one."
         ) from error
 
 
@@ -190,8 +188,8 @@ class OnnxModule(nn.Module):
             raise loss
         if loss is None:
             raise NetSplitError(
-                "the ONNX file has no loss after its outputs: give a loss of your own, or name the model's "
-                "outputs (outputs=...) where the file's last value is the loss."
+                "the ONNX file has no loss after its outputs: give a loss, or, if the file's last value is "
+                "the loss, name the model's outputs (outputs=...)."
             )
         return loss
 
@@ -271,14 +269,14 @@ def from_onnx(
     """
     for what, given in (("outputs", outputs), ("frozen", frozen)):
         if isinstance(given, str):
-            raise NetSplitError(f"{what} is the text {given!r}: give a tuple of names, ({given!r},).")
+            raise NetSplitError(f"{what} is the string {given!r}: give a tuple of names, ({given!r},).")
     file = OnnxFile(load_model(path), path, tuple(frozen or ()))
     ends = tuple(outputs or file.notes.get("outputs") or file.outputs)
     file.check_names(ends)
     part = file.part(ends)
     for node in part.nodes:
         if node.op in DRAWING and node.op != "Dropout":
-            log.warning("node '%s' (%s) draws random numbers, in evaluation too", node.name, node.op)
+            log.warning("node '%s' (%s) draws random numbers, even in evaluation mode", node.name, node.op)
             break
     return OnnxModule(part, _loss(file, ends, part))
 
@@ -295,13 +293,14 @@ def _loss(file: OnnxFile, ends: tuple[str, ...], model: OnnxPart) -> OnnxModule 
     shared = [*set(part.parameters) & set(model.parameters), *set(part.inputs) & set(model.inputs)]
     if shared:
         return NetSplitError(
-            f"the loss in '{file.path}' reads '{min(shared)}', which is the model's: name more outputs, "
-            "or give a loss of your own."
+            f"the loss in '{file.path}' reads '{min(shared)}', which is part of the model: name more "
+            "outputs, or give your own loss."
         )
     missing = [k for k in ends if k not in part.inputs]
     if missing:
         return NetSplitError(
-            f"the loss in '{file.path}' does not read the output '{missing[0]}': name those it reads."
+            f"the loss in '{file.path}' does not read the output '{missing[0]}': name only outputs that it "
+            "reads."
         )
     return OnnxModule(part)
 

@@ -125,7 +125,7 @@ def _weight(onnx: Any, graph: Graph, key: str, name: str) -> Any:
 
 def _type(dtype: str, name: str) -> int:
     if dtype not in _TYPES:
-        raise NetSplitError(f"'{name}' is of the type {dtype}, which ONNX has not.")
+        raise NetSplitError(f"'{name}' has the type {dtype}, which ONNX does not have.")
     return _TYPES[dtype]
 
 

@@ -166,7 +166,7 @@ def _written(name: str, recorder: Recorder, where: str) -> str:
             f"other micro-batches: {instead}."
         )
     return (
-        f"what is written into the buffer '{name}'{where} carries a gradient, which would go back into "
+        f"the value written into the buffer '{name}'{where} carries a gradient, which would go back into "
         "earlier micro-batches: write the detached value (tensor.detach())."
     )
 
@@ -194,7 +194,7 @@ def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> N
         if any(storage_id(recorder.tensor(*each)) == storage for each in call.writes):
             raise CaptureError(
                 f"a tensor with a gradient hook is written in place at {call.source or 'an unknown line'}: "
-                "use the operator's form that is not in place."
+                "use the out-of-place operator."
             )
     before = recorder.calls
     producer = next((i for i, call in enumerate(before) if reference[1] in call.outputs), -1)

@@ -133,7 +133,7 @@ def graph_of_step(
     """
     kind = device_type if autocast is not None else "cpu"
     if kind != "cpu" and not getattr(torch, kind).is_available():
-        raise ConfigError(f"autocast as {kind} devices do it cannot be found out without one here.")
+        raise ConfigError(f"autocast of {kind} devices cannot be captured on a machine without one.")
     refuse_tensors(step.model, step.loss)
     job = _Job(step, autocast, kind, constants, grad)
     first: Unrecordable | None = None
@@ -235,9 +235,9 @@ class _Kept:
         script = next((each for each in module.modules() if isinstance(each, torch.jit.ScriptModule)), None)
         if script is not None:
             raise CaptureError(
-                f"{script.original_name} is TorchScript (torch.jit.script or trace) in what must run "
-                "whole on one device, where TorchScript cannot be sent (a step of it depends on values, or "
-                "cannot be captured for another reason): give it as plain Python."
+                f"{script.original_name} is TorchScript (torch.jit.script or trace) in code that cannot be "
+                "captured and must run whole on one device; TorchScript cannot be sent there: write it in "
+                "plain Python."
             )
         observed = self._observation(module)
         tensors, structure, _ = flatten((args, kwargs))
@@ -277,8 +277,8 @@ def _copied(module: nn.Module) -> nn.Module:
             return skeleton_of(module)
         except Exception as error:
             raise CaptureError(
-                f"a {type(module).__name__} would have to run whole on one device, and cannot be "
-                f"copied there ({line_of(error)}): let copy.deepcopy copy it."
+                f"a {type(module).__name__} would have to run whole on one device, and cannot be copied "
+                f"there ({line_of(error)}): make copy.deepcopy work on it."
             ) from error
 
 
@@ -313,9 +313,8 @@ def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
         raise _refusal(job, first, f"it would have to stay whole on one device, but {error}") from error
     except Exception as error:
         raise CaptureError(
-            f"{job.name} does not run on this batch as it is, in plain PyTorch and in "
-            f"micro-batches of {job.step.batch.samples}{where_of(error)}: {line_of(error)}; "
-            f"{job.step.to_check()}."
+            f"{job.name} does not run on this batch in plain PyTorch, in micro-batches of "
+            f"{job.step.batch.samples}{where_of(error)}: {line_of(error)}; {job.step.to_check()}."
         ) from error
 
 
@@ -346,7 +345,7 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
         CaptureError: the model has no values, or sets torch's generator.
     """
     if any(tensor.is_meta for tensor in (*step.parameters(), *step.buffers(), *batch)):
-        raise CaptureError("it has no values here to run it with")
+        raise CaptureError("it has no values to run with (device meta)")
     observed = []
     with kept(*step.children()):
         for values in (batch, valid_other_values(step, batch)):

@@ -213,8 +213,8 @@ class Recorder(SchemaCheckMode):
         if torch.default_generator.initial_seed() != self._mark:
             where = f" before {quoted(user_frame())}" if user_frame() else ""
             raise CaptureError(
-                f"the forward sets torch's generator{where}, and split, every operator draws by a seed of "
-                "its own: take from the batch what is drawn by a fixed seed, or keep it in a buffer."
+                f"the forward sets torch's generator{where}, but in a split every operator has its own "
+                "seed: pass numbers of a fixed seed in the batch, or keep them in a buffer."
             )
 
     @contextmanager
@@ -228,7 +228,7 @@ class Recorder(SchemaCheckMode):
             if type(value) is FakeTensor and value.fake_mode is self.mode:
                 return value
             if type(value) not in (Tensor, nn.Parameter, nn.Buffer, FakeTensor) and not _plain(value):
-                raise self.failure(f"it computes with a {type(value).__name__}, a tensor of its own kind")
+                raise self.failure(f"it computes with a {type(value).__name__}, a subclass of Tensor")
             if value.layout is not torch.strided:
                 raise self.failure("it computes with a sparse tensor")
             return self._stand_in(value)
@@ -239,8 +239,8 @@ class Recorder(SchemaCheckMode):
             if value.initial_seed() == self._mark:  # torch's own, which is another object in every operator
                 return None
             raise CaptureError(
-                f"a torch.Generator of the model's own draws{self.at()}, whose state would be on one device: "
-                "draw from torch's own generator, which seed= is for."
+                f"the model draws from its own torch.Generator{self.at()}, whose state would be on one "
+                "device: draw from torch's default generator, which seed= sets."
             )
         return self.device if isinstance(value, torch.device) else value
 
@@ -293,7 +293,7 @@ class Recorder(SchemaCheckMode):
             templates = tuple(encode(arg, self._template) for arg in args)
             named = {key: encode(arg, self._template) for key, arg in kwargs.items()}
         except TypeError as error:
-            raise self.failure(f"{func} has an argument that no file can hold: {error}") from error
+            raise self.failure(f"{func} has an argument that cannot be saved in a file: {error}") from error
         name = self._fresh(func._schema.name.partition("::")[2])
         writes = tuple(written_by_schema(str(func), templates, named))
         self._append(name, str(func), templates, named, results, saved, random, writes)
@@ -382,7 +382,7 @@ class Recorder(SchemaCheckMode):
         text = f"{type(error).__name__} {error}"
         value = any(word in text for word in ("DataDependent", "DynamicOutputShape", "data-dependent"))
         own = "not registered" in text and "Recorder" in text
-        reason = "it makes sizes or steps depend on values" if value or own else line_of(error)
+        reason = "its sizes or steps depend on values" if value or own else line_of(error)
         frame = frame_of(error) or user_frame()
         return Unrecordable(reason, self.failed[1], frame, fails=not (value or own))
 

@@ -193,9 +193,9 @@ class StandIns:
             name = self._attributes.get(tensor._cdata)
             what = f"attribute '{name}'" if name else f"a tensor of shape {tuple(tensor.shape)}"
             raise CaptureError(
-                f"{what}, used{self.where()}, requires a gradient and is no parameter of the model or the "
-                "loss, so that no optimiser would step it: register it as an nn.Parameter (or its module as "
-                "a submodule; a loss with parameters is given itself, not within a function), or detach it."
+                f"{what}, used{self.where()}, requires a gradient but is not a parameter of the model or "
+                "the loss, so no optimiser would update it: register it as an nn.Parameter (or its module "
+                "as a submodule; pass a loss with parameters itself, not within a function), or detach it."
             )
         own = self._attributes.get(tensor._cdata)
         if own is not None and f"attribute {own}" not in self.fake:
@@ -214,14 +214,14 @@ def refuse_tensors(model: nn.Module, loss: Any = None) -> None:
     for name, tensor in tensors.items():
         if is_lazy(tensor):
             raise CaptureError(
-                f"'{name}' of {kind} has no shape yet (a lazy module): call the model once on a batch before."
+                f"'{name}' of {kind} has no shape yet (a lazy module): call the model once on a batch first."
             )
         if tensor.layout is not torch.strided or tensor.is_nested:
             raise CaptureError(f"'{name}' of {kind} is a sparse tensor ({tensor.layout}): make it dense.")
         if tensor.requires_grad and not isinstance(tensor, nn.Parameter):
             raise CaptureError(
-                f"buffer '{name}' of {kind} requires a gradient, and no optimiser steps buffers: register it "
-                "as an nn.Parameter, or detach it."
+                f"buffer '{name}' of {kind} requires a gradient, and no optimiser updates buffers: register "
+                "it as an nn.Parameter, or detach it."
             )
         if tensor.requires_grad and repeated_dims(tensor.shape, tensor.stride()):
             raise CaptureError(
@@ -247,12 +247,13 @@ def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
             says = f"parameters() of {type(module).__name__} (its own, or of modules equal by __eq__)"
             if left is not None:
                 raise CaptureError(
-                    f"{says} leaves out '{left}', which requires a gradient and which an optimiser would not "
-                    "train: call requires_grad_(False) on what is not to be trained."
+                    f"{says} leaves out '{left}', which requires a gradient but which an optimiser would "
+                    "not train: call requires_grad_(False) on it if that is right."
                 )
             if given - own.keys():
                 raise CaptureError(
-                    f"{says} gives a parameter that none of its modules has: register it as an nn.Parameter."
+                    f"{says} returns a parameter that none of its modules has: register it as an "
+                    "nn.Parameter."
                 )
 
 
@@ -279,14 +280,14 @@ def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) ->
         if last is not None and (trained or own):
             if not trained:
                 raise CaptureError(
-                    f"the buffers '{last[2]}' and '{span[2]}' lie in the same memory, and the forward writes "
-                    f"'{own}', which would not be seen in the other where each has its own: keep one of them "
-                    "and make the other of it in the forward, or clone."
+                    f"the buffers '{last[2]}' and '{span[2]}' share memory, and the forward writes '{own}'; "
+                    "on workers they would be separate, and the other would not see it: keep one and "
+                    "compute the other from it in the forward, or clone."
                 )
             raise CaptureError(
                 f"'{last[2]}' and '{span[2]}' share storage without being one tensor (tied by .data, or "
-                "views of one), so that a step on one would change the other: assign the same nn.Parameter "
-                "to both, or clone."
+                "views of one), so a step on one would change the other: assign the same nn.Parameter to "
+                "both, or clone."
             )
         if last is None or span[1] > last[1]:
             last = span

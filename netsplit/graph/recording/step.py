@@ -72,8 +72,8 @@ class TrainingStep(RecordedStep):
         if self.loss is not None:
             return super().to_check()
         return (
-            "loss is None, so that the model was called with inputs and targets and has to answer its loss: "
-            "give a loss, or such a model"
+            "loss is None, so the model was called with inputs and targets and must return its loss: give "
+            "a loss, or such a model"
         )
 
 
@@ -133,7 +133,7 @@ def capture(
             for p in each.parameters()
         )
         why = (
-            "no gradient flows to what it returned (is it detached, or of whole numbers?)"
+            "what it returned has no gradient (is it detached, or an integer?)"
             if trained
             else f"no parameter of {type(model).__name__} requires a gradient, so there is nothing to train"
         )
@@ -172,7 +172,7 @@ def _refuse_shared_writes(graph: Graph, batch: Batch) -> None:
         if any(memory == batch.memory[j] and same != batch.same[j] for memory, same in others):
             raise CaptureError(
                 f"the forward writes into a tensor of the batch, of shape {tuple(batch.tensors[j].shape)}, "
-                "in whose memory another one lies, which would not see that: clone() one of them."
+                "which shares memory with another one that would not see the write: clone() one of them."
             )
 
 

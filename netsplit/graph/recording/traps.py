@@ -166,7 +166,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
             return _reentrant(recorder, f"checkpoint_{next(names)}", run, given)
         given, structure, _ = flatten((args, kwargs))
         if any(isinstance(value, nn.Module) for value in reached(structure.statics())):
-            raise recorder.failure(f"it gives {function.__name__} code with parameters of its own")
+            raise recorder.failure(f"it passes {function.__name__} a module with parameters")
         tensors = [recorder.ours(tensor) for tensor in given]
         args, kwargs = structure.build(tensors)
         saved: list[Tensor] = []
@@ -251,7 +251,7 @@ def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
         for store, key, old, new in given:
             if new.shape != old.shape or new.dtype != old.dtype or new.requires_grad:
                 raise recorder.failure(
-                    f"'{key}' becomes a tensor of another shape or type, or with a gradient, in every step"
+                    f"'{key}' gets another shape, another type or a gradient in every step"
                 )
             store[key] = old
             with torch.no_grad():
@@ -320,7 +320,7 @@ class TensorMethods(TorchFunctionMode):
 
     def _set_data(self, tensor: Tensor, value: Tensor) -> None:
         if tensor.shape != value.shape or tensor.dtype != value.dtype:
-            raise self.recorder.failure("it gives a tensor other .data of another shape or type")
+            raise self.recorder.failure("it assigns .data of another shape or type to a tensor")
         with torch.no_grad():
             tensor.detach().copy_(value)
 
@@ -348,7 +348,7 @@ class _HookHandle:
     """The handle of a hook, which stays for the step."""
 
     def remove(self) -> None:
-        raise RuntimeError("a hook registered in the forward cannot be removed again in a captured step")
+        raise RuntimeError("a hook registered in the forward cannot be removed in a captured step")
 
 
 def asked_by(depth: int, rooms: tuple[str, ...]) -> bool:

@@ -156,8 +156,8 @@ class ModuleCall:
                     continue
                 if isinstance(tensor, nn.Parameter):
                     raise CaptureError(
-                        f"the forward of {self.__name__} gives '{leaf}' another parameter: tie or exchange "
-                        "them where the model is made."
+                        f"the forward of {self.__name__} replaces the parameter '{leaf}': tie or replace "
+                        "parameters where the model is built."
                     )
                 tensor.data.copy_(now.detach())
                 store[leaf] = tensor

@@ -44,8 +44,7 @@ def carried_modules(roots: Iterable[Any]) -> list[ModuleType]:
         return modules
     kept = [module for module in modules if _refusal(roots, [module]) is None]
     log.warning(
-        "Workers import %s anew, and do not see what has been changed there since it was imported: it cannot "
-        "be sent as it is (%s).",
+        "Workers import %s afresh and do not see changes made since its import: these cannot be sent (%s).",
         ", ".join(module.__name__ for module in modules if module not in kept), line_of(error),
     )  # fmt: skip
     return kept
@@ -95,9 +94,8 @@ def _refuse_replaced(within: Iterable[Any]) -> None:
         file = function.__code__.co_filename if isinstance(function, FunctionType) else ""
         if file and is_own_file(file) and not str(function.__module__).startswith("netsplit."):
             raise ConfigError(
-                f"'{key}' of {owner.__name__} was replaced by a function of {file}, which the workers' torch "
-                "does not have, and code that stays whole runs there: call that function by its own name, or "
-                "make a subclass."
+                f"'{key}' of {owner.__name__} was replaced by a function of {file}, but workers that run "
+                "whole code have the original: call that function by its own name, or make a subclass."
             )
 
 

@@ -83,7 +83,7 @@ def check_capacity(problem: Problem, method: str) -> None:
     if required > total:
         needed, there, lacking = map(read_bytes, (required, total, required - total))
         reason = (
-            f"the model needs at least {needed} and all devices together have {there}: {lacking} are missing"
+            f"the model needs at least {needed} but all devices together have {there}: {lacking} are missing"
         )
         raise infeasible(problem, method, f"{reason} in total")
     memory = problem.memory_model
@@ -124,12 +124,12 @@ def infeasible(problem: Problem, method: str, reason: str | None = None) -> Infe
     if reason is None and missing <= 0:
         return InfeasibleError(
             f"{method} finds no placement that fits on cluster '{problem.cluster.name}', though a fill in "
-            "topological order is within all capacities: take another method, or devices of more capacity."
+            "topological order fits: use another method, or devices with more memory."
         )
     if reason is None:
         reason = (
-            f"the best packing found holds {read_bytes(used.get(worst.name, 0))} on device '{worst.name}'"
-            f" of {read_bytes(worst.capacity_bytes)}: {read_bytes(missing)} are missing there"
+            f"the best packing found holds {read_bytes(used.get(worst.name, 0))} on device '{worst.name}', "
+            f"which has {read_bytes(worst.capacity_bytes)}: {read_bytes(missing)} are missing there"
         )
     capacities = {device.capacity_bytes for device in devices}
     if len(capacities) == 1:

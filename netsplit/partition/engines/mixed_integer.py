@@ -58,7 +58,7 @@ def check_picos_engine(name: str) -> None:
     if name not in here:
         engines = ", ".join(PREFIX + engine for engine in here) or "none"
         raise ConfigError(
-            f"engine '{PREFIX}{name}' is not here: PICOS finds {engines}; install that engine's Python "
+            f"engine '{PREFIX}{name}' is not installed: PICOS finds {engines}; install that engine's Python "
             "package, or use 'auto', 'gurobi' or 'highs'."
         )
 
@@ -263,7 +263,8 @@ def check_engine(engine: str) -> None:
         check_picos_engine(engine.removeprefix(PREFIX))
     elif engine not in ("auto", "gurobi", "highs"):
         raise ConfigError(
-            f"engine '{engine}' is not known: use auto, gurobi, highs or one that PICOS finds, as picos:glpk."
+            f"engine '{engine}' is not known: use auto, gurobi, highs or one that PICOS finds, such as "
+            "picos:glpk."
         )
 
 

@@ -145,7 +145,7 @@ def _path_binding(path: Sequence[PathSpan], iteration_s: float) -> Binding:
     """What the critical path is made of, in one sentence."""
     by_place = [(where, s) for where, s in totals(path).items() if s > 0]
     if not by_place:
-        return Binding("nothing", "", 0.0, "Nothing binds: the iteration takes no time.")
+        return Binding("nothing", "", 0.0, "No bottleneck: the iteration takes no time.")
     name, spent = by_place[0]
     others = [
         f"{where} another {percent(s, iteration_s)}" for where, s in by_place[1:3] if s > 0.1 * iteration_s
@@ -154,8 +154,8 @@ def _path_binding(path: Sequence[PathSpan], iteration_s: float) -> Binding:
     if " -> " in name:
         most = max((span for span in path if span.where == name), key=lambda span: span.seconds)
         sentence = (
-            f"The link {name} binds: its transfers are {percent(spent, iteration_s)} of the critical path,"
-            f" most of all {most.name} with {seconds(most.seconds)}{rest}."
+            f"The link {name} is the bottleneck: its transfers are {percent(spent, iteration_s)} of the "
+            f"critical path, mainly {most.name} with {seconds(most.seconds)}{rest}."
         )
         return Binding("link", name, spent, sentence)
     forward, backward = (
@@ -163,8 +163,8 @@ def _path_binding(path: Sequence[PathSpan], iteration_s: float) -> Binding:
         for parts in (("forward", "recompute"), ("backward", "weight"))
     )
     sentence = (
-        f"The time of {name} binds: it is {percent(spent, iteration_s)} of the critical path"
-        f" (forward {seconds(forward)}, backward {seconds(backward)}){rest}."
+        f"{name} is the bottleneck: it takes {percent(spent, iteration_s)} of the critical path (forward "
+        f"{seconds(forward)}, backward {seconds(backward)}){rest}."
     )
     return Binding("device", name, spent, sentence)
 
@@ -174,14 +174,16 @@ def _load_binding(loads: Loads, devices: Sequence[str]) -> Binding:
     p = int(np.argmax(loads.seconds))
     name, load = devices[p], float(loads.seconds[p])
     if load <= 0:
-        return Binding("nothing", "", 0.0, "Nothing binds: no device has a load.")
+        return Binding("nothing", "", 0.0, "No bottleneck: no device has a load.")
     made_of = ", ".join(
         f"{part} {seconds(float(each[p]))} ({percent(float(each[p]), load)})"
         for part, each in sorted(loads.parts.items(), key=lambda item: -item[1][p])
         if each[p] > 0
     )
-    beside = ", of which transfers go on beside the computing" if loads.beside else ""
-    return Binding("device", name, load, f"The load of {name} binds, {seconds(load)}: {made_of}{beside}.")
+    beside = ", with transfers overlapping the computation" if loads.beside else ""
+    return Binding(
+        "device", name, load, f"{name} is the bottleneck, with a load of {seconds(load)}: {made_of}{beside}."
+    )
 
 
 def _cuts(cuts: Sequence[CutEdge], top: int) -> Iterator[str]:
@@ -190,7 +192,7 @@ def _cuts(cuts: Sequence[CutEdge], top: int) -> Iterator[str]:
         return
     total = sum(edge.seconds for edge in cuts)
     size = nbytes(sum(e.nbytes for e in cuts))
-    yield f"{counted(len(cuts), 'cut edge')}: {size}, {seconds(total)} with gradients, a micro-batch"
+    yield f"{counted(len(cuts), 'cut edge')}: {size}, {seconds(total)} with gradients, per micro-batch"
     for edge in cuts[:top]:
         readers = node_run(edge.readers, 16)
         back = f" + {seconds(edge.gradient_s)} back" if edge.gradient_s else ""

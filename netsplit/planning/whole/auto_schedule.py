@@ -73,13 +73,14 @@ class AutoSchedule:
             )
         if names is not None and (not _is_list(names) or not names):
             raise ConfigError(
-                f"schedule.schedules is {names!r}: give a list of names, as [1f1b, gpipe], or null (None in "
-                "Python) for all."
+                f"schedule.schedules is {names!r}: give a list of names, such as [1f1b, gpipe], or null "
+                "(None in Python) for all."
             )
         for each in names or ():
             if not isinstance(each, str) or each not in SCHEDULES:
                 raise ConfigError(
-                    f"schedule.schedules has {each!r}, which is none: {suggest(str(each), SCHEDULES)}"
+                    f"schedule.schedules has {each!r}, which is not a schedule: "
+                    f"{suggest(str(each), SCHEDULES)}"
                 )
         if self._whole and given is not None and 1 not in listed:
             raise _uncut(given)
@@ -109,8 +110,8 @@ class AutoSchedule:
             return microbatch_counts(batch_size, devices, equal)
         if min(self._given) > batch_size:
             raise ConfigError(
-                f"schedule.microbatches is {self.microbatches!r}, and a batch has {batch_size} samples: give "
-                f"a number of at most {batch_size}, or null (None in Python)."
+                f"schedule.microbatches is {self.microbatches!r}, but a batch has {batch_size} samples: "
+                f"give at most {batch_size}, or null (None in Python)."
             )
         return tuple(sorted({_made_of(batch_size, m) for m in self._given}))
 
@@ -122,7 +123,7 @@ class AutoSchedule:
             why: no others are, of those that a batch can make.
         """
         if self._whole:
-            why = f"schedule.schedules has '{SingleBatch.name}' alone, which does not cut batches"
+            why = f"schedule.schedules has only '{SingleBatch.name}', which does not cut batches"
         remarks = []
         for m in sorted(set(self._given)):
             n = _made_of(batch_size, m)
@@ -133,7 +134,7 @@ class AutoSchedule:
             elif m != n:
                 each = f"{-(-batch_size // n)} each{', but the last' * bool(batch_size % n)}"
                 samples = counted(batch_size, "sample")
-                remarks.append(f"{m} micro-batches are asked for, and {samples} make {n}, of {each}")
+                remarks.append(f"{m} micro-batches were requested, but {samples} make {n}, of {each}")
         return tuple(remarks)
 
     def further_counts(self, batch_size: int, known: Sequence[int]) -> tuple[int, ...]:
@@ -180,7 +181,7 @@ class AutoSchedule:
 
 def _uncut(microbatches: object) -> ConfigError:
     return ConfigError(
-        f"schedule.microbatches is {microbatches!r}, and schedule.schedules has 'single_batch' alone, which "
+        f"schedule.microbatches is {microbatches!r}, but schedule.schedules has only 'single_batch', which "
         "does not cut batches: name a schedule that does, or leave one of the two out."
     )
 

@@ -90,7 +90,7 @@ def require_room(problem_of: Callable[[int], Problem], counts: Sequence[int], op
         cluster = problem_of(counts[0]).cluster
         raise InfeasibleError(
             f"no plan fits on cluster '{cluster.name}', as {reason}: nothing was measured for it; "
-            f"netsplit.plan and runners.plan say with how much on each device the nearest plan fits ({DO})."
+            f"netsplit.plan and runners.plan say how much memory the nearest plan needs ({DO})."
         )
 
 
@@ -113,7 +113,7 @@ def nothing_fits(
     peak, room = nearest.peak_bytes[nearest.missing_on], capacity[nearest.missing_on]
     missing = read_bytes(nearest.missing_bytes)
     enough = read_bytes(peak) if len(set(capacity.values())) == 1 else f"{missing} more"
-    again = " with activations computed again" if nearest.placement.recomputed else ""
+    again = " and recomputed activations" if nearest.placement.recomputed else ""
     parts, where = nearest.schedule.microbatches, f"on cluster '{cluster.name}'"
     if proven is not None:
         known = f"no plan fits {where}, as {proven}; of those tried"
@@ -127,7 +127,7 @@ def nothing_fits(
     return InfeasibleError(
         f"{known} the nearest, {nearest.origin} under {nearest.schedule.name} with "
         f"{counted(parts, 'micro-batch', 'es')}{again}, has its peak at {read_bytes(peak)} on device "
-        f"'{nearest.missing_on}' of {read_bytes(room)}: {missing} are missing there; that plan fits with "
-        f"{enough} on each device ({DO}); "
-        f"looked at were {'; '.join([microbatches_listed(counts), *remarks])}."
+        f"'{nearest.missing_on}', which has {read_bytes(room)}: {missing} are missing there; that plan fits "
+        f"with {enough} on each device ({DO}); tried were "
+        f"{'; '.join([microbatches_listed(counts), *remarks])}."
     )

@@ -107,7 +107,7 @@ def _why_absent(judge: Judge, counts: Sequence[int], open_: AutoSchedule, kind: 
     refused = refused or why_unreplicable(problem.graph, problem.graph.nodes)
     if kind in ("data parallel", "hybrid") and (refused or max(counts) < 2):
         return refused or "they need at least 2 micro-batches"
-    return "none was found in the time"
+    return "none was found in time"
 
 
 def frontier_table(rows: Iterable[FrontierRow]) -> Table:

@@ -203,15 +203,15 @@ class WholeSearch:
             placement = answer(problem)
             if placement.replicas and not self.open.replicas:
                 raise InfeasibleError(
-                    f"{method.name} gives stages replicas, and {self.open.no_replicas}: leave that out, or "
-                    "take another partitioner."
+                    f"{method.name} gives stages replicas, but {self.open.no_replicas}: leave that out, or "
+                    "use another partitioner."
                 )
             require_replicable(problem.graph, placement.replicated)
             with self._metered(first.microbatches):
                 return self._first(method.name, first, placement)
         except NetSplitError as error:
             self.refusal = error
-            log.debug("%s has no answer for the whole plan: %s", method.name, error)
+            log.debug("%s found no whole plan: %s", method.name, error)
         except Exception:  # a plan without one method is better than none
             if self.method is not None:
                 raise

@@ -180,8 +180,8 @@ def decide_whole(
     if judge.winner is None and not judge.tried:
         assert method is not None, "without one, fills are tried"
         raise search.refusal or InfeasibleError(
-            f"{method.name} gave no answer for cluster '{problem_of(counts[0]).cluster.name}' in "
-            f"{limit_s:g} s: give schedule.time_limit_s more."
+            f"{method.name} found no plan for cluster '{problem_of(counts[0]).cluster.name}' in {limit_s:g} "
+            "s: raise schedule.time_limit_s."
         )
     if judge.winner is None:
         seconds = time.perf_counter() - started
@@ -235,7 +235,7 @@ def _best_verified(judge: Judge, started: float, proving_s: float, until: float)
             return winner, verified(problem, placement, seconds, bound_limit_s=proving_s, until=until)
         except NetSplitError as refusal:
             what = f"{winner.origin} under {winner.schedule.name}"
-            log.warning("Plan refused by verification, the next is taken: %s: %s", what, refusal)
+            log.warning("Verification refused a plan; trying the next: %s: %s", what, refusal)
             refused = refusal
             judge.discard(winner)
     raise refused

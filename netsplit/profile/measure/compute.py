@@ -158,7 +158,7 @@ def walks_to_settle(profiler: Profiler) -> Iterator[None]:
         yield from profiler.walks_of_round()
     if profiler.drift > DRIFT:
         log.warning(
-            "Operator times on %s changed by %.0f %% while they were measured, and predictions may be off by "
+            "Operator times on %s changed by %.0f %% during the measurement, so predictions may be off by "
             "as much. Measure again on a quieter machine.",
             profiler.device, 100 * profiler.drift,
         )  # fmt: skip

@@ -203,15 +203,15 @@ class Schedule(_Exchanging, ABC):
             check_switches(**{"schedule.delay_weights": self.delay_weights})
         elif not self.delays_minimally:
             raise ConfigError(
-                f"schedule.delay_weights is minimal, which {self.name} does not know: choose 1f1b, "
+                f"schedule.delay_weights is minimal, which {self.name} does not support: choose 1f1b, "
                 "eager_1f1b or interleaved_1f1b, or give true or false."
             )
         if self.made_of_parts and not self.delay_weights:
-            raise ConfigError(f"schedule.delay_weights is false, but {self.name} is made of it: choose 1f1b.")
+            raise ConfigError(f"schedule.delay_weights is false, but {self.name} requires it: choose 1f1b.")
         check_choices(self.exchange, self.shard)
         if self.shard != "none" and self.update_every is not None:
             raise ConfigError(
-                f"schedule.shard is {self.shard}, and under {self.name} devices step within the batch: "
+                f"schedule.shard is {self.shard}, but under {self.name} devices step within the batch: "
                 "leave it out, or choose a synchronous schedule."
             )
         if not isinstance(self.recompute, bool) and self.recompute != "auto":

@@ -268,7 +268,9 @@ class AsyncOneFOneB(Schedule):
 
     def order(self, pipeline: Pipeline) -> list[Compute]:
         if self.weights == "double" and any(len(devices) > 1 for devices in pipeline.devices):
-            raise ConfigError("schedule.weights is double, which replicated stages do not have: use stashed.")
+            raise ConfigError(
+                "schedule.weights is double, which replicated stages do not support: use stashed."
+            )
         policy = Policy(backward_first, warm_up(pipeline), waits_for=self._last_before)
         tasks = list_schedule(pipeline, self.microbatches, policy)
         return split_backward(tasks) if self.delay_weights else tasks

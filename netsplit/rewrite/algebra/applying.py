@@ -45,8 +45,8 @@ def with_algebra(graph: Graph, algebra: tuple[Algebra, ...]) -> Graph:
         match = match_of(graph, each)
         if match is None:
             raise RewriteError(
-                f"'{each.rule.name}' does not match '{each.node}' here: the graph has other operators, or "
-                "what it would replace is read elsewhere."
+                f"'{each.rule.name}' does not match '{each.node}' here: the operators differ, or other "
+                "nodes read what it would replace."
             )
         graph = applied_rule(graph, match)
     return graph
@@ -69,7 +69,7 @@ def applied_rule(graph: Graph, match: Match) -> Graph:
             emitter.keep(node, now)
     for k, _ in match.kept:
         if k in emitter.layouts and emitter.layouts[k].shape != graph.variables[k].shape:
-            raise RewriteError(f"'{match.rule.name}' would make '{k}' of another shape: the rule is wrong.")
+            raise RewriteError(f"'{match.rule.name}' would change the shape of '{k}': the rule is wrong.")
     changed = emitter.finish((*graph.rewrites, match.record))
     changed.derived[_CAPTURED] = graph.derived.get(_CAPTURED, graph)
     return changed
@@ -135,8 +135,8 @@ def _ordered(graph: Graph, match: Match, new: list[Node]) -> list[Node]:
     )
     if len(order) < len(nodes) or moved:
         raise RewriteError(
-            f"'{match.rule.name}' cannot be applied at '{match.nodes[0]}': what it reads comes of what it "
-            "makes, or is written in between."
+            f"'{match.rule.name}' cannot be applied at '{match.nodes[0]}': its inputs depend on its "
+            "outputs, or are overwritten in between."
         )
     return [nodes[i] for i in order]
 
@@ -193,7 +193,7 @@ def require_same_training(captured: Graph, after: Graph) -> None:
         alike = repr((match.rule, calls, match.shapes, [(own[0], read.index(own)) for own in read]))
         if alike not in known and not _same(graph, changed, match):
             raise RewriteError(
-                f"'{match.rule.name}' in the place of '{each.node}' computes something else: a rule is wrong."
+                f"'{match.rule.name}' applied at '{each.node}' changes the result: a rule is wrong."
             )
         known.add(alike)
         graph = changed

@@ -57,8 +57,8 @@ def read_rules(path: str | Path) -> list[Rule]:
         raise RewriteError(f"{path} cannot be read ({error.strerror}): give a JSON file of rules.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise RewriteError(
-            f"{path} is no collection of rules: {brief(error)}. Give a JSON file with rule[], each of name, "
-            "srcOp[], dstOp[] and mappedOutput[]."
+            f"{path} is not a collection of rules: {brief(error)}. Give a JSON file with rule[], each with "
+            "name, srcOp[], dstOp[] and mappedOutput[]."
         ) from error
     rules = [_read(i, text) for i, text in enumerate(texts)]
     log.info("%s: %s", path, ", ".join(f"{n} {end}" for end, n in Counter(r.proof for r in rules).items()))
@@ -78,7 +78,9 @@ def _read(i: int, text: Any) -> Rule:
             return Rule(name, (), (), (), "file", "rejected", "; ".join(dict.fromkeys(wrong)))
         (left, left_term), (right, right_term) = map(_side, sides)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else f"no rule: {brief(text)}"
+        reason = (
+            f"{error.args[0]} is missing" if isinstance(error, KeyError) else f"not a rule: {brief(text)}"
+        )
         return Rule(name, (), (), (), "file", "rejected", reason)
     ours = [(left_term[each["srcOpId"]], each["srcTsId"]) for each in pairs]
     outputs = zip(ours, [(right_term[each["dstOpId"]], each["dstTsId"]) for each in pairs], strict=True)
@@ -92,7 +94,7 @@ def _malformed(side: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         kind, given, count = each["type"], _numbers(each), len(each["input"])
         op = OPERATORS.get(kind)
         if op is None:
-            yield f"{kind} is no operator of the rules here"
+            yield f"{kind} is not a known operator"
             continue
         needed = 2 if op in ("linear", "add", "mul", "concat") else 1
         if count < needed or (count > needed and op != "concat"):
@@ -103,13 +105,13 @@ def _malformed(side: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if given.get("PM_ACTI", 0) not in ACTIVATIONS:
             yield f"unknown activation {given['PM_ACTI']}"
         if op == "split" and given.get("PM_NUM_OUTPUTS", 2) != 2:
-            yield f"a split in {given['PM_NUM_OUTPUTS']}"
+            yield f"a split into {given['PM_NUM_OUTPUTS']} outputs, not 2"
         if given.get("PM_PARALLEL_DEGREE", 2) != 2:
             yield f"a degree of {given['PM_PARALLEL_DEGREE']}, where 2 stands for any"
         if op in ALONG and ALONG[op] not in given:
             yield f"{kind} has no {ALONG[op]}"
         elif op in ALONG and _dim(given) not in (-1, 0, 1):
-            yield f"{kind} along another dimension than copies, rows and columns"
+            yield f"{kind} along a dimension other than copies, rows and columns"
 
 
 def _makes(side: Sequence[Mapping[str, Any]], opid: int, part: int) -> bool:
@@ -155,7 +157,7 @@ def _judged(rule: Rule, is_one: bool) -> Rule:
     cases = list(islice(_trials(rule), MOST))
     both, wrong = [case for case in cases if case.right], [case for case in cases if case.differs]
     if not both:
-        return rejected("there are no sizes, of those tried, at which both sides exist")
+        return rejected("both sides exist at none of the sizes tried")
     equal = () if rule.is_parallel else _equal_sizes(rule, both)
     if wrong and not equal:
         of = " for functions in general" if any(term.op == "unary" for term in rule.terms) else ""
@@ -170,7 +172,7 @@ def _judged(rule: Rule, is_one: bool) -> Rule:
         plain = _judged(rule_of(f"{ours} = {theirs}", rule.name, "file"), False)
         return replace(plain, reason=plain.reason and f"without its parallel operators, {plain.reason}")
     if any(term.value("dim") == -1 for term in rule.terms):
-        return rejected("it is along copies, and no captured graph has such a dimension")
+        return rejected("it is along copies, a dimension that no captured graph has")
     if not is_proven(rule):
         return rejected("z3 does not prove it")
     if len(both) == len(cases) and not wrong:

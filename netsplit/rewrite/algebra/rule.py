@@ -149,7 +149,7 @@ class Algebra:
     def __post_init__(self) -> None:
         if len(self.nodes) != len(self.rule.left):
             raise RewriteError(
-                f"'{self.rule.name}' is of {len(self.rule.left)} operators, and is given {len(self.nodes)}: "
+                f"'{self.rule.name}' has {len(self.rule.left)} operators but got {len(self.nodes)} nodes: "
                 "give one for each."
             )
 
@@ -168,7 +168,7 @@ class Algebra:
             reads = tuple((str(name), str(tag), str(k)) for name, tag, k in values["reads"])
             return cls(Rule.from_dict(values["rule"]), tuple(map(str, values["nodes"])), reads)
         except (TypeError, KeyError, ValueError) as error:
-            raise RewriteError(f"algebra is {brief(values)}: give what its to_dict answers.") from error
+            raise RewriteError(f"algebra is {brief(values)}: give what its to_dict() returns.") from error
 
 
 def rule_of(text: str, name: str | None = None, origin: Origin = "built in", proof: Proof = "none") -> Rule:

@@ -65,7 +65,7 @@ def _with_addend(first: str, second: str, batched: bool) -> Rule:
         ways: Ways = {}
         for axis, way in product(call).items():
             if isinstance(axis, str) or isinstance(way, str):
-                ways[axis] = "every part would add the addend: split the product and the sum one by one"
+                ways[axis] = "every part would add the addend: split the product and the sum separately"
                 continue
             own = broadcast(call, "self", axis)
             added: dict[Place, Where] = {} if own is None else {"self": Where(own)}
@@ -171,7 +171,7 @@ def _attention(call: SplitCall) -> Ways:
     heads = rank - 3
     few, of_values = [call.shape(k)[heads] if rank > 2 else 1 for k in ("key", "value")]
     if call["enable_gqa"] and few != of_values:
-        ways[heads] = "its keys have other heads than its values"
+        ways[heads] = "its keys and values have different numbers of heads"
     elif call["enable_gqa"] and 1 < few < out[heads]:
         times = out[heads] // few
         own: dict[Place, Where] = {k: Where(heads, times=times if k == "query" else 1) for k in inputs}
@@ -179,7 +179,7 @@ def _attention(call: SplitCall) -> Ways:
         ways["groups"] = Way(few, own | masked(heads, times), (Cat(Where(heads, times=times)),))
     ways[rank - 2] = way(rank - 2, "query")
     if call["is_causal"]:
-        ways[rank - 2] = "it is causal: parts of the queries would see keys from the first one on"
+        ways[rank - 2] = "it is causal, and each part of the queries would start its mask at the first key"
     return ways | {rank - 1: even(call, rank - 1, {"value": rank - 1})}
 
 
@@ -196,7 +196,7 @@ def _recurrence(call: SplitCall) -> Ways:
     joined = (Cat(Where(samples)), *(Cat(Where(1)) for _ in call.node.outputs[1:]))
     return {
         samples: Way(call.output[samples], cut, joined),
-        1 - samples: "every step needs the one before",
+        1 - samples: "every step needs the previous one",
         2: "every step needs all of the state before",
     }
 
@@ -216,7 +216,7 @@ def _embedding(call: SplitCall) -> Ways:
     rank, padding = call.rank("indices"), int(call["padding_idx"])
     by_width: Ways = {rank: even(call, rank, {"weight": 1})}
     if call["scale_grad_by_freq"]:
-        why = "gradients are divided by how often a word is in the whole of it (scale_grad_by_freq)"
+        why = "gradients are divided by word counts over all of it (scale_grad_by_freq)"
         return dict.fromkeys(range(rank), why) | by_width
 
     def changed(part: OperatorPart) -> Arguments:

@@ -26,7 +26,7 @@ from netsplit.rewrite.ways import (
 
 __all__ = ["RULES", "WRITERS"]
 
-_OVER = "its statistics are taken over all of it"
+_OVER = "its statistics span all of it"
 
 
 def _layer_norm(call: SplitCall) -> Ways:
@@ -67,7 +67,7 @@ def _batch_norm(call: SplitCall) -> Ways:
         return {}
     ways: Ways = {1: even(call, 1, dims)}
     if call["training"]:
-        why = "its statistics are taken over the whole batch, and parts would have others"
+        why = "its statistics span the whole batch, and those of parts would differ"
         return ways | dict.fromkeys(others, why)
     return ways | {d: even(call, d, {"input": d}) for d in others}
 
@@ -78,7 +78,7 @@ def _instance_norm(call: SplitCall) -> Ways:
         return {}
     over: Ways = dict.fromkeys(range(2, call.rank("input")), _OVER)
     if call.has("running_mean"):
-        return {1: even(call, 1, dims), **over, 0: "its running statistics are means over the whole batch"}
+        return {1: even(call, 1, dims), **over, 0: "its running statistics span the whole batch"}
     channels = call.shape("input")[1]
     # torch has none of no sample; a group for each channel is the same, of any number of samples
     empty = "aten.group_norm.default"
@@ -109,7 +109,7 @@ def _softmax(call: SplitCall) -> Ways:
     rank = call.rank("self")
     over = call.number("dim") % max(rank, 1)
     ways: Ways = {d: even(call, d, {"self": d}) for d in range(rank) if d != over}
-    return ways | {over: "it goes over all of it"}
+    return ways | {over: "it needs all of it"}
 
 
 def _reduction(call: SplitCall) -> Ways:
@@ -157,7 +157,7 @@ def _loss_of_classes(call: SplitCall) -> Ways:
     rank, reduction = call.rank("self"), call["reduction"]
     if rank < 2 or call.rank("target") != rank - 1:
         return {"self.0": "its targets are probabilities, or a single one"} if rank >= 2 else {}
-    ways: Ways = {"self.1": "it goes over all classes"}
+    ways: Ways = {"self.1": "it needs all classes"}
     for d, own in {0: 0, **{d: d - 1 for d in range(2, rank)}}.items():  # of the scores, of the targets
         cut: dict[Place, Where] = {"self": Where(d), "target": Where(own)}
         size = call.shape("self")[d]
@@ -166,7 +166,7 @@ def _loss_of_classes(call: SplitCall) -> Ways:
         elif reduction == _SUM:
             ways[f"self.{d}"] = Way(size, cut, (PartialSum(),))
         elif call.has("weight"):
-            ways[f"self.{d}"] = "it is a mean by weights of classes: give reduction='sum', or no weights"
+            ways[f"self.{d}"] = "it is a mean weighted by class: give reduction='sum', or no weights"
         else:
             ways[f"self.{d}"] = Way(size, cut, (PartialSum(),), changed=lambda _: _SUMMED, last=_by_count)
     return ways

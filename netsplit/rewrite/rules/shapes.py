@@ -92,7 +92,7 @@ def _reshape(call: SplitCall) -> Ways:
                 where = _lies_in(length, step, size, inner, axis)
                 if where and length > 1:
                     ways[f"self.{d}" if axis in ways else axis] = way(length, Where(d), where)
-            ways.setdefault(axis, "it is made of several dimensions that lie across it")
+            ways.setdefault(axis, "no cut of its input is a cut along it")
     return ways
 
 
@@ -147,7 +147,7 @@ def _but_one(removed: bool) -> Rule:
         over = call.number("dim") % rank
         axes = {d - (removed and d > over): d for d in range(rank) if d != over}
         ways: Ways = {axis: even(call, axis, {"self": d}) for axis, d in axes.items()}
-        return ways if removed else ways | {over: "it is what this operator takes apart"}
+        return ways if removed else ways | {over: "this operator splits along it"}
 
     return rule
 
@@ -179,7 +179,7 @@ def _together(new: bool) -> Rule:
         over = call.number("dim") % rank
         if {call.rank(place) for place in call.tensors} != {rank - new}:
             return {}
-        ways: Ways = {over: "it is what this operator puts together"}
+        ways: Ways = {over: "this operator concatenates along it"}
         for axis in range(rank):
             if axis != over:
                 ways[axis] = even(call, axis, dict.fromkeys(call.tensors, axis - (new and axis > over)))

@@ -116,15 +116,15 @@ class GrowsAList(Layered):
 
 
 FOUND: dict[type[nn.Module], str] = {
-    Counts: r"differs at a second step.*; 'step' of the model \(Counts\) is another after every step",
+    Counts: r"differs at a second step.*; 'step' of the model \(Counts\) changes at every step",
     CountsForLogs: r"'stats' of the model \(CountsForLogs\)\['calls'\]\[0\]",
     CountsInAGlobal: r"the loss differs at a second step",
-    StaleAlias: r"the loss differs at a second step.*usually by state that it keeps in Python",
+    StaleAlias: r"the loss differs at a second step.*the usual cause is state kept in Python",
     CountsFromTheFifthStep: r"the loss of the same batch differs from step to step",
-    CountsForAWarmUp: r"'state' of the model \(CountsForAWarmUp\).step is another after every step",
-    PythonsRandom: r"draws from Python's random, which a captured step would do once and for all",
-    NumPysRandom: r"draws from numpy.random, which a captured step would do once and for all",
-    GrowsAList: r"'losses' of the model \(GrowsAList\) is another",
+    CountsForAWarmUp: r"'state' of the model \(CountsForAWarmUp\).step changes at every step",
+    PythonsRandom: r"draws from Python's random, which a captured step would do only once",
+    NumPysRandom: r"draws from numpy.random, which a captured step would do only once",
+    GrowsAList: r"'losses' of the model \(GrowsAList\) changes",
 }
 
 
@@ -160,7 +160,7 @@ def test_a_value_baked_in_is_found_at_other_values() -> None:
     baked = float(batch.tensors[0].mean())
     node = graph.nodes[name]
     wrong = replace(node, op="aten.full.default", inputs=(), args=((), baked))
-    with pytest.raises(CaptureError, match="the loss differs at a second step, of other values"):
+    with pytest.raises(CaptureError, match="the loss differs at a second step with other values"):
         check_capture(model, nn.MSELoss(), replace(graph, nodes=graph.nodes | {name: wrong}), batch)
 
 

@@ -96,8 +96,8 @@ def captures(kind: type[nn.Module], check: bool = True, **trained: Any) -> Captu
 
 
 REFUSED = {
-    Merged: ["Merged has a train() or eval() of its own", "state_dict"],
-    Counts: ["'calls' of the model", "after every forward in evaluation mode"],
+    Merged: ["Merged overrides train() or eval()", "state_dict"],
+    Counts: ["'calls' of the model", "changes at every forward in evaluation mode"],
 }
 
 

@@ -74,8 +74,8 @@ def test_rows_of_samples_alone_are_joined_along_their_dimension() -> None:
         gated: "depends on others",
         dropped: "draws",
         counted: "writes 'seen'",
-        compared: "(4, 4) has no rows",
-        numbered: "other numbers",
+        compared: "(4, 4) has no row",
+        numbered: "different numbers",
     }.items(),
     ids=lambda value: getattr(value, "__name__", ""),
 )

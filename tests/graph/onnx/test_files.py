@@ -58,8 +58,14 @@ NET = nn.Linear(2, 2)
     [
         (lambda path: from_onnx(None), "path of an ONNX file is None"),
         (lambda path: from_onnx(str(path.parent)), "is a folder"),
-        (lambda path: from_onnx(str(path), outputs="scores"), r"outputs is the text 'scores': give a tuple"),
-        (lambda path: export_training(nn.Linear(2, 2), nn.MSELoss(), (torch.ones(2, 2),), path), "no pair"),
+        (
+            lambda path: from_onnx(str(path), outputs="scores"),
+            r"outputs is the string 'scores': give a tuple",
+        ),
+        (
+            lambda path: export_training(nn.Linear(2, 2), nn.MSELoss(), (torch.ones(2, 2),), path),
+            "is not a pair",
+        ),
         (
             lambda path: export_training(nn.Linear(2, 2), None, (torch.ones(2, 2),) * 2, path),
             "loss to export",

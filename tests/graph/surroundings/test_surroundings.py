@@ -53,7 +53,7 @@ def test_globals_and_attributes_of_classes_are_as_here(
 def test_what_cannot_be_sent_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert carried_modules([kept.Locked()]) == []
     (record,) = caplog.records
-    assert "Workers import tests.graph.recording.kept_in_a_module anew" in record.message
+    assert "Workers import tests.graph.recording.kept_in_a_module afresh" in record.message
 
 
 def test_a_function_of_torch_that_was_replaced_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,4 +31,4 @@ def build():
 
 
 EXPECT = "refused"
-REASON = "not given|elsewhere"
+REASON = "passed to it|elsewhere"

@@ -10,4 +10,4 @@ def build():
 
 
 EXPECT = "refused"
-REASON = "not given|elsewhere"
+REASON = "passed to it|elsewhere"

@@ -11,4 +11,4 @@ class M(Base):
 
 
 EXPECT = "refused"
-REASON = "not given|elsewhere"
+REASON = "passed to it|elsewhere"

@@ -21,4 +21,4 @@ def batch(seed):
 
 
 EXPECT = "refused"
-REASON = "in whose memory another one lies"
+REASON = "which shares memory with another one"

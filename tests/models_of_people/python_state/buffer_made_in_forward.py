@@ -13,4 +13,4 @@ class M(Base):
 
 
 EXPECT = "refused"
-REASON = "makes the buffer"
+REASON = "creates the buffer"

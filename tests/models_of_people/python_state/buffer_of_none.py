@@ -16,4 +16,4 @@ class M(Base):
 
 
 EXPECT = "either"
-REASON = "makes the buffer"
+REASON = "creates the buffer"

@@ -21,4 +21,4 @@ class Projected(nn.Module):
 
 RANDOM = True
 EXPECT = "refused"
-REASON = "two micro-batches in flight.*written in the forward"
+REASON = "two micro-batches in flight.*the forward overwrites"

@@ -29,4 +29,4 @@ def build():
 
 
 EXPECT = "either"
-REASON = r"not given|elsewhere|stays whole \(C\)"
+REASON = r"passed to it|elsewhere|stays whole \(C\)"

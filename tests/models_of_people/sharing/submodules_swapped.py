@@ -14,4 +14,4 @@ class Net(nn.Module):
 
 
 EXPECT = "refused"
-REASON = "gives 'a.weight' another parameter"
+REASON = "replaces the parameter 'a.weight'"

@@ -14,4 +14,4 @@ class Net(nn.Module):
 
 
 EXPECT = "refused"
-REASON = "gives 'b.weight' another parameter"
+REASON = "replaces the parameter 'b.weight'"

@@ -46,7 +46,7 @@ def test_all_schedules_that_are_open_train_what_one_device_trains() -> None:
         ({"microbatches": 0}, "schedule.microbatches is 0"),
         ({"microbatches": [2, True]}, "schedule.microbatches is"),
         ({"microbatches": "4"}, "schedule.microbatches is '4'"),
-        ({"microbatches": 4, "schedules": ["single_batch"]}, "'single_batch' alone, which does not cut"),
+        ({"microbatches": 4, "schedules": ["single_batch"]}, "only 'single_batch', which does not cut"),
         ({"schedules": "1f1b"}, "schedule.schedules is '1f1b'"),
         ({"schedules": ["gpip"]}, "'gpip'"),
         ({"replicas": "no"}, "schedule.replicas is 'no'"),

@@ -81,7 +81,7 @@ def test_a_plan_that_verification_refuses_is_told_and_the_next_is_taken(
     whole = decided(lambda m: problem_of("chain", m), (2, 4))
     assert len(refused) == 2
     assert len({*refused, (whole.schedule, identity(whole.placement))}) == 3
-    assert caplog.text.count("refused by verification") == caplog.text.count("is wrong: of a test.") == 2
+    assert caplog.text.count("Verification refused a plan") == caplog.text.count("is wrong: of a test.") == 2
     rows = [row.samples_per_s for row in whole.frontier if row.samples_per_s]
     assert whole.samples_per_s == pytest.approx(max(rows))
     monkeypatch.setattr(whole_plan, "verified", always_refused)
@@ -142,7 +142,7 @@ def test_that_nothing_fits_is_said_where_bytes_prove_it_and_else_that_nothing_wa
     ("count", "options", "said"),
     [
         (1, {}, {" plans skipped: they need at least 2 devices."}),
-        (3, {"time_limit_s": 1e-6}, {" plans skipped: none was found in the time."}),
+        (3, {"time_limit_s": 1e-6}, {" plans skipped: none was found in time."}),
         (3, {}, set()),
     ],
 )

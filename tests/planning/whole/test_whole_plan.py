@@ -81,7 +81,7 @@ def test_memory_that_binds_takes_recomputation_or_a_pipeline() -> None:
     assert again.schedule.recompute
     assert peak(again) <= small
     assert again.iteration_s > free.iteration_s
-    with pytest.raises(InfeasibleError, match=r"on device 'd0' .* are missing there"):
+    with pytest.raises(InfeasibleError, match=r"on device 'd0', .* are missing there"):
         planned(cluster(1, small), **four, recompute=False)
     split = planned(cluster(2, small), **four, recompute=False, replicas=False)
     assert split.frontier[0].kind in ("pipeline", "operators")

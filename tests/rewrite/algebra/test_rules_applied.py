@@ -164,7 +164,7 @@ def test_a_wrong_rule_is_refused(tmp_path: Path) -> None:
     model = Two(lambda m, x: m.a(x) * m.b(x))
     graph = capture(model, nn.MSELoss(), (torch.randn(6, 4), torch.zeros(6, 4)))
     (match,) = matches(graph, [rule])
-    with pytest.raises(RewriteError, match=r"'biases change places' in .* a rule is wrong"):
+    with pytest.raises(RewriteError, match=r"'biases change places' .* a rule is wrong"):
         require_same_training(graph, made := applied_rule(graph, match))
     problem = Workload("wrong", graph, costs_of(graph, 1e-3, 1e-3), cpus(1)).problem(
         objective="simulated", schedule=SingleBatch()

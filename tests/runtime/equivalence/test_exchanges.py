@@ -234,7 +234,7 @@ def test_a_chain_that_leaves_a_reader_out_is_refused() -> None:
     graph, device_of = fanned(schedule)
     (whole,) = chains(graph, device_of)
     for hops, why in (
-        (whole.hops[:-1], "is not sent it"),
+        (whole.hops[:-1], "does not get it"),
         ((*whole.hops, ("cpu:3", "cpu:1")), "has it already"),
         (whole.hops[::-1], "before it has it"),
     ):

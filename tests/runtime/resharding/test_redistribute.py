@@ -131,7 +131,7 @@ def _there_and_back(worker: Worker, way: Way) -> dict[str, bool]:
         try:
             current = netsplit.redistribute(given, meshes[n], placed[n], source=meshes[n - 1], timeout_s=30.0)
         except ReshardError as error:
-            return {**right, f"refused {n}": "give a mesh with them in that order" in str(error)}
+            return {**right, f"refused {n}": "give a mesh in that order" in str(error)}
         right[f"placed {n}"] = (current.device_mesh, tuple(current.placements)) == (meshes[n], placed[n])
         if not here[n]:
             right[f"empty {n}"] = current.to_local().numel() <= 1
@@ -257,7 +257,7 @@ def _said(worker: Worker, what: str) -> str:
 @pytest.mark.parametrize(
     ("what", "rank", "words"),
     [
-        ("partial", 0, "is not resharded, only Shard and Replicate are"),
+        ("partial", 0, "cannot be resharded, only Shard and Replicate can"),
         ("nothing", 0, "redistribute of no tensor needs source"),
         ("another", 0, "rank 3 asks for (Replicate(), Shard(dim=1)) on ranks"),
         ("another source", 2, "rank 1 has a tensor [6, 5] of torch.float64 by (Replicate(),)"),

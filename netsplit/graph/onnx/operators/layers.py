@@ -26,7 +26,7 @@ def same_pads(
     if mode == "NOTSET":
         return list(call.attr("pads") or [0] * (2 * len(sizes)))
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        raise call.refuse(f"its auto_pad '{mode}' is not known.")
+        raise call.refuse(f"its auto_pad '{mode}' is not supported.")
     before, after = [], []
     for size, k, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         total = max((-(-size // stride) - 1) * stride + (k - 1) * dilation + 1 - size, 0)
@@ -38,7 +38,7 @@ def same_pads(
 
 def _spatial(call: OnnxCall, x: Tensor) -> int:
     if not 3 <= x.ndim <= 5:
-        raise call.refuse(f"its input has {x.ndim} dimensions: 3 to 5 are known.")
+        raise call.refuse(f"its input has {x.ndim} dimensions: 3 to 5 are supported.")
     return x.ndim - 2
 
 
@@ -59,7 +59,7 @@ def _conv_transpose(call: OnnxCall) -> Tensor:
     x, weight = call.tensor(0), call.tensor(1)
     n = _spatial(call, x)
     if call.attr("output_shape") is not None or call.attr("auto_pad", "NOTSET") != "NOTSET":
-        raise call.refuse("its output_shape or auto_pad is not known: only pads are.")
+        raise call.refuse("its output_shape or auto_pad is not supported: use pads.")
     strides, dilations = call.attr("strides", [1] * n), call.attr("dilations", [1] * n)
     extra, groups = call.attr("output_padding", [0] * n), call.attr("group", 1)
     pads = list(call.attr("pads") or [0] * (2 * n))
@@ -103,7 +103,7 @@ def _batch_norm(call: OnnxCall) -> Any:
 def _layer_norm(call: OnnxCall) -> Tensor:
     x, scale, bias = call.tensor(0), call.tensor(1), call.optional(2)
     if call.wants(1) or call.wants(2):
-        raise call.refuse("its mean or deviation is read by other nodes: only its first output is known.")
+        raise call.refuse("its mean or deviation is read by other nodes: only its first output is supported.")
     shape, eps = list(x.shape[call.attr("axis", -1) :]), call.attr("epsilon", 1e-5)
     if list(scale.shape) == shape and (bias is None or list(bias.shape) == shape):
         return F.layer_norm(x, shape, scale, bias, eps)
@@ -127,7 +127,7 @@ def _rms_norm(call: OnnxCall) -> Tensor:
 def _local_response(call: OnnxCall) -> Tensor:
     size = call.attr("size")
     if size % 2 == 0:
-        raise call.refuse(f"its size is {size}: only windows of an odd size are known.")
+        raise call.refuse(f"its size is {size}: only windows of an odd size are supported.")
     alpha, beta, bias = call.attr("alpha", 1e-4), call.attr("beta", 0.75), call.attr("bias", 1.0)
     return F.local_response_norm(call.tensor(0), size, alpha, beta, bias)
 

@@ -37,15 +37,13 @@ class _PoolingWindow:
 def _window(call: OnnxCall, x: Tensor) -> _PoolingWindow:
     n = x.ndim - 2
     if not 1 <= n <= 3:
-        raise call.refuse(f"its input has {x.ndim} dimensions: 3 to 5 are known.")
+        raise call.refuse(f"its input has {x.ndim} dimensions: 3 to 5 are supported.")
     kernel = list(call.attr("kernel_shape"))
     strides, dilations = list(call.attr("strides", [1] * n)), list(call.attr("dilations", [1] * n))
     pads = same_pads(call, list(x.shape[2:]), kernel, strides, dilations)
     window = _PoolingWindow(kernel, strides, dilations, pads[:n], pads[n:], bool(call.attr("ceil_mode", 0)))
     if window.ceil and not window.plain:
-        raise call.refuse(
-            f"its pads are {pads} and its sizes are rounded up: only pads alike at both ends are."
-        )
+        raise call.refuse(f"its pads are {pads}: with ceil_mode they must be equal at both ends.")
     return window
 
 
@@ -57,7 +55,7 @@ def _margins(window: _PoolingWindow) -> list[int]:
 def _max_pool(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     if call.wants(1):
-        raise call.refuse("its indices are read by other nodes: only its first output is known.")
+        raise call.refuse("its indices are read by other nodes: only its first output is supported.")
     window = _window(call, x)
     pool = getattr(F, f"max_pool{x.ndim - 2}d")
     if window.plain:
@@ -71,7 +69,9 @@ def _average_pool(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     window = _window(call, x)
     if any(d != 1 for d in window.dilations):
-        raise call.refuse(f"its dilations are {window.dilations}: only averages over neighbours are known.")
+        raise call.refuse(
+            f"its dilations are {window.dilations}: only averages over neighbours are supported."
+        )
     margins_count = bool(call.attr("count_include_pad", 0))
     pool = getattr(F, f"avg_pool{x.ndim - 2}d")
     if window.plain:
@@ -175,8 +175,8 @@ def _interpolated(call: OnnxCall, scales: dict[int, float] | None, sizes: dict[i
     options = _options(call, len(spatial), coordinates, repeats)
     if options is None or min(changed) < 2:
         raise call.refuse(
-            f"its mode '{call.attr('mode', 'nearest')}' with coordinates '{coordinates}' is not known: what "
-            "torch.nn.functional.interpolate computes is."
+            f"its mode '{call.attr('mode', 'nearest')}' with coordinates '{coordinates}' is not supported: "
+            "use one that torch.nn.functional.interpolate has."
         )
     if scales is not None:
         return F.interpolate(x, scale_factor=[scales.get(a, 1.0) for a in spatial], **options)

@@ -144,7 +144,7 @@ def _scatter_nd(call: OnnxCall) -> Tensor:
     """Where an index comes twice without a reduction, ONNX leaves open which of the two stays."""
     x, indices, updates, how = call.tensor(0), call.tensor(1), call.tensor(2), call.attr("reduction", "none")
     if how not in ("none", "add"):
-        raise call.refuse(f"its reduction '{how}' is not known: only 'none' and 'add' are.")
+        raise call.refuse(f"its reduction '{how}' is not supported: only 'none' and 'add' are.")
     return torch.index_put(x, tuple(indices.unbind(-1)), updates, accumulate=how == "add")
 
 

@@ -58,8 +58,8 @@ class PlacingClock:
             return
         if time.perf_counter() > self.began + self.limit_s:
             raise TimeLimitError(
-                f"{self.method} places node by node, and in {self.limit_s:g} s has come to {self.placed} of "
-                f"{self.nodes}: give it more time, or take auto, which keeps to its own."
+                f"{self.method} placed only {self.placed} of {self.nodes} nodes in {self.limit_s:g} s: give "
+                "it more time, or use auto, which keeps its time limit."
             )
 
 

@@ -234,7 +234,7 @@ def _judged(origin: str, problem: Problem, placement: Placement) -> InParts | No
     try:
         predicted = simulator(placement)
     except ConfigError as refusal:  # copies of weights, under some
-        log.debug("auto: no %s: %s", origin, refusal)
+        log.debug("auto: skipped %s: %s", origin, refusal)
         return None
     missing = missing_bytes(problem, placement, predicted, simulator.cluster)
     return InParts(origin, problem, placement, predicted.iteration_s, missing)

@@ -299,7 +299,7 @@ class MTopo(Partitioner):
     order: TopoOrder = "captured"
 
     name = "m_topo"
-    optimises = "nothing: an even part of the memory"
+    optimises = "nothing: an even share of the memory"
 
     def __post_init__(self) -> None:
         self.require_choice("order", TopoOrder)

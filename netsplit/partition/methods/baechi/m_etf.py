@@ -119,7 +119,7 @@ class EtfLoop:
         instance, ran, lacking = self.tasks.instance, int(self.ran.sum()), read_bytes(int(missing[q]))
         return (
             f"it never revises a choice and, after {ran} of {instance.n} nodes, cannot place "
-            f"'{instance.names[v]}': on device '{instance.devices[q]}' {lacking} are missing there"
+            f"'{instance.names[v]}': {lacking} are missing on device '{instance.devices[q]}'"
         )
 
     def _finish(self, now: int) -> None:
@@ -271,7 +271,7 @@ class MEtf(Partitioner):
     def __post_init__(self) -> None:
         self.require_choice("times", Times)
         self.require_choice("memory", BaechiMemory)
-        self.require("tick_s", 0 < self.tick_s < float("inf"), "seconds above 0, as 1e-6")
+        self.require("tick_s", 0 < self.tick_s < float("inf"), "seconds above 0, such as 1e-6")
         object.__setattr__(self, "respects_capacity", self.memory == "static")
 
     def check(self, problem: Problem) -> None:
@@ -287,8 +287,8 @@ class MEtf(Partitioner):
             )  # each takes everything
             raise InfeasibleError(
                 f"{self.name} finds no placement that fits on cluster '{problem.cluster.name}', as "
-                f"{loop.why_stuck()}; {read_bytes(rise, True)} more on each device is enough (or take a "
-                "partitioner that packs, as auto)."
+                f"{loop.why_stuck()}; {read_bytes(rise, True)} more on each device is enough (or use a "
+                "method that packs, such as auto)."
             )
         device_of = tasks.instance.decode(loop.where)
         start = dict(zip(tasks.instance.names, loop.start.tolist(), strict=True))

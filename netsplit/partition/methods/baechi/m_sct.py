@@ -168,7 +168,7 @@ class MSct(MEtf):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("threshold", 0 <= self.threshold <= 1, "a number from 0 to 1, as 0.1")
+        self.require("threshold", 0 <= self.threshold <= 1, "a number from 0 to 1, such as 0.1")
 
     def loop(self, tasks: BaechiProblem, notes: dict[str, Any]) -> EtfLoop:
         favourite, makespan = favourites(tasks, self.threshold)

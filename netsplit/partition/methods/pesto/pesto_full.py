@@ -60,7 +60,7 @@ class PestoFull(Partitioner):
     def __post_init__(self) -> None:
         self.require("target", self.target >= 1, "1 vertex or more")
         self.require_time_limit()
-        self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.001")
+        self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, such as 0.001")
         check_engine(self.engine)
         self.require("most_pairs", self.most_pairs >= 0, "0 (no engine) or more")
 

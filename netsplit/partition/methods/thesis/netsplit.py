@@ -105,7 +105,7 @@ class Grouped(Partitioner):
 
     def __post_init__(self) -> None:
         self.require_time_limit()
-        self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, as 0.0001")
+        self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, such as 0.0001")
         enough = self.groups is None or self.groups >= 1
         self.require("groups", enough, "1 or more, or null for 2 x devices")
         self.require_choice("group_bytes", GroupBytes)

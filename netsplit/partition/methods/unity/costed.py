@@ -210,7 +210,7 @@ class Costed:
             TimeLimitError: it is later than `ends`.
         """
         if time.perf_counter() > self.ends():
-            raise TimeLimitError("the mapping was left, as its time is over.")
+            raise TimeLimitError("the mapping ran out of time.")
         vertex = self.vertices[v]
         key = vertex.key, devices
         known = self.known.options

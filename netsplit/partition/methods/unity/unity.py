@@ -103,7 +103,7 @@ class Unity(Partitioner):
     """
 
     name = "unity"
-    optimises = "one step's time by a model of costs: operators one after another, moving in between"
+    optimises = "one step's time by a cost model: operators in turn, transfers in between"
 
     dimensions: Sequence[Dimension] = DIMENSIONS
     split: bool = True
@@ -130,9 +130,7 @@ class Unity(Partitioner):
     def choose(self, problem: Problem) -> Choice:
         began = time.perf_counter()
         if problem.graph.rewrites:
-            raise RewriteError(
-                "the graph has been rewritten already: give unity the graph as it was captured."
-            )
+            raise RewriteError("the graph has already been rewritten: give unity the captured graph.")
         search = UnitySearch(self, problem)
         judged = [*search.programmes()]
         searched_s = time.perf_counter() - began
@@ -256,7 +254,7 @@ class UnitySearch:
             except RewriteError as refusal:
                 if searched.best is graph:
                     raise
-                log.debug("unity: not %s: %s", origin, refusal)
+                log.debug("unity: skipped %s: %s", origin, refusal)
 
     def _mapped_s(self, graph: Graph, tasks: Tasks) -> float:
         costed = self._costed(graph, tasks if self.method.search == "paper" else None)
@@ -327,7 +325,7 @@ class UnitySearch:
                 choice = mapped.choices.get(name)
                 if choice is None or not choice.axes:
                     raise
-                log.debug("unity: '%s' not so: %s", name, refusal)
+                log.debug("unity: choice for '%s' refused: %s", name, refusal)
                 self.refused.add((name, len(choice.axes)))
                 continue
             device_of = devices_of(made, mapped.choices, self.machines)
@@ -442,7 +440,7 @@ class UnitySearch:
         try:
             predicted = simulator(placement)
         except ConfigError as refusal:
-            log.debug("unity: no %s: %s", origin, refusal)
+            log.debug("unity: skipped %s: %s", origin, refusal)
             return _Judged(origin, placement, inf, 2**62, {}, mapped)
         peaks, devices = predicted.peak_bytes, simulator.cluster.devices
         over = {each.name: peaks.get(each.name, 0) - each.capacity_bytes for each in devices}

@@ -276,7 +276,7 @@ def test_upsample_repeats_what_is_before(tmp_path: Path) -> None:
 
 def test_a_resize_that_torch_does_not_know_is_refused(tmp_path: Path) -> None:
     case = Case("Resize", (IMAGE,), (None, floats(1, 1, 2, 2)), {"mode": "cubic", "exclude_outside": 1})
-    with pytest.raises(NetSplitError, match="its mode 'cubic' with coordinates 'half_pixel' is not known"):
+    with pytest.raises(NetSplitError, match="mode 'cubic' with coordinates 'half_pixel' is not supported"):
         run(case, tmp_path)
 
 

@@ -143,7 +143,7 @@ def test_a_process_without_gurobi_solves_the_model():
             {"engine": "cplex"},
             r"engine 'cplex' is not known: use auto, gurobi, highs or one that PICOS",
         ),
-        ({"engine": "picos:osqp"}, r"engine 'picos:osqp' is not here: PICOS finds picos:glpk.*; install"),
+        ({"engine": "picos:osqp"}, r"'picos:osqp' is not installed: PICOS finds picos:glpk.*; install"),
     ],
 )
 def test_a_bad_parameter_is_refused_with_its_value_and_a_cure(parameters, message):
