@@ -261,7 +261,7 @@ def _said(worker: Worker, what: str) -> str:
         ("nothing", 0, "redistribute of no tensor needs source"),
         ("another", 0, "rank 3 asks for (Replicate(), Shard(dim=1)) on ranks"),
         ("another source", 2, "rank 1 has a tensor [6, 5] of torch.float64 by (Replicate(),)"),
-        ("gradient", 5, "rank 1 asks for no gradient of its tensor"),
+        ("gradient", 5, "rank 1 requires no gradient of its tensor"),
         ("size", 4, "rank 1 has a piece of [3, 5], and by (Shard(dim=0),) it is to have [2, 5] of [4, 5]"),
     ],
 )
