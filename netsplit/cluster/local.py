@@ -251,7 +251,7 @@ def given_rate(value: object, key: str) -> float:
 
 def given_capacity(value: object, key: str) -> int | float:
     """Bytes as an int, a fraction as a float."""
-    accepted = "bytes, a size such as 16GB, or a percentage of what the graph needs such as 40%"
+    accepted = "bytes, a size such as 16GB, or a fraction of what the graph needs such as 40%"
     text = str(value).strip()
     if text.endswith("%"):
         try:

@@ -67,7 +67,7 @@ def test_state_that_a_checkpoint_would_lose_or_double_is_refused() -> None:
     check_optimizer(of("m", "v"))
     with pytest.raises(ConfigError, match=r"keeps state under 'exp\.avg', in which a dot"):
         check_optimizer(of("exp.avg"))
-    with pytest.raises(ConfigError, match="keeps one tensor as 'm' and 'v', which would become two"):
+    with pytest.raises(ConfigError, match="keeps one tensor as 'm' and 'v', which would become two tensors"):
         check_optimizer(of("m", "v", shared=True))
 
 

@@ -62,7 +62,7 @@ def test_every_method_is_predicted_and_none_is_measured(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda each: each, r"cluster 'two' says how fast its devices are beside a measured graph"),
+        (lambda each: each, r"cluster 'two' gives only relative speeds, which need a measured graph"),
         (lambda each: replace(each, schedule=GPipe(3)), "microbatches"),
     ],
 )

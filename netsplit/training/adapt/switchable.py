@@ -82,7 +82,7 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
     ):
         return "it is for another model, another loss or other trained parameters"
     if plan.compiler.shared_norm != other.compiler.shared_norm:
-        return "only one of the two plans clips or scales gradients"
+        return "gradients are clipped or scaled under only one of the plans"
     if _operators(plan.placement) != _operators(other.placement):
         return "its operators are cut into other parts"
     if set(ours.graph.initializers) != set(theirs.graph.initializers):

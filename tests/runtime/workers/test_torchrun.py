@@ -208,7 +208,7 @@ MISFITS = {
         "from importlib import metadata; metadata.version = lambda name: '9.9.1+cu999'",
         "has torch 9.9.1 and the controller",
     ),
-    "cluster": ("sys.argv[-1] = '0000000000'", "was started for another cluster than 'two'"),
+    "cluster": ("sys.argv[-1] = '0000000000'", "was started for another configuration of cluster 'two'"),
 }
 
 
