@@ -143,7 +143,7 @@ def test_what_would_train_something_else_is_refused_and_training_goes_on(session
         model.switch(step_of(CASES["two_heads"])[1])
     for training in (frozen, smoothed):
         again, problem = _captured_anew(step, first, training())
-        with pytest.raises(NetSplitError, match="another loss, or other trained parameters"):
+        with pytest.raises(NetSplitError, match="another loss or other trained parameters"):
             model.switch(again.plan(problem, MTopo()))
     clipped = replace(step, training=replace(step.training, clip_norm=0.1))
     problem = _captured_anew(clipped, first, CHAIN)[1]

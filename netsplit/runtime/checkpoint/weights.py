@@ -342,7 +342,7 @@ def _known(name: str, initializer: Initializer, keys: Mapping[str, Any], prefix:
 def _same_shape(key: str, initializer: Initializer, shape: Sequence[int], where: str) -> None:
     if tuple(shape) != tuple(initializer.shape):
         raise ConfigError(
-            f"weights have '{key}' of shape {tuple(shape)}but the model has {tuple(initializer.shape)}: "
+            f"weights have '{key}' of shape {tuple(shape)} but the model has {tuple(initializer.shape)}: "
             f"{where}."
         )
 

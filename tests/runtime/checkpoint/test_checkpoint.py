@@ -526,7 +526,7 @@ def test_workers_refuse_what_does_not_fit_and_stay(
 ) -> None:
     model = session.deploy(*planned(CHAIN, SGD))
     model.save_checkpoint(tmp_path / "one")
-    with pytest.raises(ConfigError, match="is of another model: it has no 'scale'"):
+    with pytest.raises(ConfigError, match="was saved from another model: it has no 'scale'"):
         session.deploy(*planned(CASES["tied"], SGD)).load_checkpoint(tmp_path / "one")
     with pytest.raises(NetSplitError, match="was saved with another optimiser"):
         session.deploy(*planned(CHAIN, ADAM)).load_checkpoint(tmp_path / "one")
