@@ -158,7 +158,7 @@ def test_links_are_probed_and_the_doctor_finds_all_well(tmp_path: Path) -> None:
     assert "2 links of cpu2, probed." in done.stdout
     refused = netsplit("probe", "--cluster", "titan_rtx3", folder=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "is described" in refused.stderr
+    assert "is only described" in refused.stderr
 
 
 @pytest.mark.slow

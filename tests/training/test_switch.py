@@ -137,7 +137,7 @@ def test_what_would_train_something_else_is_refused_and_training_goes_on(session
     with pytest.raises(NetSplitError, match="other micro-batches"):
         model.switch(step.plan(problem_under(first.asked, GPipe(2)), MTopo()))
     stepping = AsyncOneFOneB(first.compiler.schedule.microbatches)
-    with pytest.raises(NetSplitError, match="step within the batch"):
+    with pytest.raises(NetSplitError, match="steps within a batch"):
         model.switch(step.plan(problem_under(first.asked, stepping), MTopo()))
     with pytest.raises(NetSplitError, match="another model"):
         model.switch(step_of(CASES["two_heads"])[1])
