@@ -143,7 +143,7 @@ def test_devices_are_listed_and_runs_only_where_some_were_recorded(run: Callable
     assert (listed.code, "cores" in listed.out) == (0, True)
     refused = run("ui")
     assert refused.code == 2
-    assert "outputs/mlflow.db is not there" in refused.err
+    assert "outputs/mlflow.db does not exist" in refused.err
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_links_are_probed_and_the_doctor_finds_all_well(tmp_path: Path) -> None:
     for package in ("hydra-core", "omegaconf", "torch", "torchvision", "onnx", "picos", "gurobipy", "mlflow"):
         assert f"{package:16}{version(package)}" in done.stdout
     assert f"nvidia-ml-py    {version('nvidia-ml-py')}" in done.stdout
-    assert re.search(r"^picos +reaches .*picos:glpk", done.stdout, re.MULTILINE)
+    assert re.search(r"^picos +can use .*picos:glpk", done.stdout, re.MULTILINE)
     assert "2 links of cpu2, probed." in done.stdout
     refused = netsplit("probe", "--cluster", "titan_rtx3", folder=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")

@@ -132,5 +132,5 @@ def test_what_is_decided_with_the_placement_is_recorded(
     assert written["frontier"][0]["why_not"] == ""
     assert "why not" in (tmp_path / "auto" / "frontier.txt").read_text()
     uneven = replace(asked, schedule=AutoSchedule(microbatches=3))
-    with pytest.raises(ConfigError, match="batch_size 8 does not divide into 3 micro-batches"):
+    with pytest.raises(ConfigError, match="batch_size 8 does not divide into 3 equal micro-batches"):
         described(uneven, two())
