@@ -101,7 +101,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("fidelity", __doc__)
     parser.add_argument("--quick", action="store_true", help="2 rounds, each after a profile of its own")
     parser.add_argument(
-        "--rounds", type=int, metavar="N", help="how often every plan is run twice (9; quick: 2)"
+        "--rounds", type=int, metavar="N", help="rounds, each running every plan twice (9; quick: 2)"
     )
     parser.add_argument(
         "--profile-every", type=int, metavar="N", help="a profile before every N-th round (3; quick: 1)"
@@ -110,7 +110,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--partitioners", nargs="+", choices=sorted(METHODS), default=list(PARTITIONERS))
     known = [name for name in ORDER if name in SCHEDULES]
     parser.add_argument("--schedules", nargs="+", choices=sorted(SCHEDULES), default=known)
-    parser.add_argument("--gloo", action="store_true", help="workers as on two hosts: joined by gloo alone")
+    parser.add_argument("--gloo", action="store_true", help="workers connected by gloo only, as on two hosts")
     parser.add_argument("--json", type=Path, help="file for every measured second")
     options = parser.parse_args(arguments)
     for name, quick, full in (("rounds", 2, 9), ("profile_every", 1, 3)):

@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(_table(setting, rows))
     if not results:
         console.print(
-            f"nothing to measure: no graph file fits {', '.join(options.suites)}, and no model is captured"
+            f"nothing to measure: no graph file matches {', '.join(options.suites)}, and no model is captured"
         )
         return 2
     console.print(_summary(results))

@@ -92,7 +92,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     names = [words.split()[0] for words in CAPTURED]
     parser.add_argument("--models", nargs="+", choices=names, default=DEFAULT)
     parser.add_argument("--partitioner", choices=sorted(METHODS), default="auto")
-    parser.add_argument("--rounds", type=int, default=15, help="of both plans in turn (15)")
+    parser.add_argument("--rounds", type=int, default=15, help="times both plans run in turn (15)")
     parser.add_argument("--json", type=Path, help="file for all results")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
@@ -157,7 +157,7 @@ def _node_errors(measured: Costs, predicted: Costs) -> tuple[float, float]:
 
 
 def _table(results: list[Result]) -> Table:
-    table = Table(title="Plans from predicted costs beside plans from measured ones", title_justify="left")
+    table = Table(title="Plans from predicted and from measured costs", title_justify="left")
     table.add_column("model")
     for column in (
         "operators", "measuring s", "predicting s", "measured: ms, error", "predicted: ms, error",

@@ -86,14 +86,14 @@ def main(arguments: list[str] | None = None) -> int:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("runtime", __doc__)
     parser.add_argument("--quick", action="store_true", help="small models, few rounds")
-    parser.add_argument("--rounds", type=int, help="how often everything is measured (12; quick: 5)")
+    parser.add_argument("--rounds", type=int, help="number of measurement rounds (12; quick: 5)")
     parser.add_argument("--models", nargs="+", choices=SUBJECTS, help="default: all")
     parser.add_argument("--schedules", nargs="+", choices=ORDER, help="default: all")
     parser.add_argument("--profile-every", type=int, default=4, help="rounds between profiles (4)")
     parser.add_argument("--microbatches", type=int, default=8)
-    parser.add_argument("--gloo", action="store_true", help="ours by gloo, as between hosts, beside ours")
+    parser.add_argument("--gloo", action="store_true", help="also ours over gloo, as between hosts")
     parser.add_argument(
-        "--compile", metavar="BACKEND", help="plain and ours by torch.compile too, as inductor"
+        "--compile", metavar="BACKEND", help="also plain and ours with torch.compile, such as inductor"
     )
     parser.add_argument("--json", type=Path, help="file for every measured second")
     options = parser.parse_args(arguments)

@@ -249,8 +249,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "gpt": gpt}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_parser("sharded", __doc__)
-    parser.add_argument("--workers", type=int, default=2, help="processes of one thread (default: 2)")
-    parser.add_argument("--samples", type=int, default=32, help="of the whole batch (default: 32)")
+    parser.add_argument("--workers", type=int, default=2, help="number of one-thread processes (default: 2)")
+    parser.add_argument("--samples", type=int, default=32, help="samples of the whole batch (default: 32)")
     parser.add_argument("--rounds", type=int, default=15, help="steps of each system (default: 15)")
     given = parser.parse_args(arguments)
     rows = [row for name in MODELS for row in measured(name, given.workers, given.samples, given.rounds)]

@@ -50,10 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.torch_ddp", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("overrides", nargs="*", default=[], help="of the config, as epochs=2 (default: none)")
-    parser.add_argument("--processes", type=int, default=2, help="as many as there are replicas (default: 2)")
-    parser.add_argument("--cuda", action="store_true", help="each on a GPU of its own")
-    parser.add_argument("--json", type=Path, help="every iteration and epoch, written to this file")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], help="config overrides, such as epochs=2 (default: none)"
+    )
+    parser.add_argument("--processes", type=int, default=2, help="number of replicas (default: 2)")
+    parser.add_argument("--cuda", action="store_true", help="each process on its own GPU")
+    parser.add_argument("--json", type=Path, help="write every iteration and epoch to this file")
     given = parser.parse_args(arguments)
     experiment = (
         [] if any(each.startswith("experiment=") for each in given.overrides) else ["experiment=convergence"]

@@ -258,7 +258,7 @@ def _check_kinds(model: Any, loss: Any, batch: Any) -> None:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model is {model!r}: give a torch.nn.Module.")
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise ConfigError("batch must be a pair (inputs, targets), of which targets may be None.")
+        raise ConfigError("batch must be a pair (inputs, targets); targets may be None.")
     if loss is not None and not callable(loss):
         raise ConfigError(f"loss is {loss!r}: give a function of outputs and targets, or None.")
 
@@ -284,5 +284,7 @@ def _folder(given: str | Path | None) -> Path:
         Path(given).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise ConfigError(f"folder is {given!r}, which cannot be made ({reason}): give another.") from error
+        raise ConfigError(
+            f"folder is {given!r}, which cannot be created ({reason}): give another."
+        ) from error
     return Path(given)

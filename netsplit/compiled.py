@@ -130,7 +130,9 @@ def _kept(function: Callable[..., Any], **options: Any) -> Any:
     except RuntimeError:
         # Neither beside the package nor in the user's own folders can numba write. A folder elsewhere would
         # have a name that others know, and what lies there is unpickled.
-        _warn_once("compiled anew each time, as nothing can be kept: NUMBA_CACHE_DIR may name a folder.")
+        _warn_once(
+            "Compiling anew in every process, as no cache folder is writable: name one in NUMBA_CACHE_DIR."
+        )
         return njit(nogil=True, **options)(function)
     file = dispatcher._cache._cache_file
     file._source_stamp = _stamp()  # numba's own is of one file, and knows no change of what it calls

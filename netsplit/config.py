@@ -59,7 +59,7 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
             values that the target itself refuses with a ValueError, or that make what no memory holds.
     """
     if not isinstance(node, Mapping):
-        raise ConfigError(f"{node!r} is no node with {TARGET}, which says what is to be built.")
+        raise ConfigError(f"{node!r} has no {TARGET}: name there what to build.")
     config = node if isinstance(node, DictConfig) else OmegaConf.create(dict(node))
     target, arguments = _checked(config, extra)
     for name in _nested(config):
@@ -72,13 +72,13 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
     except NetSplitError:
         raise
     except ValueError as error:
-        raise ConfigError(f"{place}: {config[TARGET]} refuses these values: {error}") from error
+        raise ConfigError(f"{place}: {config[TARGET]} rejects these values: {error}") from error
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in TOO_LARGE):
             raise
         raise ConfigError(
-            f"{place}: what {config[TARGET]} makes of these values does not fit in this machine's memory: "
-            "give smaller ones."
+            f"{place}: {config[TARGET]} with these values does not fit in this machine's memory: give "
+            "smaller ones."
         ) from error
 
 
@@ -92,7 +92,8 @@ def require_node(config: DictConfig, key: str, options: bool) -> None:
     if not isinstance(node, DictConfig) or not node:
         choice = f", or choose an option of the group {key}" if options else ""
         raise ConfigError(
-            f"{key} is {_shown(node)}: name what makes it, as in {key}.{TARGET}=my_package.{key}{choice}."
+            f"{key} is {_shown(node)}: name a callable that returns it, such as "
+            f"{key}.{TARGET}=my_package.{key}{choice}."
         )
 
 
@@ -160,7 +161,7 @@ def _checked(config: DictConfig, extra: Iterable[str]) -> tuple[Callable[..., An
         signature = {key: value._replace(required=False) for key, value in signature.items()}
     itself = ""
     if place in _CALLED and inspect.isfunction(target):
-        itself = f" To take {name} itself, and not what it returns, add {_join(place, PARTIAL)}=true."
+        itself = f" To use {name} itself, not what it returns, add {_join(place, PARTIAL)}=true."
     return target, _convert(signature, config, place, frozenset(extra), name, itself)
 
 
@@ -188,8 +189,8 @@ def _convert(
         if key not in known and not anything:
             whole = _join(place, key)
             raise ConfigError(
-                f"{whole} is not a parameter of {owner}: {suggest(key, known)} Where an experiment gives it, "
-                f"'~{whole}' leaves it out."
+                f"{whole} is not a parameter of {owner}: {suggest(key, known)} If an experiment sets it, "
+                f"'~{whole}' removes it."
             )
         if OmegaConf.is_missing(config, key):
             raise ConfigError(_must_be_given(_join(place, key), known[key].hint if key in known else Any))

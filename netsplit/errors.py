@@ -95,7 +95,7 @@ def brief(value: object) -> str:
     try:
         text = " ".join(line.strip() for line in repr(value).splitlines())
     except ValueError:  # of a whole number with more digits than Python writes
-        text = f"a {type(value).__name__} that is too long to be written"
+        text = f"a {type(value).__name__} too long to print"
     return text if len(text) <= _BRIEF else text[: _BRIEF - 1] + "…"
 
 

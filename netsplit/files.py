@@ -47,7 +47,7 @@ def check_writable(path: str | Path) -> None:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        raise NetSplitError(f"'{nearest}' is no folder to write in: give another path.") from error
+        raise NetSplitError(f"'{nearest}' is not a folder: give another path.") from error
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:

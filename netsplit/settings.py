@@ -57,8 +57,8 @@ class CheckpointSettings:
                 Path(self.folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"checkpoint.folder is '{self.folder}', which cannot be made: {error.strerror}; "
-                "choose another."
+                f"checkpoint.folder is '{self.folder}', which cannot be created: {error.strerror}; choose "
+                "another."
             ) from error
 
 
@@ -92,12 +92,12 @@ class Settings:
             raise ConfigError(f"variable_copies is {self.variable_copies}: give 0 or more, or null.")
         if self.offload != "none" and self.memory == "static":
             raise ConfigError(
-                f"offload is {self.offload}, and memory=static counts everything on the device: give "
+                f"offload is {self.offload}, but memory=static counts everything on the device: give "
                 "memory=lifetimes, or leave offload out."
             )
         if self.variable_copies is not None and self.memory != "static":
             raise ConfigError(
-                f"variable_copies is {self.variable_copies}, which memory=lifetimes does not count by: add "
+                f"variable_copies is {self.variable_copies}, which memory=lifetimes does not use: add "
                 "memory=static, or leave it out."
             )
 

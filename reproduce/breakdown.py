@@ -47,8 +47,8 @@ COLUMNS = (
 )
 NOTES = (
     "Mean over the devices.",
-    "communication: bytes move and the device does not compute meanwhile; waiting: neither.",
-    "printed: communication, by others.",
+    "communication: the device sends or receives without computing; waiting: it does neither.",
+    "printed: communication as published.",
 )
 COLOURS = {
     "forward": "#0072B2",

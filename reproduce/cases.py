@@ -104,6 +104,6 @@ def check_references(cases: Mapping[str, ModelCase], *known: str) -> None:
         for each in case.reference:
             if each not in known:
                 raise ConfigError(
-                    f"study.cases.{name}.reference has {each}, with which nothing is compared: known: "
+                    f"study.cases.{name}.reference has {each}, which nothing is compared with: known: "
                     f"{', '.join(known) or 'none'}."
                 )

@@ -61,7 +61,7 @@ def edge_bytes(cases: ByName[ModelCase], threshold_bytes: float = 1e8) -> StudyR
             )
         )
     return StudyResult(
-        "Bytes of the tensors that cross from node to node",
+        "Bytes of the tensors between nodes",
         (
             Column("model", text=True),
             Column("batch", "d"),
@@ -73,7 +73,7 @@ def edge_bytes(cases: ByName[ModelCase], threshold_bytes: float = 1e8) -> StudyR
             Column("printed (%)", ".1f", 100.0),
         ),
         tuple(rows),
-        ("An edge is a variable and one node that reads it; inputs of the graph and parameters are none.",),
+        ("An edge is a variable and one node that reads it, except inputs of the graph and parameters.",),
         (_picture(curves, threshold_bytes, fractions),),
         {
             f"fraction_below.{name}": fraction
@@ -94,7 +94,7 @@ def cumulative(sizes: list[int]) -> list[tuple[int, float]]:
 def _sizes(graph: Graph) -> list[int]:
     sizes = [graph.variables[k].nbytes for _, _, k in graph.edges]
     if not sizes:
-        raise ConfigError("the graph of a case has a single node, and so no edge: take a larger model.")
+        raise ConfigError("the graph of a case has one node and no edge: choose a larger model.")
     return sizes
 
 
@@ -122,11 +122,11 @@ def _picture(
         axes.set_ylim(0, 103)
         axes.xaxis.set_major_formatter(EngFormatter("B"))
         axes.set_xlabel("bytes of an edge")
-        axes.set_ylabel("edges with at most so many (%)")
+        axes.set_ylabel("edges with at most that many bytes (%)")
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left", fontsize=10)
 
     rows = [(name, nbytes, fraction) for name, points in curves.items() for nbytes, fraction in points]
     return Picture(
-        "edges", (9, 5.5), draw, ("model", "bytes", "fraction of edges with at most so many"), rows
+        "edges", (9, 5.5), draw, ("model", "bytes", "fraction of edges with at most that many bytes"), rows
     )

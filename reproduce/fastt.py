@@ -49,11 +49,11 @@ COLUMNS = (
     Column("decided in (s)", ",.1f"),
 )
 NOTES = (
-    "Planned: seconds are predicted, an iteration is simulated.",
-    "data parallel: a replica of the model on each device; os_dpos: one batch, with operators in parts.",
-    "begins with, answers: the whole graph, data parallelism as DPOS places it, replicas side by side,",
-    "or splits of the critical path, on top of what it begins with.",
-    "order's gain: by how much an iteration is shorter than with operators run as they become ready.",
+    "Planned: operator times are predicted, iterations simulated.",
+    "data parallel: a model replica on each device; os_dpos: one batch, with split operators.",
+    "begins with, answers: the whole graph, data parallelism placed by DPOS, replicas side by side,",
+    "or, in addition, splits of the critical path.",
+    "order's gain: how much shorter an iteration is than when operators run as they become ready.",
     "-: does not fit.",
 )
 
@@ -89,9 +89,7 @@ class V100Servers:
             )
         servers, rest = divmod(devices, self.a_server)
         if rest:
-            raise ConfigError(
-                f"{devices} devices are no whole number of servers of {self.a_server}: give a multiple."
-            )
+            raise ConfigError(f"{devices} devices do not fill servers of {self.a_server}: give a multiple.")
         return uniform_cluster(
             [self.a_server, servers],
             [self.inside, self.between],
@@ -141,7 +139,7 @@ def split_speeds(
                     if isinstance(cell, float):
                         metrics[f"{key}.{name}.{scaling}.{n}"] = cell
     return StudyResult(
-        "Operators in parts, against data parallelism", COLUMNS, tuple(rows), NOTES, metrics=metrics
+        "Split operators against data parallelism", COLUMNS, tuple(rows), NOTES, metrics=metrics
     )
 
 
@@ -267,7 +265,7 @@ def largest_batches(
             both = [int(printed[key]) if key in printed else None for key in ("data_parallel", "fastt")]
             rows.append((case.label or name, n, largest.get("ddp"), largest.get("os_dpos"), *both))
             metrics |= {f"batch.{key}.{name}.{n}": float(batch) for key, batch in largest.items()}
-    notes = ("Planned: bytes by the predicted lifetimes of tensors.", "-: none of those that were tried.")
+    notes = ("Planned: bytes from predicted tensor lifetimes.", "-: none of the batches tried.")
     return StudyResult("The largest batch that fits", BATCH_COLUMNS, tuple(rows), notes, metrics=metrics)
 
 

@@ -128,7 +128,7 @@ def _chosen(name: str, case: LinkCase, links: Mapping[tuple[str, str], Link]) ->
         for pair, link in links.items():
             first.setdefault(link, pair)
         if not first:
-            raise ConfigError(f"the cluster of case '{name}' has one device, and so no link: take another.")
+            raise ConfigError(f"the cluster of case '{name}' has one device and no link: choose another.")
         return {pair: link for link, pair in first.items()}
     chosen = {pair: link for pair, link in links.items() if pair == tuple(case.pair)}
     if not chosen:

@@ -81,11 +81,11 @@ def memory_needs(cases: ByName[ModelCase], alpha: int = 4) -> StudyResult:
         tuple(rows),
         (
             f"static: twice every variable of the training step and {alpha} times its parameters (5-18).",
-            "peak: the most that is alive at once, by the lifetimes of tensors.",
+            "peak: the most bytes alive at once, from tensor lifetimes.",
             "exported: (5-18) on the graph of an export to ONNX for inference: batch norms folded.",
             "merged: equal operators on the same values counted once, as PyTorch exports since autumn 2022.",
             "operators: nodes which are neither Constant nor Identity.",
-            "difference: of `exported`, or of `merged`, from the printed figure.",
+            "difference: of `exported` or `merged` from the printed figure.",
         ),
         (_picture(rows),),
         metrics,

@@ -105,7 +105,7 @@ def _types(
     for name in names:
         if name not in types:
             raise NetSplitError(
-                f"'{path}': the shape of the value '{name}', which no one reads, is not known."
+                f"'{path}': the shape of the value '{name}', which nothing reads, is not known."
             )
     for name, kind in kinds.items():
         with suppress(NetSplitError):
@@ -193,7 +193,7 @@ def _typed(name: str, kind: Any, path: str | Path) -> ValueType:
 
 def _initializer(proto: Any, kind: str) -> Initializer:
     if proto.data_type not in DTYPES:
-        raise NetSplitError(f"the initializer '{proto.name}' has elements of a type that is not known.")
+        raise NetSplitError(f"the initializer '{proto.name}' has elements of an unknown type.")
     trained = kind == "parameter"
     dtype = str(DTYPES[proto.data_type]).removeprefix("torch.")
     return Initializer(proto.name, dtype, tuple(proto.dims), trained, trained)

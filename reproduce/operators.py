@@ -109,7 +109,7 @@ def operator_seconds(
         metrics |= {f"forward_s.{name}": whole.forward_s, f"backward_s.{name}": whole.backward_s}
         metrics |= {f"backward_to_forward.{name}.{each.name}": each.ratio or 0.0 for each in [*types, whole]}
     return StudyResult(
-        "Seconds of a training step by type of operator",
+        "Seconds of a training step by operator type",
         (
             Column("case", text=True),
             Column("operator", text=True),
@@ -120,7 +120,7 @@ def operator_seconds(
             Column("of all (%)", ".1f", 100.0),
         ),
         tuple(rows),
-        ("Sums over all nodes of a type in one training step; of all: of its forward and backward.",),
+        ("Sums over all nodes of a type in one training step; of all: share of forward and backward.",),
         (_picture(panels),),
         metrics,
     )

@@ -57,17 +57,17 @@ COLUMNS = (
     Column("nothing to send (ms)", ",.0f", 1e3),
     Column("gain", ".2f"),
     Column("whole plan (ms)", ",.0f", 1e3),
-    Column("of what is possible (%)", ".0f", 100.0),
+    Column("of the bound (%)", ".0f", 100.0),
     Column("sent (MiB)", ",.0f", 2.0**-20),
     Column("instead of (MiB)", ",.0f", 2.0**-20),
 )
 NOTES = (
-    "Planned: seconds are predicted, an iteration is simulated, every timeline is verified.",
-    "without overlap: broadcast and 1F1B where neither end of a transfer computes meanwhile.",
-    "weights delayed: as little as the costs say; nothing to send: that, where no byte leaves a host.",
-    "gain: of auto with eager 1F1B and weights delayed, over send/receive with 1F1B.",
-    "whole plan: what schedule=auto answers for the model, asked for with cases of whole operators.",
-    "sent: between hosts in an iteration, in both directions.",
+    "Planned: operator times are predicted, iterations simulated, timelines verified.",
+    "without overlap: broadcast and 1F1B; neither end of a transfer computes during it.",
+    "weights delayed: as little as possible; nothing to send: the same, if no byte left a host.",
+    "gain: auto with eager 1F1B and weights delayed, over send/receive with 1F1B.",
+    "whole plan: the plan of schedule=auto, for cases with whole operators.",
+    "sent: between hosts in an iteration, both directions.",
 )
 
 

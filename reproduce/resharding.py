@@ -56,7 +56,7 @@ class ReshardCase:
     def __post_init__(self) -> None:
         for mesh in (self.source_mesh, self.destination_mesh):
             if len(mesh) != 2 or min(mesh) < 1:
-                raise ConfigError(f"a case has a mesh of shape {list(mesh)}: give hosts and devices of each.")
+                raise ConfigError(f"a case has a mesh of shape {list(mesh)}: give [hosts, devices of each].")
 
     @property
     def layouts(self) -> tuple[Layout, Layout]:
@@ -98,11 +98,11 @@ COLUMNS = (
     Column("printed", text=True),
 )
 NOTES = (
-    "Predicted, by messages on hosts' NICs and inside hosts; every plan is verified.",
-    "at least: what no strategy and no order can be below; a row of a mesh is a host.",
-    "send/receive and all-gathers: senders by size only, as the paper has its baselines.",
-    "naive to exact: the broadcast in each order; over: how many times the best of them is as fast.",
-    "Alpa: the global all-gather. printed: over Alpa, in the paper's words.",
+    "Predicted from messages on NICs and inside hosts; every plan is verified.",
+    "at least: the lower bound for every strategy and order; a row of a mesh is a host.",
+    "send/receive and all-gathers: senders balanced by size only, like the paper's baselines.",
+    "naive to exact: the broadcast in each order; over: the speed-up of the best of them.",
+    "Alpa: the global all-gather. printed: over Alpa, from the paper.",
 )
 
 
@@ -239,7 +239,7 @@ def layer_bytes(
     state = 14 * weights
     notes = (
         f"H = {hidden}, S = {sequence}, B = {samples}, TMP = {parts}; norms and what follows sums are whole.",
-        f"The last line is {2 * stages * activation / state:.1%} of the first two together.",
+        f"The last row is {2 * stages * activation / state:.1%} of the first two together.",
     )
     metrics = {
         "weights_bytes": 2.0 * weights,

@@ -97,7 +97,7 @@ def throughputs(
             rows.append((case.label or name, method, *row))
         notes += _agreement(case.label or name, own, case.reference)
     metrics = {f"{method}.{name}": rate for name, own in reached.items() for method, rate in own.items()}
-    title = "Samples per second, planned, beside printed ones"
+    title = "Samples per second, planned and printed"
     return StudyResult(title, COLUMNS, tuple(rows), tuple(notes), (_picture(reached, partitioners),), metrics)
 
 

@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 BatchNorm = Literal["whole", "local"]
 
 NOTES = (
-    "Planned, in samples/s. simulated: of the lowered plan; costs: seconds of the search, nothing lowered.",
-    "gain: of the subject over the best of the others, without study.beside; printed: that of the paper.",
-    "local: every BatchNorm is planned as one of each sample alone, with the same seconds; not to train so.",
-    "-: nothing fits, or the method has no answer.",
+    "Planned, in samples/s. simulated: the lowered plan; costs: the search's own estimate, not lowered.",
+    "gain: the subject over the best of the others, without study.beside; printed: the paper's.",
+    "local: every BatchNorm normalises each sample alone, at the same cost; for planning only.",
+    "-: nothing fits, or the method gives no plan.",
 )
 NORMS: Mapping[type[nn.Module], Callable[..., nn.Module]] = {
     nn.BatchNorm1d: nn.InstanceNorm1d,
@@ -94,7 +94,7 @@ def parallel_speeds(
     where += [build(each) for each in (clusters or {}).values()]
     if not where:
         raise ConfigError(
-            "study.cluster and study.clusters are empty: give either, as experiment/unity.yaml."
+            "study.cluster and study.clusters are empty: give one, as in experiment/unity.yaml."
         )
     rows: list[tuple[Cell, ...]] = []
     metrics: dict[str, float] = {}
@@ -238,7 +238,7 @@ def search_seconds(
             for name, each in methods.items():
                 method = build(each)
                 if not isinstance(method, Unity):
-                    raise ConfigError(f"study.methods.{name} is no unity: give it netsplit.partition.Unity.")
+                    raise ConfigError(f"study.methods.{name} is not unity: give netsplit.partition.Unity.")
                 problem = described_case(planned, where, batch, SingleBatch(), seed).problem
                 began = time.process_time()
                 seconds, _ = foreseen(method, problem)

@@ -165,9 +165,11 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, MissingConfigException):
         return _missing_option(error)
     if isinstance(error, OverrideParseException):
-        return f"cannot read '{error.override}': quote what has special characters, as in key='\"~/value\"'."
+        return (
+            f"cannot read '{error.override}': quote values with special characters, as in key='\"~/value\"'."
+        )
     if (missing := _NO_CONFIG_DIR.match(str(error))) is not None:
-        return f"--config-dir is '{missing[1]}', which is no folder: give one that has your own options."
+        return f"--config-dir is '{missing[1]}', which is not a folder: give the folder of your own options."
     cause = error.__cause__
     if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
         error = cause if isinstance(cause, OmegaConfBaseException) else error
@@ -328,10 +330,10 @@ def _config_sentence(error: OmegaConfBaseException) -> str:
     if names and str(error.key) not in names:
         more = _of_target(key, parent)
         if key not in names and _options(key):
-            return f"{key} is not chosen here: choose one before what it has is set ({key}=<option>)."
+            return f"{key} is not chosen: choose one before you set its keys ({key}=<option>)."
         return f"{key} is not a config key: {suggest(str(error.key), names)}{more}"
     if isinstance(parent, ListConfig) and isinstance(error.key, int) and error.key >= len(parent):
-        return f"{key} is not there: the list has {len(parent)} entries, counted from 0."
+        return f"{key} does not exist: the list has {len(parent)} entries, counted from 0."
     first = str(error).splitlines()[0].strip().rstrip(".")
     return f"{key}: {first}." if key and key not in first else f"{first}."
 
@@ -346,7 +348,7 @@ def _of_target(key: str, node: Any) -> str:
     if node is None:
         return ""
     given = key_as_given(key)
-    return f" Put + before what {node[TARGET]} takes and the config leaves out: +{given}=<value>."
+    return f" To add an argument of {node[TARGET]}, write + before it: +{given}=<value>."
 
 
 def _check_choices(cfg: DictConfig) -> None:
@@ -365,8 +367,8 @@ def _refuse_lists(words: Iterable[str]) -> None:
         if isinstance(given, list) and group not in _SEVERAL and options(group):
             names = ",".join(map(str, given))
             raise ConfigError(
-                f"{group}=[{names}] is a list, but one option of {group} is taken at a time: several, one "
-                f"after another, are --multirun {group}={names or 'a,b'}."
+                f"{group}=[{names}] is a list, but {group} takes one option: run several one after another "
+                f"with --multirun {group}={names or 'a,b'}."
             )
 
 
@@ -386,8 +388,7 @@ def _require_one_of_each(cfg: DictConfig) -> None:
         if len(places) > 1 and not group.startswith("hydra"):
             taken, hidden = (_place(each) for each in places[:2])
             raise ConfigError(
-                f"{group}={name} is in {taken} and in {hidden}, of which the first would be taken: give one "
-                "of them another name."
+                f"{group}={name} is both in {taken}, which wins, and in {hidden}: rename one of them."
             )
 
 

@@ -118,7 +118,7 @@ class PlanSettings:
         check_numbers(clip_norm=self.clip_norm, ema_decay=self.ema_decay)
         if self.graph is None and self.microbatches != 1:
             raise ConfigError(
-                f"microbatches is {self.microbatches}, which goes with graph=<file>: give "
+                f"microbatches is {self.microbatches}, which is only for graph=<file>: give "
                 "schedule.microbatches."
             )
 
@@ -131,8 +131,8 @@ def memory_rule(settings: GraphSettings, work: Workload, of_a_step: bool) -> Mem
     """
     if settings.memory == "lifetimes" and not work.knows_lifetimes:
         raise ConfigError(
-            f"memory is lifetimes, but {settings.graph} does not say what backwards keep, as graph files of "
-            "captured models do: give memory=static."
+            f"memory is lifetimes, but {settings.graph} does not list the saved activations, as graph "
+            "files of captured models do: give memory=static."
         )
     return settings.memory or ("lifetimes" if of_a_step and work.knows_lifetimes else "static")
 
@@ -145,7 +145,7 @@ def need_graph(cfg: DictConfig) -> None:
     if isinstance(cfg.graph, str) and not cfg.graph.strip():
         raise ConfigError(f"graph is empty: give {how}")
     if isinstance(cfg.graph, str) and not Path(cfg.graph).exists():
-        raise NetSplitError(f"graph file '{cfg.graph}' is not there.")
+        raise NetSplitError(f"graph file '{cfg.graph}' does not exist.")
 
 
 def graph_settings(cfg: DictConfig, kind: type[GraphSettings]) -> Any:
@@ -167,8 +167,8 @@ def one_schedule(cfg: DictConfig) -> Schedule:
     schedule: Schedule | netsplit.AutoSchedule = build(cfg.schedule)
     if schedule.decides_everything:
         raise ConfigError(
-            "schedule=auto decides the micro-batches too, which a graph file has fixed: name a schedule, as "
-            "in schedule=1f1b, or take `python -m runners.plan graph=<file>`."
+            "schedule=auto also decides the micro-batches, which a graph file fixes: name a schedule, as "
+            "in schedule=1f1b, or run `python -m runners.plan graph=<file>`."
         )
     return schedule
 
@@ -206,7 +206,7 @@ def described(cfg: DictConfig, command: str) -> ClusterDescription | None:
     description = None if here else build(node)  # GPUs that are not there would be refused for that
     if not isinstance(description, ClusterDescription):
         raise ConfigError(
-            f"cluster={HydraConfig.get().runtime.choices.get('cluster')} is made of workers on this machine, "
-            f"which {command} does not start: choose cluster=uniform, mixed3 or mixed4."
+            f"cluster={HydraConfig.get().runtime.choices.get('cluster')} needs workers, which {command} "
+            "does not start: choose cluster=uniform, mixed3 or mixed4."
         )
     return description

@@ -102,7 +102,7 @@ def show(console: Console, problem: Problem, program: Program, timeline: Timelin
         kinds[span.what] += span.seconds  # type: ignore[assignment]
     made_of = ", ".join(f"{what} {percent(s, whole)}" for what, s in kinds.most_common() if s > 0)
     lines = list(path_lines(path, whole, pieces))
-    for line in [*lines[:1], *([f"  of which {made_of}"] if made_of else []), *lines[1:]]:
+    for line in [*lines[:1], *([f"  made up of: {made_of}"] if made_of else []), *lines[1:]]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -134,7 +134,7 @@ def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
     for device, profile in profiles.items():
         limit, where = problem.cluster.device(device).capacity_bytes, profile.instruction
         if profile.peak_bytes > limit:
-            marked[len(rows)], where = "failed", f"{where} (too much)"
+            marked[len(rows)], where = "failed", f"{where} (over the limit)"
         rows.append(
             (
                 device,

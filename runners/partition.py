@@ -84,7 +84,7 @@ def _check_own_result(cfg: DictConfig) -> None:
     overrides = OverridesParser.create().parse_overrides(words)
     if {each.key_or_group for each in overrides if each.is_sweep_override()} - {"result"}:
         raise ConfigError(
-            f"result is '{path}' for all jobs of the multirun: give each its own, as in "
+            f"result is '{path}' for all jobs of the multirun: give each its own path, as in "
             "result='out/${hydra:job.num}.json', or leave it out."
         )
 

@@ -32,9 +32,9 @@ def job(cfg: DictConfig) -> float:
         need_graph(cfg)
     elif cfg.get("model") is None:
         raise ConfigError(
-            "plan needs a model, and takes a cluster (cpu2 where none is given): give model=<option>, as in "
-            "model=resnet50 dataset=synthetic cluster=v100x8, or one of yours, as in `netsplit plan "
-            "my_module:build --cluster v100x8`, or graph=<file>, a measured profile."
+            "plan needs a model: give model=<option>, as in model=resnet50 dataset=synthetic "
+            "cluster=v100x8, your own, as in `netsplit plan my_module:build --cluster v100x8`, or "
+            "graph=<file>, a measured profile. The default cluster is cpu2."
         )
     cluster = None if cfg.get("cluster") is None else build(cfg.cluster)
     schedule, method = build(cfg.schedule), one_partitioner(cfg, None)

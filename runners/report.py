@@ -42,7 +42,7 @@ def job(cfg: DictConfig) -> None:
     settings: Settings = settings_of(cfg, f"{__package__}.report.Settings", _names(), GROUPS)
     tracker = build(cfg.tracking)
     if not tracker.enabled:
-        raise ConfigError("tracking records nothing, so there is nothing to report: choose tracking=mlflow.")
+        raise ConfigError("tracking is off, so there is nothing to report: choose tracking=mlflow.")
     require_database(tracker.uri)
 
     from netsplit.report import check_output, read_report, write_report

@@ -173,7 +173,7 @@ def test_a_model_with_the_loss_inside_predicts_of_inputs_as_in_training(pools: P
         netsplit.parallelize(model, None, (x, y), cluster=stated(), **options) as inside,
     ):
         for act in (lambda: inside.predict(x), lambda: inside.evaluate([(x, y)])):
-            with pytest.raises(ConfigError, match=r"LossInside\.forward needs 'y' too, .*predict\(\(inputs,"):
+            with pytest.raises(ConfigError, match=r"LossInside\.forward also needs 'y' .*predict\(\(inputs,"):
                 act()
         torch.testing.assert_close(inside.predict((x, y)), wanted)
         mean = inside.evaluate([((x, y), y)], lambda loss, targets: (float(loss), 1))

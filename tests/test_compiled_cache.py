@@ -59,5 +59,5 @@ def test_where_nothing_can_be_kept_they_compute_all_the_same_and_leave_nothing(
     with caplog.at_level(logging.WARNING, logger="netsplit"):
         made = [kind(_twice) for kind in (compiled.compiled, compiled.compiled)]
     assert [function(4) for function in made] == [8, 8]
-    assert caplog.text.count("compiled anew each time") == 1
+    assert caplog.text.count("Compiling anew in every process") == 1
     assert not list(tmp_path.iterdir())

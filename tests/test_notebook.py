@@ -87,7 +87,7 @@ def workers_of(notebook: Notebook) -> list[psutil.Process]:
 def test_a_notebook_shows_stages_summary_and_plots(notebook: Notebook) -> None:
     assert notebook.run(START)["status"] == "ok"
     stages = notebook.data("text/html")[-1]
-    for name in ("capture", "start of 2 workers", "plan by balanced", "parameters to the devices"):
+    for name in ("capture", "start of 2 workers", "plan by balanced", "sending parameters to the devices"):
         assert name in stages
     assert "start of" not in notebook.printed()
     assert notebook.run("parallel.summary()")["status"] == "ok"

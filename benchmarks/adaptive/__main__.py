@@ -42,7 +42,7 @@ COLUMNS = (
     Column("searches, s", ",.2f"),
     Column("changes, ms", ",.1f", 1e3),
     Column("MiB moved", ",.2f", 2.0**-20),
-    Column("greatest difference of a loss", ".1e"),
+    Column("largest loss difference", ".1e"),
 )
 
 
@@ -57,9 +57,13 @@ class Course:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_parser("adaptive", __doc__)
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4], help="how many (default: 2 4)")
-    parser.add_argument("--factor", type=float, default=6.0, help="how much slower one becomes (default: 6)")
-    parser.add_argument("--iterations", type=int, default=150, help="of each training (default: 150)")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[2, 4], help="number of workers (default: 2 4)"
+    )
+    parser.add_argument("--factor", type=float, default=6.0, help="slowdown of one worker (default: 6)")
+    parser.add_argument(
+        "--iterations", type=int, default=150, help="iterations of each training (default: 150)"
+    )
     given = parser.parse_args(arguments)
     rows: list[tuple[Any, ...]] = []
     for workers in given.workers:

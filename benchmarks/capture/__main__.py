@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             families.append(Family(family, outcomes))
             _write(options.json, families)
     if not families:
-        console.print("No model has such a name: give names as they are in the family's own list.")
+        console.print("No model has that name: give names from the family's list.")
         return 1
     console.print(_table(families))
     for family in families:
@@ -83,7 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.capture", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a few models of each library, all of people's")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few models of each library, all third-party ones"
+    )
     parser.add_argument("--only", nargs="+", choices=FAMILIES, default=list(FAMILIES), metavar="FAMILY")
     parser.add_argument("--name", nargs="+", default=[], help="models by name")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one model")
@@ -92,7 +94,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _table(families: list[Family]) -> Table:
-    table = Table(title="Captured, and trained split as whole")
+    table = Table(title="Captured, and split training equal to plain")
     columns = (
         "family", "tried", "equal", "refused", "failed", "WRONG", "as wanted", "capture s", "operators",
         "whole (models)", "s per 1,000: median", "worst",
@@ -120,7 +122,7 @@ def _table(families: list[Family]) -> Table:
 def _print_reasons(console: Console, family: Family) -> None:
     for kind in ("WRONG", "failed", "refused"):
         for each in family.of(kind):
-            expected = "" if each.amiss else " (as it should be)"
+            expected = "" if each.amiss else " (as expected)"
             console.print(
                 f"{kind} {family.name} {each.name}{expected}: {each.message[:MESSAGE]}",
                 markup=False,

@@ -33,16 +33,18 @@ TORCH_DEVICES = {False: "cuda:0", True: "cpu"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 where every step ran and held; 1 where one did not."""
     parser = command_parser("gpu", __doc__)
-    parser.add_argument("--cpu", action="store_true", help="CPU workers in the GPU's place")
-    parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS), help="which; default: all")
-    parser.add_argument("--out", type=Path, help="also write the lines into this file")
+    parser.add_argument("--cpu", action="store_true", help="use CPU workers instead of the GPU")
+    parser.add_argument(
+        "--steps", nargs="+", choices=STEPS, default=list(STEPS), help="checks to run; default: all"
+    )
+    parser.add_argument("--out", type=Path, help="also write the lines to this file")
     parser.add_argument("--alone", choices=STEPS, help=argparse.SUPPRESS)  # run it here
     asked = parser.parse_args(arguments)
     if asked.alone:
         print(json.dumps(STEPS[asked.alone].run(TORCH_DEVICES[asked.cpu])), flush=True)
         return 0
     if not asked.cpu and not torch.cuda.is_available():
-        print("No CUDA device here, so nothing was checked: run it on a machine with a GPU, or with --cpu.")
+        print("No CUDA device, so nothing was checked: run this on a machine with a GPU, or with --cpu.")
         return 0
     lines = []
     for name in asked.steps:
@@ -70,7 +72,7 @@ def _step(name: str, cpu: bool) -> dict[str, Any]:
         _, errors = process.communicate()
         facts = {"error": f"not over within {step.limit_s:g} s: {_last(errors)}"}
     except ValueError:
-        facts = {"error": f"said no JSON: {out[-300:]}"}
+        facts = {"error": f"printed no JSON: {out[-300:]}"}
     seconds = round(time.monotonic() - began, 1)
     held = "error" not in facts and step.holds(facts)
     return {"step": name, "held": held, "seconds": seconds, **facts}

@@ -45,7 +45,7 @@ STEPS = {
         150,
     ),
     "precision": Step(
-        one_worker.precisions, "bfloat16, float16 and TF32 train as plain PyTorch in them", _all_equal, 120
+        one_worker.precisions, "bfloat16, float16 and TF32 train as plain PyTorch", _all_equal, 120
     ),
     "offload": Step(
         one_worker.offload, "the same bits with everything offloaded", lambda f: bool(f["same_bits"]), 90
@@ -83,7 +83,7 @@ STEPS = {
     ),
     "same_gpu": Step(
         two_workers.same_gpu,
-        "two devices on one GPU are refused in a sentence",
+        "two devices on one GPU give a clear error",
         lambda f: f["raised"] in ("ConfigError", "WorkerError") or f["device"] == "cpu",
         90,
     ),

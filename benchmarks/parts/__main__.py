@@ -233,14 +233,18 @@ def _options() -> argparse.Namespace:
     parser = command_parser("parts", __doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="MODEL")
     parser.add_argument("--workers", nargs="+", type=int, default=[2, 4])
-    parser.add_argument("--capacity", help="of each worker, as 12MiB (all; of dlrm less than a table)")
     parser.add_argument(
-        "--microbatches", nargs="+", type=int, default=[1, 2, 4], help="to choose from (1 2 4)"
+        "--capacity", help="memory of each worker, such as 12MiB (all; dlrm: less than a table)"
+    )
+    parser.add_argument(
+        "--microbatches", nargs="+", type=int, default=[1, 2, 4], help="counts to choose from (1 2 4)"
     )
     parser.add_argument("--time-limit", type=float, default=30.0, help="seconds of a decision (30)")
-    parser.add_argument("--rounds", type=int, default=10, help="of all in turn (10)")
-    parser.add_argument("--steps", type=int, default=3, help="in a round, of each (3)")
-    parser.add_argument("--memory", action="store_true", help="workers read each other's memory, not by gloo")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of all plans in turn (10)")
+    parser.add_argument("--steps", type=int, default=3, help="iterations of each in a round (3)")
+    parser.add_argument(
+        "--memory", action="store_true", help="workers read each other's memory instead of using gloo"
+    )
     parser.add_argument("--json", type=Path, help="file for the rows")
     return parser.parse_args()
 

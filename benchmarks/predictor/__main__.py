@@ -71,15 +71,15 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="smaller models, few repeats")
     parser.add_argument("--models", nargs="+", choices=MODELS, help="at least 2; default: all")
     parser.add_argument("--draws", type=int, default=12, help="drawn chains to calibrate on too (12)")
-    parser.add_argument("--measure", action="store_true", help="measure even what is kept")
-    parser.add_argument("--classes", action="store_true", help="errors by class of operator too")
+    parser.add_argument("--measure", action="store_true", help="measure again what is already kept")
+    parser.add_argument("--classes", action="store_true", help="also errors by operator class")
     parser.add_argument("--json", type=Path, help="file for every error")
     parser.add_argument(
         "--rates", type=Path, help="file (.json) for rates fitted to all: the `model` of a described device"
     )
     options = parser.parse_args(arguments)
     if options.models is not None and len(set(options.models)) < 2:
-        parser.error("--models: give at least 2, as each is predicted from the others")
+        parser.error("--models: give at least 2, as each model is predicted from the others")
     if options.rates is not None and options.rates.suffix != ".json":
         parser.error("--rates: give a file that ends in .json")
     if options.draws < 0:

@@ -62,7 +62,7 @@ def calibrate_rates(profiles: Sequence[tuple[Graph, Mapping[str, NodeSeconds]]],
         ValueError: no profile.
     """
     if not profiles:
-        raise ValueError("rates are fitted to at least one measured profile, and there is none.")
+        raise ValueError("fitting rates needs at least one measured profile.")
     samples = _samples(profiles)
     coefficients: dict[str, Array] = {}
     for of in sorted({of for _, of in samples}):

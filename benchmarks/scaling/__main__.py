@@ -65,7 +65,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--clusters", nargs="+", choices=list(CLUSTERS), default=["uniform"])
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES))
     parser.add_argument("--time-limit", type=float, default=30.0, help="seconds for a method")
-    parser.add_argument("--patience", type=float, default=600.0, help="seconds after which a case is ended")
+    parser.add_argument("--patience", type=float, default=600.0, help="seconds before a case is stopped")
     parser.add_argument("--json", type=Path, default=Path("outputs/benchmarks/scaling.json"))
     parser.add_argument("--fresh", action="store_true", help="forget the rows of earlier runs")
     return parser.parse_args(arguments)

@@ -24,14 +24,18 @@ __all__ = ["main"]
 
 def main(argv: list[str] | None = None) -> int:
     parser = command_parser("two_hosts", __doc__)
-    parser.add_argument("--rate", type=float, default=200.0, help="of the link, in Mbit/s, each direction")
-    parser.add_argument("--devices", type=int, nargs=2, default=(1, 1), help="of either host, in rank order")
+    parser.add_argument(
+        "--rate", type=float, default=200.0, help="speed of the link, in Mbit/s, each direction"
+    )
+    parser.add_argument(
+        "--devices", type=int, nargs=2, default=(1, 1), help="capacity of each host, in rank order"
+    )
     parser.add_argument("--pull-after", type=float, help="seconds until the cable is pulled")
     parser.add_argument("--pull-for", type=float, default=10.0, help="seconds until it is plugged in again")
-    parser.add_argument("command", nargs="+", help="Python's words: -m runners.train ...")
+    parser.add_argument("command", nargs="+", help="arguments of Python: -m runners.train ...")
     asked = parser.parse_args(argv)
     if lacking := missing():
-        print(f"no two hosts here: {lacking}.", file=sys.stderr)
+        print(f"cannot make two hosts here: {lacking}.", file=sys.stderr)
         return 2
     with ExitStack() as opened:
         hosts = opened.enter_context(TwoHosts(asked.rate))

@@ -172,7 +172,7 @@ class TwoHosts:
         assert outer.stdout is not None
         assert outer.stderr is not None
         if outer.stdout.readline() != "\n":
-            raise NetSplitError(f"no host of its own can be had here: {outer.stderr.readline().strip()}.")
+            raise NetSplitError(f"cannot create a network namespace here: {outer.stderr.readline().strip()}.")
         (keeper,) = psutil.Process(outer.pid).children()
         return Host(name, _ADDRESSES.get(name, ""), keeper)
 
@@ -221,10 +221,10 @@ def missing() -> str:
     if sys.platform != "linux":
         return f"network namespaces are Linux's, and this is {sys.platform}"
     if os.geteuid() != 0:
-        return "network namespaces need root, which this process is not"
+        return "network namespaces need root"
     absent = [tool for tool in ("unshare", "nsenter", "ip", "tc") if shutil.which(tool) is None]
     if absent:
-        return f"{', '.join(absent)} (of util-linux and iproute2) cannot be found"
+        return f"{', '.join(absent)} (from util-linux and iproute2) not found"
     try:
         TwoHosts(100).close()
     except (NetSplitError, OSError) as error:

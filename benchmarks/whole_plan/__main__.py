@@ -289,7 +289,7 @@ def _options() -> argparse.Namespace:
         "--methods", nargs="+", default=list(QUICK), choices=sorted(METHODS), metavar="METHOD"
     )
     parser.add_argument("--slow", action="store_true", help=f"also {', '.join(SLOW)}, under every schedule")
-    parser.add_argument("--schedules", nargs="+", help="of the grid; all synchronous ones by default")
+    parser.add_argument("--schedules", nargs="+", help="schedules of the grid (all synchronous ones)")
     parser.add_argument("--counts", nargs="+", type=int, default=list(COUNTS), help="of micro-batches")
     parser.add_argument("--time-limit", type=float, default=30.0, help="seconds for a whole plan")
     parser.add_argument("--method-limit", type=float, default=5.0, help="seconds for each answer of a method")
@@ -297,9 +297,9 @@ def _options() -> argparse.Namespace:
         "--clock",
         choices=sorted(CLOCKS),
         default="wall",
-        help="that limits go by; `process` counts the seconds that this process computes",
+        help="clock for limits; `process` counts CPU seconds of this process",
     )
-    parser.add_argument("--json", type=Path, help="rows are kept here, and taken from here")
+    parser.add_argument("--json", type=Path, help="file that keeps the rows between runs")
     return parser.parse_args()
 
 

@@ -287,10 +287,15 @@ def _options() -> argparse.Namespace:
     names = [words.split()[0] for words in CAPTURED]
     parser.add_argument("--models", nargs="+", choices=names, default=list(MODELS), metavar="MODEL")
     parser.add_argument("--workers", nargs="+", type=int, default=[2, 4])
-    parser.add_argument("--capacity", default="all", help="of each worker, as 48MiB (all)")
+    parser.add_argument("--capacity", default="all", help="memory of each worker, such as 48MiB (all)")
     parser.add_argument("--time-limit", type=float, default=30.0, help="seconds of a decision (30)")
-    parser.add_argument("--rounds", type=int, default=10, help="of all in turn (10)")
-    parser.add_argument("--behind", type=float, default=1.25, help="times the fastest, to be left out (1.25)")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of all plans in turn (10)")
+    parser.add_argument(
+        "--behind",
+        type=float,
+        default=1.25,
+        help="leave out plans slower than this many times the fastest (1.25)",
+    )
     parser.add_argument("--json", type=Path, help="file for the rows")
     return parser.parse_args()
 

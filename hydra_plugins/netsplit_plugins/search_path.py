@@ -28,8 +28,8 @@ class InstalledOptions(SearchPathPlugin):
             if not _is_package(point.value):
                 owner = point.dist.name if point.dist is not None else "an installed package"
                 raise ConfigError(
-                    f"{owner} has an entry point {GROUP} '{point.name}' = '{point.value}', which is no "
-                    f"package that can be imported: mend or uninstall {owner}."
+                    f"{owner} has an entry point {GROUP} '{point.name}' = '{point.value}', which cannot be "
+                    f"imported: repair or uninstall {owner}."
                 )
             search_path.append(provider=f"{GROUP}:{point.name}", path=f"pkg://{point.value}")
 

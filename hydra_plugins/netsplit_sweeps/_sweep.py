@@ -165,7 +165,7 @@ class Sweep:
         self._keys += keys
         due = [list(overrides) for overrides, key in zip(batch, keys, strict=True) if key not in self._done]
         if len(due) < len(batch):
-            log.info("%d of %d jobs are done in %s.", len(batch) - len(due), len(batch), self.folder)
+            log.info("%d of %d jobs in %s are already done.", len(batch) - len(due), len(batch), self.folder)
         if due:
             self._launch(due)
         latest = self._latest()
@@ -196,7 +196,7 @@ class Sweep:
             if not begun.intersection(range(first, self._number)):
                 raise NetSplitError(f"the launcher could not start a job: {reason}") from error
             log.error("the launcher stopped: %s", reason)
-            self._failures.append(NetSplitError(f"the launcher stopped before all jobs had ended: {reason}"))
+            self._failures.append(NetSplitError(f"the launcher stopped before all jobs were done: {reason}"))
             return
         except KeyboardInterrupt:
             self._say(self._how_to_go_on())
@@ -204,7 +204,7 @@ class Sweep:
         self._failures += [failure for each in returns if (failure := _failure(each)) is not None]
 
     def _how_to_go_on(self) -> str:
-        return f"The same command with hydra.sweep.dir={self.folder} runs only what is not done."
+        return f"The same command with hydra.sweep.dir={self.folder} runs only the jobs that are not done."
 
     def _latest(self) -> dict[Key, Mark]:
         """The newest mark of each job, a done one before all others."""

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OptunaSweeper"]
 
-NEEDS_NUMBER = "hydra/sweeper=optuna needs a command that answers with a number"
+NEEDS_NUMBER = "hydra/sweeper=optuna needs a command that returns a number"
 WITHOUT = "leave it out to run every combination."
-NO_NUMBER = "it gave no number to search by: of a comparison, no method fits the devices."
+NO_NUMBER = "it returned no number to search by: no method of the comparison fits the devices."
 Point = frozenset[tuple[str, Any]]  # the parameters of a trial
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class OptunaSweeper(Sweeper):
             ) from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         if not self.gives_numbers:
-            raise ConfigError(f"{NEEDS_NUMBER}, and this one gives none: {WITHOUT}")
+            raise ConfigError(f"{NEEDS_NUMBER}, but this one returns none: {WITHOUT}")
         for key in ("trials", "at_once"):
             if not isinstance(value := getattr(self, key), int) or value < 1:
                 raise ConfigError(f"hydra.sweeper.{key} is {value}: give an integer of at least 1.")
@@ -132,7 +132,7 @@ class OptunaSweeper(Sweeper):
             storage = optuna.storages.get_storage(self.storage)
             names = optuna.get_all_study_names(storage)
             if name not in names and any(f"{each}-".startswith(f"{self.study}-") for each in names):
-                log.info("study '%s' is new: trials of another config or other values do not count.", name)
+                log.info("Study '%s' is new: trials with another config or other values are ignored.", name)
             return optuna.create_study(
                 storage=storage,
                 sampler=self._sampler(),
@@ -172,7 +172,7 @@ class OptunaSweeper(Sweeper):
             if point not in self._tried and point not in known:
                 study.enqueue_trial(params)
         if self._tried:
-            log.info("study '%s' has %d trials already.", study.study_name, len(self._tried))
+            log.info("Study '%s' already has %d trials.", study.study_name, len(self._tried))
 
     def _next(self, study: Study, space: Mapping[str, BaseDistribution]) -> dict[Point, list[Trial]]:
         """Points not tried yet, each with the trials that ask for it; none when there are enough."""

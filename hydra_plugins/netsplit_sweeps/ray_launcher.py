@@ -84,5 +84,5 @@ def _got(ray: Any, ref: Any) -> JobReturn:
     except ray.exceptions.RayError as error:
         reason = " ".join(str(error).split())
         answer = JobReturn(status=JobStatus.FAILED)
-        answer.return_value = NetSplitError(f"a job's process ended before the job had: {reason}")
+        answer.return_value = NetSplitError(f"a job's process ended before the job finished: {reason}")
     return answer

@@ -143,7 +143,7 @@ class Rates:
         peak = self.half_flops.get(autocast)
         if peak is None:
             raise ConfigError(
-                f"autocast is {autocast}, in which {self.name} does not compute: give "
+                f"autocast is {autocast}, which {self.name} does not support: give "
                 f"{' or '.join([*self.half_flops, 'null'])}."
             )
         classes = {
@@ -216,8 +216,8 @@ def read_rates(path: str | Path, key: str) -> Rates:
         raise ConfigError(f"{key} is '{path}', which cannot be read: {error.strerror}.") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"{key} is '{path}', which holds no rates: write them with `python -m benchmarks.predictor "
-            "--rates <file>`."
+            f"{key} is '{path}', which is not a file of rates: write one with `python -m "
+            "benchmarks.predictor --rates <file>`."
         ) from error
     return rates
 
@@ -248,12 +248,12 @@ def rates_by_kind(devices: Sequence[Device], autocast: str | None = None) -> dic
         known = accelerator(CPU_THREAD) if on_cpu else _BY_PLAIN_NAME.get(_plain(device.kind))
         if known is None:
             raise ConfigError(
-                f"profile is predicted, and the catalogue has no rates of {device.name}, which is of kind "
+                f"profile is predicted, but the catalogue has no rates for {device.name}, of kind "
                 f"'{device.kind}': give profile=reuse, which measures."
             )
         if autocast is not None and autocast not in known.half_flops:
             raise ConfigError(
-                f"profile is predicted, and there are no rates of {known.name} under autocast {autocast}: "
+                f"profile is predicted, but there are no rates for {known.name} under autocast {autocast}: "
                 "give profile=reuse, which measures, or autocast=null."
             )
         kinds[device.kind] = known

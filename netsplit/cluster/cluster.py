@@ -94,12 +94,13 @@ class Cluster:
         attached = [device for nic in self.nics for device in nic.devices]
         if len({nic.host for nic in self.nics}) < len(self.nics) or len(set(attached)) < len(attached):
             raise ConfigError(
-                f"cluster '{self.name}' has two NICs of one host, or a device behind two: give each host one."
+                f"cluster '{self.name}' has two NICs of one host, or a device behind two NICs: give each "
+                "host one."
             )
         if not set(attached) <= set(names):
             raise ConfigError(
-                f"cluster '{self.name}' has '{min(set(attached) - set(names))}' behind a NIC, which is none "
-                f"of its devices: {names}."
+                f"cluster '{self.name}' has '{min(set(attached) - set(names))}' behind a NIC, but no "
+                f"device of that name: {names}."
             )
 
     @property

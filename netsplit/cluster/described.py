@@ -116,10 +116,10 @@ class ClusterDescription:
         """For seconds of a graph that nothing was measured on."""
         if not self.accelerators:
             raise ConfigError(
-                f"cluster '{self.name}' says how fast its devices are beside a measured graph: choose one "
-                "that names their models, as cluster=titan_rtx3 or cluster=uniform "
-                "cluster.model='TITAN RTX', or plan a graph's file with `netsplit plan "
-                "graph=<file>`, `runners.partition` or netsplit.plan(..., profile=<file>)."
+                f"cluster '{self.name}' gives only relative speeds, which need a measured graph: choose "
+                "one that names device models, such as cluster=titan_rtx3 or cluster=uniform "
+                "cluster.model='TITAN RTX', or plan a graph file with `netsplit plan graph=<file>`, "
+                "`runners.partition` or netsplit.plan(..., profile=<file>)."
             )
 
 
@@ -168,12 +168,12 @@ def uniform_cluster(
     total = math.prod(counts)
     if total > MOST_DEVICES:
         many = f"cluster.devices is {devices}" + (f" in {nodes} nodes" if nodes else "")
-        raise ConfigError(f"{many}, which makes {total}: give at most {MOST_DEVICES}.")
+        raise ConfigError(f"{many}, {total} devices in all: give at most {MOST_DEVICES}.")
     given = {"bandwidth": _as_list(bandwidth), "latency": _as_list(latency)}
     for key, values in given.items():
         if len(values) not in (1, len(counts)):
             raise ConfigError(
-                f"cluster.{key} has {len(values)} entries, and there are {len(counts)} levels of devices: "
+                f"cluster.{key} has {len(values)} entries, but there are {len(counts)} levels of devices: "
                 "give one number, or one for each level."
             )
     rates = [given_rate(value, "cluster.bandwidth") for value in _spread(given["bandwidth"], len(counts))]
@@ -183,8 +183,8 @@ def uniform_cluster(
     names = [f"d{i}" for i in range(total)]
     if model is None and capacity is None:
         raise ConfigError(
-            "cluster.capacity is null, and so is cluster.model, whose memory it would be: give "
-            "cluster.capacity=16GB, a fraction as cluster.capacity=40%, or cluster.model='TITAN RTX'."
+            "cluster.capacity and cluster.model are both null: give cluster.capacity=16GB, a fraction as "
+            "cluster.capacity=40%, or cluster.model='TITAN RTX'."
         )
     each = DescribedDevice("", speed, capacity, model)
     known = _accelerator(each, "cluster")
@@ -209,8 +209,8 @@ def _nics_of_machines(
         return nics_of(hosts, links)
     if len(hosts) < 2:
         raise ConfigError(
-            f"cluster.nic is {nic!r}, and cluster.devices one machine, whose transfers go through none: give "
-            "cluster.devices one number per level, as [4,2], or cluster.nic=auto."
+            f"cluster.nic is {nic!r}, but cluster.devices is one machine, which uses no NIC: give "
+            "cluster.devices one number per level, such as [4,2], or cluster.nic=auto."
         )
     return nics_of(hosts, links, given_rate(nic, "cluster.nic"))
 
@@ -307,8 +307,8 @@ def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -
     if known and len(known) < len(named):
         without = next(name for name in named if name not in known)
         raise ConfigError(
-            f"{keys[without]} has no model, and others of cluster.devices have: give every device a model of "
-            "the catalogue, whose seconds are predicted, or none, and speeds relative to what was measured."
+            f"{keys[without]} has no model, but other cluster.devices have: give every device a model of "
+            "the catalogue, or none and relative speeds."
         )
     return known
 
@@ -327,7 +327,9 @@ def _device_capacity(device: DescribedDevice, key: str) -> int | float:
         return given_capacity(device.capacity, f"{key}.capacity")
     known = _accelerator(device, key)
     if known is not None and not known.memory_bytes:
-        raise ConfigError(f"{key}.capacity must be given, as '{device.model}' does not say it: such as 16GB.")
+        raise ConfigError(
+            f"{key}.capacity must be given, as '{device.model}' does not imply it: give a size such as 16GB."
+        )
     return 1.0 if known is None else known.capacity_bytes
 
 

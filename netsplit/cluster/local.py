@@ -95,13 +95,13 @@ def check_offload(
     """Refuse to move tensors to a host's memory where a device has its own there already."""
     if compile_backend is not None and offload in ("activations", "both"):
         raise ConfigError(
-            f"compile_backend saves activations in its own way, and offload is {offload}: give optimizer or "
-            "none, or leave compile_backend out."
+            f"offload is {offload}, but compile_backend saves activations in its own way: give optimizer "
+            "or none, or leave compile_backend out."
         )
     on_cpu = [device.name for device in devices if device.torch_device.startswith("cpu")]
     if offload != "none" and on_cpu:
         raise ConfigError(
-            f"offload is {offload}, and {on_cpu[0]} computes in its host's memory already: give none, or "
+            f"offload is {offload}, but {on_cpu[0]} already computes in its host's memory: give none, or "
             "choose a cluster of GPUs."
         )
 
@@ -143,7 +143,8 @@ def local_cluster(
         )
     if latency_s is not None and bandwidth is not None and (latency_s < 0 or bandwidth <= 0):
         raise ConfigError(
-            f"cluster.latency_s is {latency_s} and cluster.bandwidth {bandwidth}: give 0 and more."
+            f"cluster.latency_s is {latency_s} and cluster.bandwidth {bandwidth}: give a latency of 0 or "
+            "more and a bandwidth above 0."
         )
     specs = tuple(_device(device, f"cluster.devices[{i}]") for i, device in enumerate(devices))
     if not external:  # otherwise the workers say where they are

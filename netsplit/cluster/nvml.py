@@ -72,10 +72,10 @@ def found_gpus(key: str = "cluster") -> Gpus:
                     ways[p, q], links[p, q] = _between(nvml, one, other)
     except nvml.NVMLError as error:
         raise ConfigError(
-            f"{key} takes all GPUs, and the driver knows of none ({error}): choose another, such as cpu2."
+            f"{key} asks for all GPUs, but the driver finds none ({error}): choose another, such as cpu2."
         ) from error
     if not gpus:
-        raise ConfigError(f"{key} takes all GPUs, and none is visible here: choose another, such as cpu2.")
+        raise ConfigError(f"{key} asks for all GPUs, but none is visible here: choose another, such as cpu2.")
     return Gpus(gpus, ways, links)
 
 

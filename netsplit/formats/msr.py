@@ -72,12 +72,12 @@ def read_msr(data: dict[str, Any], where: str, name: str) -> Workload:
     )
     nbytes, seconds_per_byte, measured = _bytes(costs, sizes)
     if not measured and any(costs.values()):
-        remarks.append("transfer costs do not follow sizes: a variable's bytes stand for its cost")
+        remarks.append("transfer costs do not follow sizes: variables get bytes that give their cost")
     unsupported = frozenset(task for task in tasks if not tasks[task].supported)
     if unsupported and not counts["maxCPUs"]:
         first = next(task for task in tasks if task in unsupported)
         raise NetSplitError(
-            f"{where}: node {first} runs on no accelerator, and maxCPUs is 0: it has no device."
+            f"{where}: node {first} cannot run on an accelerator, but maxCPUs is 0: no device can run it."
         )
     forbidden = 2 * sum(task.cpu + task.accelerator for task in tasks.values()) + 1
     colors: dict[str, list[str]] = {}
@@ -127,7 +127,7 @@ def _tasks(items: list[Any], where: str) -> dict[str, _FileTask]:
         with reading(place):
             key, color = str(item["id"]), item.get("colorClass")
             if key in tasks:
-                raise NetSplitError(f"{place}: node id {key} is there a second time.")
+                raise NetSplitError(f"{place}: node id {key} appears twice.")
             tasks[key] = _FileTask(
                 name=str(item.get("name", key)),
                 accelerator=checked_number(item["fpgaLatency"], "fpgaLatency", place),
@@ -158,7 +158,7 @@ def _edges(
             size = checked_number(item["size"], "size", place) if "size" in item else None
         for end in ends:
             if end not in tasks:
-                raise NetSplitError(f"{place}: the edge names {end}, which is no node of the file.")
+                raise NetSplitError(f"{place}: the edge names {end}, which is not a node of the file.")
         u = ends[0]
         if cost != costs.get(u, cost):
             uneven[u] = None
@@ -169,7 +169,7 @@ def _edges(
     if uneven:
         first = ", ".join(list(uneven)[:5])
         remarks.append(
-            f"edges out of one node differ in cost at {len(uneven)} nodes ({first}): the largest counts"
+            f"edges out of one node differ in cost at {len(uneven)} nodes ({first}): the largest is used"
         )
     return edges, costs, sizes, remarks
 

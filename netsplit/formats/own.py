@@ -114,7 +114,7 @@ def _sharing_joined(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     if not apart:
         return graph, ()
     groups = joined(graph, [*graph.colocated, *apart.values()])
-    remark = f"nodes that share an initializer are placed on one device: {', '.join(apart)}"
+    remark = f"nodes that share an initializer must be on one device: {', '.join(apart)}"
     return replace(graph, colocated=tuple(each for each in groups if len(each) > 1)), (remark,)
 
 
@@ -122,7 +122,7 @@ def _about_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, Any]:
     for key in ("backward_nodes", "unsupported"):
         item[key] = frozenset(item.get(key, ()))
         if strange := item[key] - graph.nodes.keys():
-            raise ValueError(f"workload.{key} names '{min(strange)}', which is no node of the graph")
+            raise ValueError(f"workload.{key} names '{min(strange)}', which is not a node of the graph")
     item["remarks"] = tuple(item.get("remarks", ()))
     if checked_number(item.get("unit_s", 1.0), "workload.unit_s", where) == 0:
         raise ValueError("workload.unit_s is 0: give the seconds of one unit")
@@ -144,7 +144,7 @@ def _check_graph(graph: Graph, where: str) -> None:
         named += [(place, "node", v, graph.nodes) for v in ends if v is not None]
     for place, kind, name, known in named:
         if name not in known:
-            raise NetSplitError(f"{where}, {place} names {kind} '{name}', which is not there.")
+            raise NetSplitError(f"{where}, {place} names {kind} '{name}', which does not exist.")
     tensors: list[Variable | Initializer] = [*graph.variables.values(), *graph.initializers.values()]
     for tensor in tensors:
         try:
@@ -160,8 +160,8 @@ def _check_graph(graph: Graph, where: str) -> None:
     for u, v in edges:
         if graph.position[u] > graph.position[v]:
             raise NetSplitError(
-                f"{where}, nodes[{graph.position[v]}]: node '{v}' stands before a node that feeds it: "
-                "give nodes in topological order."
+                f"{where}, nodes[{graph.position[v]}]: node '{v}' comes before one of its inputs: give "
+                "nodes in topological order."
             )
 
 
@@ -177,8 +177,8 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             each = NodeSeconds(*(checked_number(value, f"a time of '{node}'", where) for value in given))
             if each.weight_s > each.backward_s:
                 raise ValueError(
-                    f"{place}: '{node}' has a weight_s of {each.weight_s}, which is part of its backward_s, "
-                    f"{each.backward_s}: give no more than that"
+                    f"{place}: '{node}' has a weight_s of {each.weight_s}, more than its backward_s, "
+                    f"{each.backward_s}: give at most that"
                 )
             kinds[kind]["nodes"][node] = each
     if not kinds:
@@ -213,7 +213,7 @@ def _require_list(
     node: str, given: Any, graph: Graph, place: str, lengths: tuple[int, ...], wanted: str
 ) -> None:
     if node not in graph.nodes:
-        raise ValueError(f"{place}: '{node}' is no node of the graph")
+        raise ValueError(f"{place}: '{node}' is not a node of the graph")
     if not isinstance(given, list) or len(given) not in lengths:
         raise ValueError(f"{place}: '{node}' has {given!r}: give {wanted}")
 

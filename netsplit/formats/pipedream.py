@@ -85,7 +85,7 @@ def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") ->
     lines = {node: line for node, line in lines.items() if node not in dropped}
     edges = {ends: line for ends, line in edges.items() if ends[1] not in dropped}
     if not lines:
-        raise NetSplitError(f"{where}: the file has no node that does anything.")
+        raise NetSplitError(f"{where}: the file has no node that computes.")
     places = {e: f"{where}, line {n}" for e, n in edges.items()}
     order = topological(list(lines), list(edges), places, where, breadth_first=True)
     tasks = {
@@ -107,10 +107,10 @@ def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") ->
     }
     remarks = []
     if dropped:
-        remarks.append(f"left out {len(dropped)} unread items (__getitem__): {', '.join(sorted(dropped))}")
+        remarks.append(f"removed {len(dropped)} unread items (__getitem__): {', '.join(sorted(dropped))}")
     loading = sum(line.forward + line.backward for line in lines.values() if line.is_input)
     if loading and inputs == "free":
-        remarks.append(f"{loading:g} ms of loading data at Input nodes do not count")
+        remarks.append(f"{loading:g} ms of data loading at Input nodes are ignored")
     return Workload(
         name=name,
         graph=graph,
@@ -133,14 +133,14 @@ def _parse(text: str, where: str) -> tuple[dict[str, _Line], dict[tuple[str, str
         if line[0].isspace():
             edge = _EDGE.fullmatch(line)
             if edge is None:
-                raise NetSplitError(f"{place}: not an edge, which reads '<tab>node1 -- node2'.")
+                raise NetSplitError(f"{place}: not an edge: write '<tab>node1 -- node2'.")
             edges.setdefault((edge["source"], edge["target"]), number)
             continue
         node = _NODE.fullmatch(line)
         if node is None:
-            raise NetSplitError(f"{place}: not a node, which reads '{_READS}'.")
+            raise NetSplitError(f"{place}: not a node: write '{_READS}'.")
         if node["id"] in lines:
-            raise NetSplitError(f"{place}: node '{node['id']}' is there a second time.")
+            raise NetSplitError(f"{place}: node '{node['id']}' appears twice.")
         lines[node["id"]] = _Line(
             description=(node["description"] or "").strip(),
             forward=checked_number(node["forward"], "forward_compute_time", place),
@@ -152,7 +152,7 @@ def _parse(text: str, where: str) -> tuple[dict[str, _Line], dict[tuple[str, str
         for end in ends:
             if end not in lines:
                 raise NetSplitError(
-                    f"{where}, line {number}: the edge names '{end}', which is no node of the file."
+                    f"{where}, line {number}: the edge names '{end}', which is not a node of the file."
                 )
     return lines, edges
 

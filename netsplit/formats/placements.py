@@ -39,24 +39,22 @@ def read_placement(path: str | Path, problem: Problem, key: str = "placement") -
         values = parsed_json(Path(path).read_text(encoding="utf-8"))
         placement = _parsed(values)
     except FileNotFoundError as error:
-        raise ConfigError(f"{where}, which is not there.") from error
+        raise ConfigError(f"{where}, which does not exist.") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{where}, which is no placement.json or result.json ({error}).") from error
+        raise ConfigError(f"{where}, which is not a placement.json or result.json ({error}).") from error
     try:
         problem = problem.rewritten(placement.rewrites)
     except RewriteError as error:
-        raise ConfigError(f"{where}, whose rewrites are of another graph: {error}") from error
+        raise ConfigError(f"{where}, whose rewrites are for another graph: {error}") from error
     _require_same_names(placement, problem, where)
     if absent := [name for name in ("priority", "stages") if name not in values]:
-        log.warning(
-            "%s has no %s: nodes run as the graph has them, on one device.", path, " and no ".join(absent)
-        )
+        log.warning("%s has no %s: each device runs its nodes in graph order.", path, " and no ".join(absent))
     graph = problem.graph
     priority = placement.priority or topological_priority(graph, graph.position)
     placement = replace(placement, priority=priority)
     free = replace(problem, objective=problem.objective.relaxed())
     if wrong := verify(free, placement, capacity=False).violations:
-        raise ConfigError(f"{where}, which does not hold: {wrong[0]}")
+        raise ConfigError(f"{where}, which is not valid: {wrong[0]}")
     return placement
 
 
@@ -92,9 +90,7 @@ def _parsed(values: Any) -> Placement:
 
 def _level(given: Any) -> ShardName:
     if given not in get_args(ShardName):
-        raise ValueError(
-            f"its shard has the level {given!r}, which is none of {', '.join(get_args(ShardName))}"
-        )
+        raise ValueError(f"its shard has the level {given!r}, not one of {', '.join(get_args(ShardName))}")
     level: ShardName = given
     return level
 
@@ -109,9 +105,9 @@ def _priority(given: Any) -> dict[str, int]:
 def _require_same_names(placement: Placement, problem: Problem, where: str) -> None:
     strange = sorted(placement.device_of.keys() ^ problem.graph.nodes.keys())
     if strange:
-        raise ConfigError(f"{where}, of another graph: node '{strange[0]}' is in one of them only.")
+        raise ConfigError(f"{where}, made for another graph: node '{strange[0]}' is in only one of them.")
     if cut := sorted(set(placement.cuts) - problem.graph.nodes.keys()):
-        raise ConfigError(f"{where}, whose cut '{cut[0]}' is no node of the graph.")
+        raise ConfigError(f"{where}, whose cut '{cut[0]}' is not a node of the graph.")
     devices = [device.name for device in problem.cluster.devices]
     used = [
         *placement.device_of.values(),

@@ -30,9 +30,7 @@ def read_workload(path: str | Path, inputs: Inputs = "free") -> Workload:
             raise NetSplitError(f"{where}: {_UNKNOWN}.")
         return read_pipedream(text, where, file.stem, inputs)
     if inputs != "free":
-        raise ConfigError(
-            f"inputs is {inputs}, which is of PipeDream's files only, and {where} is none: leave it."
-        )
+        raise ConfigError(f"inputs is {inputs}, but {where} is not a PipeDream file: leave inputs out.")
     data = parse_json(text, where)
     if isinstance(data, dict) and "format" in data:
         return read_own(data, text, where, file.stem)
@@ -51,7 +49,7 @@ def _text(file: Path) -> str:
     try:
         raw = file.read_bytes()
     except FileNotFoundError as error:
-        raise NetSplitError(f"graph file '{file}' is not there.") from error
+        raise NetSplitError(f"graph file '{file}' does not exist.") from error
     except OSError as error:
         raise NetSplitError(f"graph file '{file}' cannot be read: {error.strerror}.") from error
     if not raw.strip():

@@ -49,7 +49,7 @@ def parse_json(text: str, where: str) -> Any:
             f"{where}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})."
         ) from error
     except ValueError as error:
-        raise NetSplitError(f"{where}: not JSON that can be read ({error}).") from error
+        raise NetSplitError(f"{where}: cannot be read as JSON ({error}).") from error
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def checked_number(value: Any, what: str, where: object, most: float = LARGEST) 
     if not 0 <= number < math.inf:
         raise NetSplitError(f"{where}: {what} is {value!r}: it must be a finite number of 0 or more.")
     if number > most:
-        raise NetSplitError(f"{where}: {what} is {number:g}: more than {most:g} cannot be planned with.")
+        raise NetSplitError(f"{where}: {what} is {number:g}: give at most {most:g}.")
     return number
 
 

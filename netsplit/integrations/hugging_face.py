@@ -54,7 +54,7 @@ def split_trainer(trainer: Any, **options: Any) -> None:
     if isinstance(trainer, SplitTrainer):
         raise NetSplitError("this Trainer is split already: call split_trainer once.")
     if named := [key for key in options if key in TAKEN]:
-        raise NetSplitError(f"{named[0]} is the Trainer's to say ({TAKEN[named[0]]}): leave it out here.")
+        raise NetSplitError(f"{named[0]} is set by the Trainer ({TAKEN[named[0]]}): leave it out here.")
     refuse_of_trainer(trainer)
     trainer.split_options = options
     trainer.__class__ = type(f"Split{type(trainer).__name__}", (SplitTrainer, type(trainer)), {})
@@ -203,8 +203,8 @@ class SplitTrainer(SplitModel, Base):
         state = _loaded(file) if file.is_file() else {}
         if not isinstance(state, dict) or not {KEY, RATES} <= state.keys():
             raise NetSplitError(
-                f"'{checkpoint}' has no optimiser's state of a split model: resume from one that a split "
-                "Trainer saved without save_only_model, or begin with these weights as the model."
+                f"'{checkpoint}' has no optimiser state of a split model: resume from one that a split "
+                "Trainer saved without save_only_model, or load its weights into the model and start anew."
             )
         self.resumed = state[KEY]
         for group, rate in zip(self.optimizer.param_groups, state[RATES], strict=True):
@@ -254,24 +254,24 @@ def _reasons(trainer: Any) -> Iterator[str]:
     if args.device.type != "cpu":
         yield f"device {args.device}: give TrainingArguments(use_cpu=True), and the devices as cluster="
     if args.world_size > 1 or args.deepspeed or args.fsdp:
-        yield "a distributed start, DeepSpeed or FSDP: start one process, the workers are NetSplit's"
+        yield "a distributed launch, DeepSpeed or FSDP: start one process, as NetSplit starts the workers"
     if args.fp16 or args.bf16 or args.fp16_full_eval or args.bf16_full_eval:
         yield "fp16 or bf16: leave them out, or train with netsplit.parallelize(autocast=...)"
     if args.torch_compile:
         yield "torch_compile, which compiles the whole model: leave it out"
     if args.neftune_noise_alpha is not None:
-        yield "neftune_noise_alpha, whose noise would be another one: leave it out"
+        yield "neftune_noise_alpha, whose noise would differ: leave it out"
     if args.auto_find_batch_size:
-        yield "auto_find_batch_size, since memory runs out on the workers: give the batch's size"
+        yield "auto_find_batch_size, since memory runs out on the workers: give the batch size"
     if trainer.model_init is not None:
-        yield "model_init, by which it trains another model than was given: give model="
+        yield "model_init, which trains another model than the one given: give model="
     optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # within accelerate's
     if any(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval")):
         yield f"{type(optimizer).__name__}, whose weights differ between training and evaluation"
     for name in OVERRIDES:
         if owner := overriding(type(trainer), name, "transformers"):
-            yield f"{owner.__name__}.{name}, which trains in its own way: leave it as Trainer has it"
+            yield f"{owner.__name__}.{name}, which trains in its own way: use Trainer's own"
     for callback in trainer.callback_handler.callbacks:
         for name in HOOKS:
             if owner := overriding(type(callback), name, "transformers"):
-                yield f"{owner.__name__}.{name}, at which gradients are on the workers: use on_step_end"
+                yield f"{owner.__name__}.{name}, when gradients are on the workers: use on_step_end"

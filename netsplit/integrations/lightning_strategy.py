@@ -50,8 +50,8 @@ SHIELDED = ("_trainer", "_current_fx_name", "_fabric", "_metric_attributes", "_p
 def _refusing(name: str) -> Any:
     def refuse(self: Any) -> NoReturn:
         raise NetSplitError(
-            f"training_step of {type(self).__name__} uses self.{name}, which changes while training goes on "
-            "and which a captured step does not see: take what it needs from the batch, or leave it out."
+            f"training_step of {type(self).__name__} uses self.{name}, which changes during training, and "
+            "a captured step would not see that: take what it needs from the batch, or leave it out."
         )
 
     return property(refuse)
@@ -72,8 +72,8 @@ class Collecting:
             key = json.dumps([name, how])
         except TypeError as error:
             raise NetSplitError(
-                f"training_step logs '{name}' with {sorted(how)}, of which one is no plain value ({error}): "
-                "leave it out."
+                f"training_step logs '{name}' with {sorted(how)}, of which one is not a plain value "
+                f"({error}): leave it out."
             ) from error
         number = value if isinstance(value, Tensor) else torch.tensor(float(value))
         self._collected[LOGGED + key] = number.detach()
@@ -99,7 +99,7 @@ class TrainedStep(nn.Module):
         batch, *rest = args
         names = list(inspect.signature(module.training_step).parameters)
         if len(rest) > 1 or "dataloader_iter" in names:
-            raise NetSplitError("training_step takes more than batch and batch_idx: give it these two.")
+            raise NetSplitError("training_step takes more than batch and batch_idx: leave it these two.")
         return {"batch": batch, **({"number": torch.tensor(rest[0])} if rest else {})}
 
     def forward(self, batch: Any, number: Tensor | None = None) -> dict[str, Tensor]:
@@ -112,7 +112,7 @@ class TrainedStep(nn.Module):
         result = dict(answer) if isinstance(answer, Mapping) else {LOSS: answer}
         if not isinstance(result.get(LOSS), Tensor):
             raise NetSplitError(
-                "training_step gives no loss on this batch: let it return one, or a dict with 'loss'."
+                "training_step returns no loss on this batch: return one, or a dict with 'loss'."
             )
         return {**result, **logged}
 
@@ -164,21 +164,24 @@ def _reasons(trainer: Any) -> Iterator[str]:
     if trainer.precision not in ("32-true", "64-true"):
         yield f"precision {trainer.precision}: take 32-true or 64-true"
     if trainer.gradient_clip_val and str(trainer.gradient_clip_algorithm or "norm").lower() != "norm":
-        yield f"gradient_clip_algorithm {trainer.gradient_clip_algorithm!r}: cut by the norm"
+        yield f"gradient_clip_algorithm {trainer.gradient_clip_algorithm!r}: clip by norm"
     if trainer._detect_anomaly:
         yield "detect_anomaly, since backwards run on the workers: leave it out"
     module = trainer.lightning_module
     title = type(module).__name__
     if not module.automatic_optimization:
-        yield f"manual optimisation, which {title} asks for: a step is captured whole, so leave it automatic"
+        yield (
+            f"manual optimisation, which {title} sets: use automatic optimisation, as a step is captured "
+            "whole"
+        )
     for name in (*GRADIENTS, *STEPS):
         if overriding(type(module), name, *OWN):
-            yield f"{title}.{name}, since gradients are on the workers: leave it as Lightning has it"
+            yield f"{title}.{name}, since gradients are on the workers: use Lightning's own"
     for callback in trainer.callbacks:
         kind = type(callback)
         acts = any(overriding(kind, name, *OWN) for name in GRADIENTS)
         if acts or kind.__name__ == "GradientAccumulationScheduler":
-            yield f"{kind.__name__}, which acts on gradients or their number: leave it out"
+            yield f"{kind.__name__}, which acts on gradients or accumulation: leave it out"
 
 
 class NetSplitStrategy(SplitModel, Base):
@@ -199,7 +202,7 @@ class NetSplitStrategy(SplitModel, Base):
 
     def __init__(self, **options: Any) -> None:
         if named := [key for key in options if key in TAKEN]:
-            raise NetSplitError(f"{named[0]} is the module's or the Trainer's to say: leave it out here.")
+            raise NetSplitError(f"{named[0]} is set by the module or the Trainer: leave it out here.")
         super().__init__("cpu")
         self.options = options
 
@@ -248,8 +251,8 @@ class NetSplitStrategy(SplitModel, Base):
             checkpoint[STATES] = []  # which Lightning asks for before it calls what follows
         elif STATES in checkpoint and self.lightning_module.trainer.state.fn == "fit":
             raise NetSplitError(
-                f"'{Path(checkpoint_path)}' has no optimiser's state of a split module: go on from one that "
-                "this strategy saved, or load its weights and begin anew."
+                f"'{Path(checkpoint_path)}' has no optimiser state of a split module: resume from one that "
+                "this strategy saved, or load its weights and start anew."
             )
         return checkpoint
 
@@ -268,8 +271,8 @@ class NetSplitStrategy(SplitModel, Base):
             trainer = self.lightning_module.trainer
             if len(self.optimizers) != 1:
                 raise NetSplitError(
-                    f"configure_optimizers gives {len(self.optimizers)} optimisers, and a split module is "
-                    "trained by one: make one with several groups of parameters."
+                    f"configure_optimizers gives {len(self.optimizers)} optimisers, but a split module is "
+                    "trained by one: return one with several groups of parameters."
                 )
             step = TrainedStep(self.lightning_module)
             with step.alone(), torch.enable_grad():

@@ -28,15 +28,15 @@ class NamedGroups:
         title = self.kind.__name__
         if optimizer.state:
             raise NetSplitError(
-                f"the optimiser {title} has stepped already, and what it keeps would be lost: give a new one."
+                f"the optimiser {title} has already stepped, and its state would be lost: give a new one."
             )
         self.groups: list[tuple[tuple[str, ...], dict[str, Any]]] = []
         for group in optimizer.param_groups:
             foreign = [parameter for parameter in group["params"] if id(parameter) not in names]
             if foreign:
                 raise NetSplitError(
-                    f"the optimiser {title} has a parameter of shape {tuple(foreign[0].shape)}, none "
-                    "of the model's: give it those of the model."
+                    f"the optimiser {title} has a parameter of shape {tuple(foreign[0].shape)}, which is "
+                    "not the model's: give it the model's parameters."
                 )
             settings = {key: group[key] for key in optimizer.defaults if key in group}
             # A group of frozen ones keeps its place, and its members are nothing to step on.
@@ -69,8 +69,8 @@ class OtherSettings:
             for key, value in after.items():
                 if before.get(key) != value:
                     raise NetSplitError(
-                        f"'{key}' of the optimiser has been changed from {before.get(key)} to {value} while "
-                        "training, and only learning rates are passed on to the devices: leave it as it is."
+                        f"'{key}' of the optimiser changed from {before.get(key)} to {value} while "
+                        "training, but only learning rates reach the devices: leave it unchanged."
                     )
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         if rates != parallel.learning_rate:
@@ -144,7 +144,7 @@ def unpack(parallel: ParallelModel, packed: Mapping[str, Tensor]) -> None:
         for name, content in packed.items():
             file = (place / name).resolve()
             if not file.is_relative_to(place) or not isinstance(content, Tensor):
-                raise NetSplitError(f"the checkpoint has '{name}', which is no part of one of NetSplit's.")
+                raise NetSplitError(f"the checkpoint has '{name}', which NetSplit's checkpoints do not have.")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content.numpy().tobytes())
         parallel.load_checkpoint(place)

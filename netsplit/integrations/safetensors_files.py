@@ -47,8 +47,8 @@ def save_safetensors(
     for name, value in state.items():
         if not isinstance(value, Tensor) or value.is_sparse or value.is_nested:
             raise NetSplitError(
-                f"the state's '{name}' is a {type(value).__name__}, which is no plain tensor, as safetensors "
-                "files hold: leave it out, or write the state with save()."
+                f"the state's '{name}' is a {type(value).__name__}, but safetensors files hold only plain "
+                "tensors: leave it out, or write the state with save()."
             )
         own = value.is_meta or not value.numel()  # of no bytes
         place = (name,) if own else (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
@@ -111,7 +111,7 @@ def _give(into: ParallelModel | nn.Module, state: dict[str, Tensor], strict: boo
     try:
         into.load_state_dict(whole, strict)
     except RuntimeError as error:
-        raise NetSplitError(f"{type(into).__name__} does not take the state: {_reason(error)}.") from error
+        raise NetSplitError(f"{type(into).__name__} cannot load the state: {_reason(error)}.") from error
 
 
 def _reason(error: Exception) -> str:

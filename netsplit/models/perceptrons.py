@@ -111,5 +111,7 @@ def towers(
     check_least(1, num_classes=num_classes, inputs=min(inputs, default=0), tower=min(tower, default=0))
     check_least(1, top=min(top, default=1))
     if joined == "sum" and top:
-        raise ConfigError(f"model.top is {list(top)}, which sums have none of: give [] or model.joined=cat.")
+        raise ConfigError(
+            f"model.top is {list(top)}, but summed features have no top: give [] or model.joined=cat."
+        )
     return Towers(inputs, tower, None if joined == "sum" else top, num_classes, bias)

@@ -47,8 +47,8 @@ class UNetBase(nn.Module):
         height, width = images.shape[-2:]
         if height % 2 ** len(self.down) or width % 2 ** len(self.down):
             raise ConfigError(
-                f"model.depth is {len(self.down)}, but images of {height}x{width} pixels cannot be halved so "
-                f"often: give sides that are multiples of {2 ** len(self.down)}."
+                f"model.depth is {len(self.down)}, but images of {height}x{width} pixels cannot be halved "
+                f"that often: give sides that are multiples of {2 ** len(self.down)}."
             )
         x, skips = images, []
         for down in self.down:

@@ -64,7 +64,9 @@ class LearningRate:
         """The scheduler of one device's optimiser."""
         for key, value in self.settings.items():
             if value == ALL:
-                raise ConfigError(f"scheduler.{key} is 'all', of a training of unknown length: say how many.")
+                raise ConfigError(
+                    f"scheduler.{key} is 'all', but the training's length is unknown: give a number."
+                )
         return self.scheduler(optimizer, **self.settings)
 
     def _tried_on(self, optimizer: Optimizer) -> LRScheduler:
@@ -74,8 +76,7 @@ class LearningRate:
         except Exception as error:  # of what a function may have at hand
             reason = " ".join(str(error).split())
             raise ConfigError(
-                f"scheduler has what cannot be sent to a worker ({reason}): let it go by numbers and "
-                "functions."
+                f"scheduler cannot be sent to a worker ({reason}): make it of numbers and functions."
             ) from error
         return copy.scheduler_for(optimizer)
 
@@ -91,18 +92,19 @@ class LearningRate:
             scheduler = self._tried_on(own)
             if not isinstance(scheduler, LRScheduler):
                 raise ConfigError(
-                    f"scheduler makes a {type(scheduler).__name__}, which is no torch.optim.lr_scheduler."
-                    "LRScheduler: give a function of an optimiser that makes one."
+                    f"scheduler returns a {type(scheduler).__name__}, not a "
+                    "torch.optim.lr_scheduler.LRScheduler: give a function of an optimiser that returns "
+                    "one."
                 )
             for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
                 if each.optimizer is not own:
                     raise ConfigError(
-                        f"scheduler {type(each).__name__} is of another optimiser than the one it was given, "
-                        "which nothing steps: make it of that, as in lambda optimizer: StepLR(optimizer, 30)."
+                        f"scheduler {type(each).__name__} schedules another optimiser, which nothing "
+                        "steps: make it from the one given, as in lambda optimizer: StepLR(optimizer, 30)."
                     )
             if isinstance(scheduler, ReduceLROnPlateau) and self.every == "step":
                 raise ConfigError(
-                    "scheduler ReduceLROnPlateau goes by the loss of an epoch: give "
+                    "scheduler ReduceLROnPlateau needs the loss of an epoch: give "
                     "netsplit.LearningRate(ReduceLROnPlateau, every='epoch')."
                 )
             for _ in range(_TRIED):
@@ -140,9 +142,9 @@ class LearningRate:
             step(resumed, 1.0)
             if [group["lr"] for group in optimizer.param_groups] != [g["lr"] for g in other.param_groups]:
                 raise ConfigError(
-                    f"scheduler {type(scheduler).__name__} goes on with other rates from its state_dict(), "
-                    "which is all that moves when the plan changes: let it go by the number of steps, or "
-                    "have state_dict() keep what it goes by."
+                    f"scheduler {type(scheduler).__name__} gives other rates after its state_dict() is "
+                    "loaded, as when the plan changes: compute rates from the number of steps, or keep "
+                    "all it needs in state_dict()."
                 )
 
     def check_steps(self, optimizer: ForModel, steps: int) -> None:
@@ -151,14 +153,14 @@ class LearningRate:
         last = getattr(scheduler, "total_steps", None)
         if isinstance(last, int) and last < steps:
             raise ConfigError(
-                f"scheduler {type(scheduler).__name__} ends after {last} steps, and the training has {steps}"
-                f": give total_steps={steps}, or more."
+                f"scheduler {type(scheduler).__name__} ends after {last} steps, but the training has "
+                f"{steps}: give total_steps={steps}, or more."
             )
 
     def check_loss(self, loss: float | None) -> None:
         """Raises ConfigError: there is no loss for ``ReduceLROnPlateau``."""
         if loss is None and self.scheduler is ReduceLROnPlateau:
-            raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
+            raise ConfigError("ReduceLROnPlateau needs a loss: give one to step_scheduler.")
 
 
 def step(scheduler: LRScheduler, loss: float | None) -> None:
@@ -173,7 +175,7 @@ def step(scheduler: LRScheduler, loss: float | None) -> None:
         try:
             if isinstance(scheduler, ReduceLROnPlateau):
                 if loss is None:
-                    raise ConfigError("ReduceLROnPlateau goes by a loss: give it to step_scheduler.")
+                    raise ConfigError("ReduceLROnPlateau needs a loss: give one to step_scheduler.")
                 scheduler.step(loss)
             else:
                 scheduler.step()
@@ -181,7 +183,7 @@ def step(scheduler: LRScheduler, loss: float | None) -> None:
             if isinstance(error, ConfigError):
                 raise
             reason = " ".join(str(error).split())
-            raise ConfigError(f"scheduler {type(scheduler).__name__} cannot go on: {reason}") from error
+            raise ConfigError(f"scheduler {type(scheduler).__name__} cannot continue: {reason}") from error
 
 
 def every_epoch(rate: LearningRate | None) -> LearningRate:

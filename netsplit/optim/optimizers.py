@@ -91,8 +91,8 @@ class ParameterGroups:
                 if not any(fnmatchcase(name, pattern) for name in names):
                     known = ", ".join(sorted(names)[:3])
                     raise ConfigError(
-                        f"optimizer.groups matches '{pattern}', and no trainable parameter of the model is "
-                        f"called so: correct it (there are {len(names)}, such as {known})."
+                        f"optimizer.groups matches '{pattern}', but no trainable parameter has such a "
+                        f"name: correct it (there are {len(names)}, such as {known})."
                     )
 
     def _place(self, name: str) -> int:
@@ -107,8 +107,8 @@ class ParameterGroups:
         patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
         if not patterns or not own or not all(isinstance(pattern, str) for pattern in patterns):
             raise ConfigError(
-                f"optimizer.groups[{index}] is {dict(group)}: give 'match', a list of patterns of names, and "
-                "settings of its own, as in {match: ['*.bias'], weight_decay: 0.0}."
+                f"optimizer.groups[{index}] is {dict(group)}: give 'match', a list of patterns of names, "
+                "and its own settings, as in {match: ['*.bias'], weight_decay: 0.0}."
             )
         return patterns, check_settings(self.optimizer, own, f"optimizer.groups[{index}]", partly=True)
 
@@ -218,15 +218,16 @@ def _check_groups(
     group_of = {k: n for n, each in enumerate(wanted) for k in each}
     if len(wanted) != len(groups) or any(group_of[k] != n for n, own in enumerate(groups) for k in own):
         raise ConfigError(
-            f"optimizer chooses groups by the shapes of parameters, and '{min(parts.values())}' is in parts, "
-            "which have others: let it go by names, as netsplit.ParameterGroups does, or leave that whole."
+            f"optimizer chooses groups by parameter shapes, but '{min(parts.values())}' is split into "
+            "parts of other shapes: choose by names, as netsplit.ParameterGroups does, or keep that "
+            "parameter whole."
         )
 
 
 def _build(factory: OptimizerFactory, parameters: Sequence[tuple[str, Tensor]]) -> Any:
     reads = ConfigError(
-        "optimizer goes by the values of parameters when it is made, and every device has only its own: "
-        "compute what it needs before, of the model, and give it as numbers or by the parameters' names."
+        "optimizer reads parameter values when it is created, but a device holds only its own: compute "
+        "what it needs from the model beforehand, and give it as numbers or by the parameters' names."
     )
     try:
         optimizer = factory(list(parameters) if _wants_names(factory) else [each for _, each in parameters])
@@ -259,26 +260,26 @@ def _check(optimizer: Any, names: Mapping[int, str]) -> None:
         parts = list(optimizer.values()) if isinstance(optimizer, Mapping) else optimizer
         if isinstance(parts, list | tuple) and any(isinstance(p, torch.optim.Optimizer) for p in parts):
             raise ConfigError(
-                f"optimizer makes {len(parts)} optimisers, and a device steps one: make one with several "
-                "groups of parameters, as netsplit.ParameterGroups does."
+                f"optimizer returns {len(parts)} optimisers, but a device steps one: return one with "
+                "several groups of parameters, as netsplit.ParameterGroups does."
             )
         raise ConfigError(
-            f"optimizer makes a {type(optimizer).__name__}, which is no torch.optim.Optimizer: give a "
-            "function of parameters, such as functools.partial(torch.optim.Adam, lr=1e-3)."
+            f"optimizer returns a {type(optimizer).__name__}, not a torch.optim.Optimizer: give a function "
+            "of parameters, such as functools.partial(torch.optim.Adam, lr=1e-3)."
         )
     kind = type(optimizer).__name__
     counts = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
     if foreign := counts.keys() - names.keys():
         raise ConfigError(
-            f"optimizer {kind} has parameters that it was not given ({len(foreign)} of them), as those of "
-            "the model before it was split, which nothing trains: make it of those that it is called with, "
-            "as in lambda parameters: torch.optim.SGD(parameters, lr=0.1)."
+            f"optimizer {kind} has {len(foreign)} parameters that it was not given, perhaps of the model "
+            "before the split: make it from those it is called with, as in lambda parameters: "
+            "torch.optim.SGD(parameters, lr=0.1)."
         )
     for key, name in names.items():
         if not counts[key]:
             raise ConfigError(
                 f"optimizer {kind} leaves out parameter '{name}': give it all that it is called with, and "
-                "call requires_grad_(False) beforehand on what is not to be trained."
+                "call requires_grad_(False) beforehand on what should not train."
             )
         if counts[key] > 1:
             raise ConfigError(f"optimizer {kind} has parameter '{name}' twice: give it each once.")
@@ -338,8 +339,8 @@ def _sendable(name: str, parameter: Tensor) -> dict[str, Any]:
         sent = None if isinstance(value, nn.Module | nn.Parameter) else _as_bytes(value)
         if sent is None or len(sent) > _MOST:
             raise ConfigError(
-                f"parameter '{name}' has the attribute '{key}', by which an optimizer may go, and which "
-                "cannot be sent to the devices: delete it, or let it be a plain value such as a number."
+                f"parameter '{name}' has the attribute '{key}', which an optimizer may read but which "
+                "cannot be sent to the devices: delete it, or make it a plain value such as a number."
             )
     return dict(vars(parameter))
 
@@ -352,9 +353,11 @@ def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
             keys = [str(getattr(each, "key", getattr(each, "idx", each))) for each in path]
             name = ".".join(keys)
             if any("." in key for key in keys):
-                return f"keeps state under '{name}', in which a dot stands for a level"
+                return f"keeps state under '{name}', but a dot in a name means a nested level"
             if isinstance(value, Tensor) and value.numel() and name_of.setdefault(id(value), name) != name:
-                return f"keeps one tensor as '{name_of[id(value)]}' and '{name}', which would become two"
+                return (
+                    f"keeps one tensor as '{name_of[id(value)]}' and '{name}', which would become two tensors"
+                )
     return None
 
 
@@ -377,9 +380,9 @@ def check_hooks() -> None:
     """
     if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
         raise ConfigError(
-            "optimizer: a hook on the steps of all optimizers of this process "
-            "(torch.optim.optimizer.register_optimizer_step_…_hook) is not called on the devices, which make "
-            "their own: register it on the optimizer in the function that makes it."
+            "optimizer: a hook on all optimizers (torch.optim.optimizer.register_optimizer_step_…_hook) "
+            "is not called on the devices, which make their own: register it in the function that makes "
+            "the optimizer."
         )
 
 
@@ -388,8 +391,8 @@ def check_keys(optimizer: torch.optim.Optimizer) -> None:
     keys = [key for key in optimizer.state if not isinstance(key, Tensor)]
     if keys:
         raise ConfigError(
-            f"optimizer {type(optimizer).__name__} keeps state under {keys[0]!r}, which is no parameter: "
-            "keep it in its groups (self.param_groups), or by parameter in self.state[parameter]."
+            f"optimizer {type(optimizer).__name__} keeps state under {keys[0]!r}, which is not a "
+            "parameter: keep it in self.param_groups, or by parameter in self.state[parameter]."
         )
 
 

@@ -77,7 +77,9 @@ class ShownFigure:
         """
         path = Path(path)
         if path.suffix not in _FORMATS:
-            raise ConfigError(f"'{path}' is no picture's name: give one that ends in {', '.join(_FORMATS)}.")
+            raise ConfigError(
+                f"'{path}' is not the name of a picture: give one that ends in {', '.join(_FORMATS)}."
+            )
         try:
             save_figure(self.figure, path)
         except OSError as error:

@@ -195,10 +195,10 @@ def _legend(figure: Figure, sentences: Sequence[str], colours: Mapping[str, str]
     ]
     handles.append(Line2D([], [], color=_CUT_COLOUR, linewidth=2.2, label="sent from device to device"))
     if parts.cut:
-        label = "dashed: parts of operators, of which dimension, and how much of it they have"
+        label = "dashed: a part of an operator, its dimension and share"
         handles.append(Patch(facecolor="white", edgecolor="black", linestyle="--", label=label))
     if parts.moving:
-        label = "small: moves tensors for parts or puts them together, or hands weights to readers elsewhere"
+        label = "small: splits, joins or moves tensors for parts, or sends weights to other devices"
         handles.append(Patch(facecolor="white", edgecolor="black", linewidth=0.8, label=label))
     columns = 2 if figure.get_figwidth() >= _TWO_SENTENCES_IN else 1
     figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=10)

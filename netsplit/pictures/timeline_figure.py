@@ -118,7 +118,7 @@ def memory_figure(
         times, used = [1e3 * each[0] for each in course], [each[1] / size for each in course]
         axes.fill_between(times, used, step="post", color=colours[device], alpha=0.35)
         axes.step(times, used, where="post", color=colours[device], label="predicted")
-        title = f"{device}: at most {nbytes(peak)} of {nbytes(capacity)}"
+        title = f"{device}: peak {nbytes(peak)} of {nbytes(capacity)}"
         if capacity < _NEAR * peak:
             axes.axhline(capacity / size, color="black", linestyle=":", label="capacity")
         if measured is not None and device in measured:

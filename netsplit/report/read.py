@@ -262,17 +262,17 @@ def _command(run: Recorded) -> str:
 def _by_id(every: Sequence[Recorded], ids: Sequence[str]) -> list[Recorded]:
     """The runs with these ids; a method's id stands for its comparison."""
     if not ids:
-        raise ConfigError("runs is empty: give newest, how many of the newest, or run ids in quotes.")
+        raise ConfigError("runs is empty: give newest, a number of newest runs, or run ids in quotes.")
     known = {run["run_id"]: run for run in every}
     chosen: dict[str, Recorded] = {}
     for each in map(str, ids):
         matches = [run for run_id, run in known.items() if run_id.startswith(each)]
         if len(matches) != 1:
-            number = "several runs begin with it: give more of it" if matches else "there is no such run"
+            number = "several runs begin with it: give more characters" if matches else "there is no such run"
             raise ConfigError(f"runs names '{each}', but {number}; {_UI}")
         run = known.get(matches[0].get(f"tags.{COMPARISON}", ""), matches[0])
         if not _is_shown(run):
-            raise ConfigError(f"runs names '{each}', which is no run of NetSplit; {_UI}")
+            raise ConfigError(f"runs names '{each}', which is not a NetSplit run; {_UI}")
         chosen[run["run_id"]] = run
     return list(chosen.values())
 
@@ -354,7 +354,7 @@ def _throughputs(labels: Iterable[str], rows: Sequence[Sequence[ComparisonRow]])
         texts = {row.method: ("★ " if row.method == best else "") + _throughput(row) for row in each}
         cells.append([label, *(texts.get(method, "-") for method in methods)])
     planned = all(row.measured_s is None for each in rows for row in each)
-    title = f"Throughput, samples/s{', predicted' * planned}; ★ the fastest of its row"
+    title = f"Throughput, samples/s{', predicted' * planned}; ★ fastest in its row"
     return Table([Column("Parameters", text=True), *map(Column, methods)], cells, title)
 
 
@@ -381,7 +381,7 @@ def _decisions(methods: Sequence[Recorded]) -> list[Table]:
         *(Column(f"{words} ms", *_MS) for words in _DECIDED.values()),
         Column("What changed", text=True), Column("Why", text=True),
     ]  # fmt: skip
-    return [Table(columns, cells, "Plans looked for while training")] if cells else []
+    return [Table(columns, cells, "Plans considered while training")] if cells else []
 
 
 def _settings(run: Recorded) -> Table:
@@ -400,13 +400,13 @@ def _description(run: Recorded) -> str:
     """``Model AmoebaNetD, dataset digits, ….``"""
     values = ((key, run.get(f"tags.{key}", run.get(f"params.{key}"))) for key in _DESCRIBED)
     text = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values if value)
-    planned = "Planned, nothing was trained. " if run.get("tags.mode") == "planned" else ""
+    planned = "Planned only. " if run.get("tags.mode") == "planned" else ""
     return f"{planned}{text[:1].upper()}{text[1:]}." if text else planned.strip()
 
 
 def _when(run: Recorded) -> str:
     """The begin of a run, how long it took, and the machine."""
-    text = f"Begun {run['start_time']:%Y-%m-%d %H:%M} UTC"
+    text = f"Started {run['start_time']:%Y-%m-%d %H:%M} UTC"
     if "end_time" in run:
         text += f", took {timedelta(seconds=round((run['end_time'] - run['start_time']).total_seconds()))}"
     machine = ", ".join(

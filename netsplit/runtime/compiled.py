@@ -37,11 +37,11 @@ def check_backend(backend: str | None, devices: Iterable[str], autocast: str | N
         )
     if backend == "cudagraphs":
         raise ConfigError(
-            "compile_backend is 'cudagraphs', whose compiled code writes every call's outputs into the same "
-            "memory: a micro-batch would overwrite what others still need. Take 'inductor'."
+            "compile_backend is 'cudagraphs', which reuses one output buffer for every call, so "
+            "micro-batches would overwrite each other: use 'inductor'."
         )
     if autocast is not None:
-        raise ConfigError("compile_backend and autocast are not tried together: leave one of them out.")
+        raise ConfigError("compile_backend and autocast cannot be combined: leave one of them out.")
     if backend == "inductor" and any(each.startswith("cpu") for each in devices):
         from torch._inductor.cpp_builder import get_cpp_compiler
 
@@ -49,8 +49,8 @@ def check_backend(backend: str | None, devices: Iterable[str], autocast: str | N
             get_cpp_compiler()
         except Exception as error:
             raise ConfigError(
-                "compile_backend is 'inductor', which needs a C++ compiler for CPUs, and there is none: "
-                "install one, or take 'aot_eager'."
+                "compile_backend is 'inductor', which needs a C++ compiler on CPUs, and none was found: "
+                "install one, or use 'aot_eager'."
             ) from error
 
 

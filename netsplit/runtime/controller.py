@@ -258,7 +258,7 @@ class LossWords:
         Raises:
             NonFiniteError: the rule says so.
         """
-        said += ", and under this schedule devices have stepped on it already"
+        said += ", and under this schedule devices have already stepped on it"
         if self.rule == "stop":
             raise NonFiniteError(f"{said} (on_nonfinite=warn trains on).")
         log.warning("%s", said)
@@ -272,9 +272,13 @@ class LossWords:
         """
         if self.rule == "stop":
             raise NonFiniteError(
-                f"{said}: {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip leaves it out)."
+                f"{said}: {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip skips it)."
             )
-        log.warning("%s; %s", said, "it is left out" if self.rule == "skip" else "trained on all the same")
+        log.warning(
+            "%s; %s",
+            said,
+            "the batch is skipped" if self.rule == "skip" else "the batch is trained on anyway",
+        )
         self._warned = True
         return self.rule == "warn"
 
@@ -283,9 +287,9 @@ class LossWords:
         if not self._zeros_said:
             self._zeros_said = True
             log.warning(
-                "Code that is kept whole did not use its input, so what comes before it got no gradient. "
-                "Under this schedule devices stepped on zeros instead: momentum and weight decay move "
-                "parameters that plain PyTorch leaves alone (said once)."
+                "Code that was not captured did not use its input, so the operators before it got no "
+                "gradient. Under this schedule devices stepped on zeros instead: momentum and weight "
+                "decay change parameters that plain PyTorch would not (shown once)."
             )
 
     def trained(self, loss: float) -> None:

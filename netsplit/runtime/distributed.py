@@ -137,8 +137,8 @@ class DistributedRuntime:
     def _require_held(self) -> None:
         if self._pool.deployed is not self:
             raise NetSplitError(
-                "the workers of this session no longer hold this model, as another was deployed or measured "
-                "on them since: measure all before deploying, and give each model a session of its own."
+                "another model has replaced this one on the session's workers: measure all models before "
+                "deploying, and give each its own session."
             )
 
     def train_batch(
@@ -257,8 +257,8 @@ class DistributedRuntime:
         """
         if self.waiting:
             raise NetSplitError(
-                "gradients wait for a step, and a checkpoint has none: save it after that, or call "
-                "drop_gradients()."
+                "gradients are waiting for a step, and checkpoints hold none: save after the step, or "
+                "call drop_gradients()."
             )
         rules = self._checkpoint_rules()
         write_checkpoint(
@@ -307,13 +307,15 @@ class DistributedRuntime:
         """
         if program.bundles or self.program.bundles:
             raise NetSplitError(
-                "states in slices stay where they are: a plan with schedule.shard is not changed."
+                "a plan with schedule.shard cannot be changed while training: leave schedule.shard out."
             )
         program = stepping_all(program, program)
         devices, before = program.devices, self._copies()
         every = dict(zip(devices, self.pool.call(moves.inventory, before), strict=True))
         if any(each.waiting for each in every.values()):
-            raise NetSplitError("gradients wait for a step: change the plan after it, or drop_gradients().")
+            raise NetSplitError(
+                "gradients are waiting for a step: change the plan after it, or call drop_gradients()."
+            )
         late, moving = self.late_state(), moves.moves_of(program, every)
         single = {key: value for name in reversed(devices) for key, value in every[name].values.items()}
         given = light(program), before, moving, single, self.optimizer, self.rule
@@ -343,11 +345,11 @@ class DistributedRuntime:
         self._require_held()  # before further programs are sent there
         program = self._program_for(batch)
         if isinstance(batch, UnreadBatch) and not self.readers.issuperset(fed_devices(program)):
-            raise UnlikeBatch("a batch is read on devices that have no dataset.")
+            raise UnlikeBatch("devices cannot read a batch, as they have no dataset.")
         if (program.asynchronous or self.program.asynchronous) and not step:
             raise NetSplitError(
-                "gradients cannot be accumulated over batches under a schedule whose devices step within the "
-                "batch: set accumulate to 1, or choose another schedule."
+                "gradients cannot be accumulated over batches under a schedule that steps within a batch: "
+                "set accumulate to 1, or choose another schedule."
             )
         feeds = batch.place if isinstance(batch, UnreadBatch) else split_batch(program, batch)
         number = self.loaded.number(program)

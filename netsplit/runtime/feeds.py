@@ -57,7 +57,7 @@ def split_batch(program: Program, inputs: Any, targets: Any = None) -> list[dict
     if start != batch.samples:
         raise NetSplitError(
             f"the batch has {batch.samples} samples (its first tensor has the shape "
-            f"{tuple(batch.tensors[0].shape)}) where the program was captured for {start}: use batches of "
+            f"{tuple(batch.tensors[0].shape)}) but the program was captured for {start}: use batches of "
             f"{start} samples, or capture again."
         )
     return parts
@@ -111,12 +111,12 @@ def _check(program: Program, variable: Variable, tensor: Tensor, whole: Tensor, 
         samples = samples_of(program)
         wanted = tuple(samples if d == dim else n for d, n in enumerate(variable.shape))
         raise NetSplitError(
-            f"the batch has a tensor of shape {tuple(whole.shape)} where the program was captured for "
+            f"the batch has a tensor of shape {tuple(whole.shape)} but the program was captured for "
             f"{wanted}: use batches of {samples} samples, or capture again."
         )
     if tensor.dtype is not getattr(torch, variable.dtype):
         raise NetSplitError(
-            f"the batch has a tensor of {tensor.dtype} where the program was captured for "
+            f"the batch has a tensor of {tensor.dtype} but the program was captured for "
             f"torch.{variable.dtype}: convert it."
         )
 

@@ -301,5 +301,5 @@ def _until_done(handle: Handle, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not handle.done():
         if time.monotonic() > deadline:
-            raise TransportTimeout(f"not over within {timeout_s:g} s")
+            raise TransportTimeout(f"not finished within {timeout_s:g} s")
         time.sleep(LOOK_S)

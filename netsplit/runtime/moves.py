@@ -205,10 +205,10 @@ def _exchanged(
             handle.wait(worker.timeout_s)
     except TransportTimeout as error:
         raise WorkerError(
-            f"device {name} waited {worker.timeout_s:g} s for its part of the switch to another plan"
+            f"device {name} waited {worker.timeout_s:g} s for its part of the new plan"
         ) from error
     except TransportLost as error:
-        raise WorkerError(f"device {name} lost another device in the switch to another plan") from error
+        raise WorkerError(f"device {name} lost another device while changing the plan") from error
     return buffers
 
 

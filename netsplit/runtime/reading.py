@@ -131,7 +131,7 @@ def _read(worker: Worker, program: Program, place: BatchPlace) -> Batch | BatchF
         return None
     reader: Reader | None = worker.memory.get(_READER)
     if reader is None:
-        return BatchFailure(device, "has not been given the dataset", -1, "", unlike=True)
+        return BatchFailure(device, "has no dataset", -1, "", unlike=True)
     shared: SharedSamples = worker.memory[_SAMPLES]
     try:
         inputs, targets = reader.batch(place, rows)
@@ -142,7 +142,9 @@ def _read(worker: Worker, program: Program, place: BatchPlace) -> Batch | BatchF
             device, f"cannot read its batch: {reason}", -1, traceback.format_exc(), unread=True
         )
     if batch is None or batch.samples != len(rows):
-        return BatchFailure(device, "read a batch of another kind", -1, "", unlike=True)
+        return BatchFailure(
+            device, "read a batch with other shapes or dtypes than expected", -1, "", unlike=True
+        )
     return batch
 
 
@@ -201,7 +203,7 @@ def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> Non
             if expected != digest:
                 raise UnlikeBatch(
                     f"workers {pool.who(other)} and {pool.who(rank)} read different samples of micro-batch "
-                    f"{i}, as a dataset does that draws from a generator of its own, or changes."
+                    f"{i}: the dataset changed, or uses a random generator of its own."
                 )
 
 

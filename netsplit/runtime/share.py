@@ -62,9 +62,8 @@ def check_clipping(clip_norm: float | None, graph: Graph) -> None:
     """
     if clip_norm is not None and (sparse := sparse_gradients(graph)):
         raise ConfigError(
-            f"clip_norm is {clip_norm:g}, and the gradient of '{sparse[0]}' is sparse, of which "
-            "torch.nn.utils.clip_grad_norm_ takes no norm: make the embedding without sparse=True, or leave "
-            "clip_norm out."
+            f"clip_norm is {clip_norm:g}, but clip_grad_norm_ does not support the sparse gradient of "
+            f"'{sparse[0]}': make the embedding without sparse=True, or leave clip_norm out."
         )
 
 

@@ -77,11 +77,11 @@ def work(controller: str, cluster: str = "") -> None:
 def _connect(controller: str) -> Connection:
     host, _, port = controller.rpartition(":")
     if KEY_VARIABLE not in os.environ:
-        _end(f"the environment variable {KEY_VARIABLE} is not set: give it the controller's value.")
+        _end(f"the environment variable {KEY_VARIABLE} is not set: set it to the controller's value.")
     try:
         connection = Client((host, int(port)), authkey=os.environ[KEY_VARIABLE].encode())
     except (AuthenticationError, EOFError):
-        _end(f"the controller at {controller} has another {KEY_VARIABLE}: set the same on all machines.")
+        _end(f"the controller at {controller} has a different {KEY_VARIABLE}: set the same on all machines.")
     except (OSError, ValueError) as error:
         _end(f"no controller answers at {controller}: {error}.")
     tune(connection)
@@ -212,8 +212,9 @@ def _check_gpu(device: Device, torch_device: torch.device) -> None:
     gpus = torch.cuda.device_count()
     if (torch_device.index or 0) >= gpus:
         raise ConfigError(
-            f"device {device.name} is {torch_device}, but torch sees {gpus} GPUs on {socket.gethostname()}: "
-            "correct cluster.devices, or start torchrun on the machines in the devices' order."
+            f"device {device.name} is {torch_device}, but torch finds {gpus} GPUs on "
+            f"{socket.gethostname()}: correct cluster.devices, or start torchrun on the machines in the "
+            "devices' order."
         )
 
 

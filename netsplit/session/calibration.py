@@ -98,7 +98,9 @@ def rates_here(
     for kind, each in kinds.items():
         rank = next(rank for rank, device in enumerate(devices) if device.kind == kind)
         speed = each.reference_s / reference_s(rank) if each.reference_s else 1.0
-        log.info("Predicting seconds on %s: rates of %s, at %.2f times its speed.", kind, each.name, speed)
+        log.info(
+            "Predicting times on %s from the rates of %s, at %.2f times its speed.", kind, each.name, speed
+        )
         kinds[kind] = each.at(speed, each.name)
     return kinds
 
@@ -247,7 +249,7 @@ class MeasuredParts:
         more: dict[str, PartCosts] = {}
         if names:
             began, where = time.perf_counter(), self.cluster.devices[rank].name
-            words = f"measuring {len(names)} operators in parts on {where}"
+            words = f"measuring {len(names)} split operators on {where}"
             log.info("%s", words)
             self.notify(words)
             sent, task = replace(graph, output_spec=None), self.task
@@ -258,7 +260,7 @@ class MeasuredParts:
             more = {key: measured[name] for key, name in names.items()}
             kept = self.cache.get(digest, dict[str, PartCosts]) or {}  # of other graphs, perhaps since then
             self.cache.put(digest, {**kept, **known, **more})
-            log.info("measured operators in parts in %.1f s", time.perf_counter() - began)
+            log.info("Measured split operators in %.1f s", time.perf_counter() - began)
         self.known[kind] = {**known, **more}
 
 

@@ -146,9 +146,13 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
 def _check_parts(model: Any, loss: Any) -> None:
     """Raises ConfigError: a `_target_` of the user's own makes something else than is needed."""
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"model._target_ makes {model!r}: name what makes a torch.nn.Module.")
+        raise ConfigError(
+            f"model._target_ returns {model!r}: name a callable that returns a torch.nn.Module."
+        )
     if not callable(loss):
-        raise ConfigError(f"loss._target_ makes {loss!r}: name what makes a function of outputs and targets.")
+        raise ConfigError(
+            f"loss._target_ returns {loss!r}: name a callable that returns a function of outputs and targets."
+        )
 
 
 def compare(

@@ -37,7 +37,7 @@ __all__ = ["WholeDecision", "plan_ahead", "problem_of", "training_plan"]
 log = logging.getLogger(__name__)
 
 _LOOKED_AT = 2**29  # bytes of a step's tensors, above which a plan does not wait for it
-_UNEQUAL = "the samples of a batch do not divide into so many, and costs are predicted for equal ones"
+_UNEQUAL = "the batch does not divide into equal micro-batches, which predicted costs need"
 
 
 def problem_of(
@@ -65,8 +65,8 @@ def problem_of(
     check = source.is_local and asked.check
     if asked.on_nonfinite == "skip" and source.is_local and schedule.update_every is not None:
         raise ConfigError(
-            f"on_nonfinite is skip, and under {schedule.name} devices step within the batch, before its "
-            "loss is known: give stop or warn, or choose another schedule."
+            f"on_nonfinite is skip, but under {schedule.name} devices step before the batch's loss is "
+            "known: give stop or warn, or choose another schedule."
         )
     if not source.is_local and size * schedule.microbatches != samples:
         raise _uneven(samples, schedule.microbatches)
@@ -227,7 +227,7 @@ class WholeDecision:
         refused = () if source.is_local else _refused(self.step, least)
 
         def decide(counts: Sequence[int]) -> WholePlan:
-            self.step.stages.stage("plan of everything", auto.time_limit_s, "s")
+            self.step.stages.stage("whole plan", auto.time_limit_s, "s")
             return decide_whole(
                 sizes.problem,
                 counts,
@@ -257,7 +257,7 @@ def _refused(step: ModelStep, graph: Graph) -> tuple[str, ...]:
     try:
         check_capture(step.model, step.loss, graph, step.example(graph.batch_size))
     except CaptureError as error:
-        return (f"a training would refuse {step.name} as it is: {str(error).rstrip('.')}",)
+        return (f"training would refuse {step.name}: {str(error).rstrip('.')}",)
     return ()
 
 
@@ -268,6 +268,6 @@ def _is_quick(graph: Graph) -> bool:
 
 def _uneven(samples: int, microbatches: object) -> ConfigError:
     return ConfigError(
-        f"batch_size {samples} does not divide into {microbatches} micro-batches, and costs are predicted "
-        "for equal ones: choose schedule.microbatches that divides it."
+        f"batch_size {samples} does not divide into {microbatches} equal micro-batches, which predicted "
+        "costs need: choose schedule.microbatches that divides it."
     )

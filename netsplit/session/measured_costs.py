@@ -232,18 +232,22 @@ class MeasuredCosts:
         """
         device = self.linked().devices[rank]
         if torch.device(device.torch_device).type == "cpu":
-            what, known = "a trial run", Costs({device.kind: kept.costs}, optimizer_alpha(task.optimizer))
+            what, known = "A trial run", Costs({device.kind: kept.costs}, optimizer_alpha(task.optimizer))
             said_s, took_s = checked_trial(self._trial(task, tried), known, self.linked(), self.pool())
         else:
-            what, said_s, took_s = "a piece of work", kept.reference_s, self.pool().call_one(rank, speed_of)
+            what, said_s, took_s = (
+                "A reference computation",
+                kept.reference_s,
+                self.pool().call_one(rank, speed_of),
+            )
         ago = _ago(max(time.time() - kept.measured_at, 0.0))
         off = took_s / said_s - 1 if said_s > 0 else 0.0
-        took = f"{what} takes {100 * abs(off):.0f} % {'longer' if off > 0 else 'less'} than they say"
+        took = f"{what} takes {100 * abs(off):.0f} % {'longer' if off > 0 else 'less'} than predicted"
         if abs(off) <= FAR:
-            log.info("Using the costs measured on %s %s ago; %s.", device.name, ago, took)
+            log.info("Using the costs measured on %s %s ago. %s.", device.name, ago, took)
             return True
         log.warning(
-            "The costs measured on %s %s ago are out of date: %s (%.1f ms, not %.1f ms). Measuring anew.",
+            "The costs measured on %s %s ago are out of date. %s (%.1f ms, not %.1f ms). Measuring again.",
             device.name, ago, took, 1e3 * took_s, 1e3 * said_s,
         )  # fmt: skip
         return False

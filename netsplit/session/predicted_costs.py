@@ -109,16 +109,16 @@ class FileCosts:
         check_numbers(microbatches=self.microbatches)
         if not self.work.knows_lifetimes:
             raise ConfigError(
-                f"'{self.work.name}' does not say what backwards keep, as graph files of captured models do: "
-                "plan it with `python -m runners.partition`."
+                f"'{self.work.name}' does not list the saved activations: plan it with `python -m "
+                "runners.partition`."
             )
 
     def for_step(self, model: nn.Module, samples: int) -> FileCosts:
         """The costs with as many micro-batches as a batch of so many samples has."""
         if samples % (size := self.work.graph.batch_size):
             raise ConfigError(
-                f"the batch has {samples} samples, and '{self.work.name}' was measured with micro-batches of "
-                f"{size}: give a multiple of that."
+                f"the batch has {samples} samples, but '{self.work.name}' was measured with micro-batches "
+                f"of {size}: give a multiple of that."
             )
         own = {name: tuple(each.shape) for name, each in model.named_parameters(remove_duplicate=False)}
         for name, each in self.work.graph.initializers.items():

@@ -85,8 +85,8 @@ class Request:
             self.cluster.require_models()
             if self.settings.adapt:
                 raise ConfigError(
-                    "adapt is true, and on a described cluster nothing is trained: leave it out, or name a "
-                    "cluster of devices that are here."
+                    "adapt is true, but a described cluster trains nothing: leave it out, or name a "
+                    "cluster of devices on this machine."
                 )
             return
         devices = self.cluster.devices
@@ -100,14 +100,13 @@ class Request:
         """Check what `schedule=auto` is asked with."""
         if len(self.partitioners) > 1:
             raise ConfigError(
-                "schedule=auto decides for one method, and partitioner names "
-                f"{', '.join(self.partitioners)}: give one, as in partitioner=[auto], or name a schedule, "
-                "as in schedule=1f1b."
+                f"schedule=auto needs one method, but partitioner names {', '.join(self.partitioners)}: "
+                "give one, such as partitioner=[auto], or name a schedule, such as schedule=1f1b."
             )
         if self.settings.memory == "static":
             raise ConfigError(
-                "memory is static, and schedule=auto decides by the lifetimes of tensors: leave memory out, "
-                "or name a schedule."
+                "memory is static, but schedule=auto needs memory=lifetimes: leave memory out, or name a "
+                "schedule."
             )
 
 

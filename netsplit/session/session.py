@@ -85,7 +85,7 @@ class Session:
         if self._pool is None or not self._pool.connections:
             if not self.spec.external:
                 log.info("Starting %d workers (cluster %s).", len(self.spec.devices), self.spec.name)
-            self.stages.stage(f"start of {len(self.spec.devices)} workers")
+            self.stages.stage(f"starting {len(self.spec.devices)} workers")
             with interrupts_held():  # not between its start and its name here
                 self._pool = WorkerPool(self.spec, self.folder, again=self._pool is not None)
         return self._pool
@@ -98,7 +98,7 @@ class Session:
                 pairs = len(self.spec.devices) * (len(self.spec.devices) - 1)
                 log.info("Measuring %d links between the workers.", pairs)
                 pool = self.pool
-                self.stages.stage(f"probe of {pairs} links")
+                self.stages.stage(f"probing {pairs} links")
                 self.link_samples = pool.call(_probe)[0]
                 links = {pair: fit_link(samples) for pair, samples in self.link_samples.items()}
             devices = located(self.spec.devices, self.pool) if self.spec.external else self.spec.devices
@@ -140,7 +140,7 @@ class Session:
         if autocast is not None and len(kinds) > 1:
             raise ConfigError(
                 f"autocast is {autocast}, and cluster '{spec.name}' mixes {' and '.join(kinds)}, which "
-                "cast other operators: leave it out, or take devices of one kind."
+                "cast different operators: leave autocast out, or use devices of one kind."
             )
         step = ModelStep(model, loss, batch, training, kinds[0], stages=self.stages)
         if training.learning_rate is not None:
@@ -174,7 +174,7 @@ class Session:
         Raises:
             NetSplitError: replicas of a stage would write a buffer each; or it is to adapt, and cannot.
         """
-        self.stages.stage("parameters to the devices")
+        self.stages.stage("sending parameters to the devices")
         training, adapt = step.training, step.training.looks
         if adapt is not None:
             require_adaptable(plan, training.compile_backend)

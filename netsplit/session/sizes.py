@@ -95,7 +95,7 @@ class BatchCuts:
 
     def _not_compared(self, why: str) -> None:
         name = self.step.name
-        self.differs = f"the losses of {name}'s micro-batches were not compared with its batch's: {why}"
+        self.differs = f"micro-batch losses of {name} were not compared with its batch loss: {why}"
 
     def at_size(self, graph: Graph, counts: Sequence[int]) -> list[int]:
         """The numbers to look at, as the batch in micro-batches of the graph's size tells."""
@@ -111,13 +111,13 @@ class BatchCuts:
             return list(counts)
         if self.named:
             self.differs = (
-                f"{differs}; each micro-batch trains with its own, as in gradient accumulation "
+                f"{differs}; each micro-batch uses its own, as in gradient accumulation "
                 "(schedule.microbatches=1 keeps the batch whole)"
             )
             return list(counts)
         if 1 not in counts:
             raise CaptureError(f"{differs}.")
-        self.remarks.append(f"the batch is kept whole: {differs} (schedule.microbatches=N cuts it anyway)")
+        self.remarks.append(f"the batch is kept whole: {differs} (schedule.microbatches=N splits it anyway)")
         return [1]
 
     def notes_for(self, microbatches: int) -> tuple[str, ...]:
@@ -180,7 +180,7 @@ class StepSizes:
             try:
                 require_same_operators(next(iter(self.graphs.values()), graph), graph)
             except NetSplitError:
-                self._leave_out(m, "the model has other operators there")
+                self._leave_out(m, "the model has other operators at that size")
                 continue
             self.graphs[sizes[m]] = graph
         self.counts = [m for m in self.counts if sizes[m] in self.graphs]

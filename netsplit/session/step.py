@@ -64,7 +64,7 @@ class ModelStep:
 
     def __post_init__(self) -> None:
         if self.whole.samples == 0:
-            raise ConfigError("the batch has no samples: give one of the size to train with.")
+            raise ConfigError("the batch has no samples: give a batch of the size to train with.")
 
     @property
     def name(self) -> str:
@@ -111,10 +111,7 @@ class ModelStep:
         """The source of values that are on the meta device."""
         source = weight_source_of(self.training.weights, self.model, graph, self.values(graph))
         if source is not None and measured:
-            raise ConfigError(
-                "the model is on the meta device, so that its operators have nothing to be measured "
-                "with: give profile='predicted'."
-            )
+            raise ConfigError("a model on the meta device cannot be measured: give profile='predicted'.")
         return source
 
     def task(self, graph: Graph, in_flight: int, own: bool = True) -> Calibration:
@@ -135,8 +132,8 @@ class ModelStep:
             {str(each.device) for each in tensors if each.device.type not in ("cpu", "meta")}
         ):
             log.warning(
-                "The model or its batch lies on %s: workers get it by way of the host's memory, and what it "
-                "takes there they do not have.",
+                "The model or its batch is on %s: workers receive a copy, and the memory it takes there "
+                "is not theirs.",
                 " and ".join(places),
             )
 
@@ -192,7 +189,9 @@ class ModelStep:
         predicted = f"predicted {1e3 * plan.iteration_s:,.1f} ms per iteration"
         log.info("%s: %s; %s", method, predicted, report.summary())
         if partitioner.respects_capacity and problem.memory == "static":
-            warn_of_overflow(method, plan.simulated[1].peak_bytes, problem.cluster, "the static count fits")
+            warn_of_overflow(
+                method, plan.simulated[1].peak_bytes, problem.cluster, "memory=static says it fits"
+            )
         return plan
 
     def programs(self, plan: Plan) -> Programs:

@@ -175,7 +175,9 @@ def fit_trial(
     if fit.steady:
         log.info("Workers slow each other down by %.0f %%; each message costs %.0f µs.", slower, message_us)
     else:
-        why = f"rounds differ by {100 * spread:.0f} %" if spread > SPREAD else "no sensible cost explains it"
+        why = (
+            f"rounds differ by {100 * spread:.0f} %" if spread > SPREAD else "no plausible cost explains them"
+        )
         log.warning(
             "How much %s slow each other down is uncertain (%s), most likely because other programs keep the "
             "machine busy. Predictions assume %.0f %% and %.0f µs per message; the next command measures "

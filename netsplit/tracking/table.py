@@ -27,7 +27,8 @@ OVER, LIMIT, _EARLIER = "!", "limit", "†"
 LEGEND = {
     OVER: "more than the device's limit",
     LIMIT: "no answer in time; the figures are of a simple fallback plan",
-    _EARLIER: "measured by an earlier run, as nothing was left to train; predicted for the plan of now",
+    _EARLIER: "measured by an earlier run, as training was already complete; predictions are for the current "
+    "plan",
 }
 ONE_DEVICE = "single"
 """The method, and the kind of plan, that all else is compared with."""
@@ -167,14 +168,14 @@ def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
     lines = [_PROVEN, *(f"  {row.method} minimises {row.optimises}" for row in solved)] if solved else []
     lines += [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
     if any(row.throughput is not None and row.measured_s is None for row in rows):
-        lines.append("Samples per second are predicted where nothing was measured.")
+        lines.append("Samples/s is predicted where nothing was measured.")
     lines += [f"{row.method}: {row.parts}" for row in rows if row.parts]
     for row in rows:
         if row.changes:
             times = "once" if row.changes == 1 else f"{row.changes} times"
             lines.append(
-                f"{row.method}: its plan changed {times} in training; the prediction, nodes, parts and bytes "
-                "are of the plan it began with"
+                f"{row.method}: its plan changed {times} in training; predictions, nodes, parts and bytes "
+                "are of its first plan"
             )
     return lines
 
@@ -254,7 +255,7 @@ class Contender:
         percent = f"{100 * (ratio - 1):.{1 if ratio < 1.1 else 0}f} % more than"
         figure = other.figure + (f", which {other.exceeds}" if other.over else "")
         whom = f"one device ({other.name}, " if other.name == ONE_DEVICE else f"{other.name} ("
-        return f"{percent if ratio < 2 else f'{ratio:.1f} times as many as'} {whom}{figure})"
+        return f"{percent if ratio < 2 else f'{ratio:.1f} times'} {whom}{figure})"
 
 
 def verdict_of(rows: Sequence[ComparisonRow]) -> str:
@@ -297,7 +298,7 @@ def verdict(contenders: Sequence[Contender], measured: bool) -> str:
     one = [each for each in ranked if each.name == ONE_DEVICE and each not in (*first, *second)]
     if len(first) > 1:
         names = listed([best.label, *(each.label.replace("One", "one") for each in first[1:])])
-        why = " (their iterations vary by more than that)" * all(map(best.varies_as, first[1:]))
+        why = " (iteration times vary by more than that)" * all(map(best.varies_as, first[1:]))
         said = f"{names} are level: {listed([each.figure for each in first])} samples/s {how}{why}"
     elif measured:
         said = f"{best.label} is the fastest: {best.figure} samples/s measured"

@@ -78,9 +78,8 @@ def _refuse_hooks(graph: Graph) -> None:
     every = (f"_global_{name}_hooks" for name in ("forward_pre", "forward", "backward_pre", "backward"))
     if whole is not None and any(getattr(nn.modules.module, name) for name in every):
         raise CaptureError(
-            "a hook on all modules of this process (torch.nn.modules.module.register_module_…_hook) is not "
-            f"called in {whole.__name__}, which stays whole and runs on a worker: register it on the modules "
-            "it is for."
+            "a hook on all modules (torch.nn.modules.module.register_module_…_hook) is not called in "
+            f"{whole.__name__}, which runs on a worker: register it on the modules it is for."
         )
 
 
@@ -92,9 +91,9 @@ def lack_explained(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
     except NetSplitError as error:
         if loss is None and (name := lacking(model, inputs)):
             raise ConfigError(
-                f"{type(model).__name__}.forward needs '{name}' too, which it has of the targets in "
-                "training, as its loss is inside: give inputs as there, in predict((inputs, targets)) "
-                "and evaluate([((inputs, targets), targets)])."
+                f"{type(model).__name__}.forward also needs '{name}' from the targets, as the model "
+                "computes its own loss: call predict((inputs, targets)) and evaluate([((inputs, targets), "
+                "targets)])."
             ) from error
         raise
 
@@ -161,14 +160,14 @@ class Captures:
         fused = any(isinstance(each, _FUSED) for each in self.model.modules())
         if fused and graph.autocast is not None and self.device_type == "cpu" and not self._inference:
             log.warning(
-                "%s predicts with its attention layers as they train: under autocast on a CPU, torch's fused "
-                "ones, which plain PyTorch takes in evaluation, round otherwise and answer %s.",
+                "%s predicts with its attention layers of training: in evaluation under autocast on a "
+                "CPU, plain PyTorch uses fused ones, which round differently and return %s.",
                 type(self.model).__name__, graph.autocast,
             )  # fmt: skip
         with interrupts_held(), _encoders_as_captured(graph):
             seconds = check_inference(self.model, graph, batch, values)
         if seconds is not None:
-            log.debug("It predicts as plain PyTorch does (checked in %.1f s).", seconds)
+            log.debug("Predictions equal plain PyTorch's (checked in %.1f s).", seconds)
 
     def output_dims(self, batch: Batch, size: int) -> OutputDims:
         """Along which dimensions micro-batches of `size` samples are joined; None: it is predicted whole.
@@ -193,9 +192,9 @@ class Captures:
         """Raise if there are `max_programs` already."""
         if len(captures) >= self.asked.max_programs:
             raise NetSplitError(
-                f"a batch with tensors of {_shapes(batch)} is of another kind than the "
-                f"{self.asked.max_programs} that {what} has seen: pad batches to a few lengths, give numbers "
-                "that vary as tensors, or raise max_programs."
+                f"a batch with tensors of {_shapes(batch)} is a new kind, and {what} already has "
+                f"{self.asked.max_programs}: pad batches to a few lengths, give varying numbers as "
+                "tensors, or raise max_programs."
             )
 
     def _capture(self, batch: Batch, how: Callable[..., Graph], prefix: str) -> Graph:

@@ -80,8 +80,8 @@ class Checkpoints:
             self._clean()
             if newest(self.folder) is not None and not resume:
                 raise ConfigError(
-                    f"checkpoint.folder '{self.folder}' has checkpoints of an earlier training: go on with "
-                    "resume=auto, or choose another folder."
+                    f"checkpoint.folder '{self.folder}' has checkpoints of an earlier training: continue "
+                    "it with resume=auto, or choose another folder."
                 )
         except BaseException:
             self.close()
@@ -167,8 +167,8 @@ def origin_checkpoint(folder: str) -> Path:
         raise ConfigError(f"resume is '{folder}', which cannot be read: {error.strerror}.") from error
     if checkpoint is None:
         raise ConfigError(
-            f"resume is '{folder}', where there is no whole checkpoint: give never, auto, a checkpoint or a "
-            "folder of checkpoints."
+            f"resume is '{folder}', where there is no complete checkpoint: give never, auto, a checkpoint "
+            "or a folder of checkpoints."
         )
     return checkpoint
 

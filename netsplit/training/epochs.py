@@ -123,7 +123,7 @@ def _naming_last_batch(samples: int) -> Iterator[None]:
     except NetSplitError as error:
         reason = str(error).rstrip(".")
         raise NetSplitError(
-            f"an epoch's last batch has {samples} samples: {reason}; drop_last=true leaves it out."
+            f"an epoch's last batch has {samples} samples: {reason}; drop_last=true skips it."
         ) from error
 
 
@@ -160,7 +160,7 @@ class _EpochLoop:
         if self.position.epoch >= self.epochs:
             log.warning(
                 "Nothing is trained: checkpoint '%s' already has %d epochs, and epochs is %d. The results "
-                "are the checkpoint's; raise epochs to go on.",
+                "are the checkpoint's; raise epochs to train further.",
                 newest,
                 self.position.epoch,
                 self.epochs,
@@ -353,13 +353,13 @@ class _EpochLoop:
             self.history.restore(stored)
         except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(
-                f"checkpoint '{folder}' does not say where a training stands: begin with one that `fit` or a "
+                f"checkpoint '{folder}' does not say how far its training is: use one that `fit` or a "
                 "command saved."
             ) from error
         expected = {"seed": self.seed, "train_samples": len(self.data.train)}
         wrong = [key for key, value in expected.items() if order.get(key) != value]
         if self.position.samples and wrong:
             raise ConfigError(
-                f"checkpoint '{folder}' stands within an epoch, whose order came from {wrong[0]} "
-                f"{order.get(wrong[0])}, but it is {expected[wrong[0]]} here: give the same."
+                f"checkpoint '{folder}' was saved within an epoch with {wrong[0]} {order.get(wrong[0])}, "
+                f"but this training has {expected[wrong[0]]}: give the same."
             )

@@ -97,21 +97,21 @@ class Feeding:
         runtime = self.model.runtime
         needless = None
         if isinstance(self.data.train, Stream) and self.data.read_by != "workers":
-            needless = "each would go through the whole stream"
+            needless = "every worker would read the whole stream"
         reason = needless or self._cannot_be_given(kind) or self._read_alike(place)
         if reason is None:
             self.given = runtime
             runtime.readers = fed_devices(runtime.program)
-            log.debug("workers read their own batches of %s", self.data.name)
+            log.debug("Workers read their own batches of %s.", self.data.name)
             return True
         if self.data.read_by == "workers":
-            raise ConfigError(f"dataset.read_by is workers, but {reason}: give controller, or auto.")
+            raise ConfigError(f"dataset.read_by is workers, but {reason}: give controller or auto.")
         self._leave_to_controller(reason, logging.INFO if needless else logging.WARNING)
         return False
 
     def _cannot_be_given(self, kind: Batch) -> str | None:
         if any(dim != 0 for dim in kind.dims):
-            return "some tensors of a batch have no row for each sample"
+            return "some tensors of a batch do not have one row for each sample"
         data, size = self.data, self.model.batch_size
         shared = SharedSamples(
             data.train, size, workers=data.workers, prefetch=data.prefetch, key=kind.key, dims=kind.dims,
@@ -121,7 +121,7 @@ class Feeding:
             self.packed = self.packed or packed_samples(shared)
         except Exception as error:  # whatever its code raises
             reason = " ".join(str(error).split()).rstrip(".")
-            return f"it cannot be sent to them ({type(error).__name__}: {reason})"
+            return f"the dataset cannot be sent to workers ({type(error).__name__}: {reason})"
         return None
 
     def _read_alike(self, place: BatchPlace) -> str | None:
@@ -129,22 +129,22 @@ class Feeding:
         assert self.packed is not None
         nbytes = len(self.packed)
         if nbytes > MOST_SENT and self.data.read_by != "workers":
-            return f"it holds {nbytes / 2**20:.0f} MiB in memory, of which each would have a copy"
+            return f"every worker would hold a copy of its {nbytes / 2**20:.0f} MiB"
         expected = digest_of(self.once.batch(place, probed(place)))
         self.once.close()  # so that it reads them once more
         if digest_of(self.once.batch(place, probed(place))) != expected:
-            return "samples are not the same when they are read again, though every generator is seeded"
+            return "samples differ when they are read again, although every generator is seeded"
         runtime = self.model.runtime
         for who, (digest, why) in give_samples(runtime.pool, runtime.program, self.packed, place).items():
             if why:
                 return f"worker {who} cannot read it ({why})"
             if digest != expected:
-                return f"worker {who} reads other samples than the training process does"
+                return f"worker {who} reads different samples from the training process"
         return None
 
     def _leave_to_controller(self, reason: str, level: int = logging.WARNING) -> None:
         self.by_workers = False
         log.log(
-            level, "the training process reads %s for the workers: %s", self.data.name, reason.rstrip(".")
+            level, "The training process reads %s for the workers: %s", self.data.name, reason.rstrip(".")
         )
         self.close()

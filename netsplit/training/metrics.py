@@ -87,8 +87,8 @@ def value_of(metric: Metric) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"metric {name_of_metric(metric)} computes {type(value).__name__}, which is not one number: "
-            "choose one that is, as an average over its classes."
+            f"metric {name_of_metric(metric)} computes {type(value).__name__}, not one number: choose one "
+            "that does, such as an average over classes."
         ) from error
 
 
@@ -102,8 +102,7 @@ def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         there = f"{_described(outputs)} and {_described(targets)}"
         raise ConfigError(
-            f"metric {name_of_metric(metric)} does not take what the model and the data give, {there} "
-            f"({reason}): {_OTHERS}."
+            f"metric {name_of_metric(metric)} cannot use {there} ({reason}): {_OTHERS}."
         ) from error
 
 
@@ -139,7 +138,7 @@ def chosen_metric(given: Any, data: Data, loss: Any) -> Metric | None:
         metric = as_metric(given)
         if metric is not None and not len(data.test):
             raise ConfigError(
-                f"metrics={name_of_metric(metric)} is of the test half, and '{data.name}' has none: "
+                f"metrics={name_of_metric(metric)} is computed on test data, and '{data.name}' has none: "
                 "let dataset._target_ make a pair (train, test), or leave metrics out."
             )
         return metric
@@ -163,8 +162,8 @@ def _suited_metric(outputs: Any, targets: Any, loss: Any) -> str:
     if not _is_regression(targets, loss) and _are_scores(outputs, targets):
         return "accuracy"
     raise ConfigError(
-        f"no metric suits what the model and the data give, {_described(outputs)} and {_described(targets)}: "
-        "give metric=, a function of (outputs, targets) that returns a sum and a count."
+        f"no metric suits outputs {_described(outputs)} and targets {_described(targets)}: give metric=, a "
+        "function of (outputs, targets) that returns a sum and a count."
     )
 
 
@@ -199,7 +198,7 @@ class Mean:
     def compute(self) -> float:
         total, counted = map(torch.as_tensor, (self.total, self.counted))
         if not counted.any():
-            raise NetSplitError(f"there is nothing to evaluate: {self.name} counted no target.")
+            raise NetSplitError(f"there is nothing to evaluate: {self.name} found no target to count.")
         return float(self.finish(total, counted))
 
 
@@ -261,15 +260,15 @@ def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             what = f"{len(batch)} entries" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
             raise ConfigError(
-                f"a batch to evaluate is {what}: give pairs (inputs, targets), several inputs as a tuple in "
-                "it."
+                f"a batch to evaluate is {what}: give pairs (inputs, targets), with several inputs as a "
+                "tuple."
             )
         outputs, targets = predict(batch[0]), batch[1]
         if measure is None:
             measure = as_metric(_suited_metric(outputs, targets, loss) if is_open else metric)
             if measure is None:
                 raise ConfigError(
-                    f"metric is {metric!r}, by which there is nothing to evaluate: give one, or leave it out."
+                    f"metric is {metric!r}, so there is nothing to evaluate: give one, or leave it out."
                 )
             measure.reset()
         update_metric(measure, outputs, targets)
@@ -280,8 +279,8 @@ def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"metric {name_of_metric(measure)} computes {type(value).__name__}, which is not one number: "
-            "choose one that is, as an average over its classes."
+            f"metric {name_of_metric(measure)} computes {type(value).__name__}, not one number: choose one "
+            "that does, such as an average over classes."
         ) from error
 
 
@@ -297,9 +296,9 @@ def _require_classes(name: str, outputs: Any, targets: Any) -> None:
     for target in (int(counted.min()), int(counted.max())) if counted.numel() else ():
         if not 0 <= target < outputs.shape[1]:
             raise ConfigError(
-                f"metric {name} needs targets from 0 to {outputs.shape[1] - 1}, those of the scores, "
-                f"and one is {target}: give the model as many classes as the data has; a target of {IGNORED} "
-                "counts nowhere."
+                f"metric {name} needs targets from 0 to {outputs.shape[1] - 1}, as there are scores, and "
+                f"one is {target}: give the model as many classes as the data has; targets of {IGNORED} "
+                "are ignored."
             )
 
 
@@ -316,7 +315,7 @@ def _are_scores(outputs: Any, targets: Any) -> bool:
 
 def _unfit(name: str, needed: str, *there: Any) -> ConfigError:
     given = " and ".join(map(_described, there))
-    return ConfigError(f"metric {name} needs {needed}, and the model and the data give {given}: {_OTHERS}.")
+    return ConfigError(f"metric {name} needs {needed}, but the model and the data give {given}: {_OTHERS}.")
 
 
 def _described(value: Any) -> str:

@@ -250,7 +250,7 @@ class ParallelModel:
         """
         loss = self.programs.captures.loss
         if not isinstance(loss, nn.Module):
-            raise NetSplitError("the loss is no torch.nn.Module, and has no state.")
+            raise NetSplitError("the loss is not a torch.nn.Module, so it has no state.")
         return loss_state(self.model, loss, self._open().state())
 
     def ema_state_dict(self) -> dict[str, Any]:
@@ -260,9 +260,7 @@ class ParallelModel:
             NetSplitError: the model was not made with ``ema_decay``.
         """
         if self.runtime.rule.ema_decay is None:
-            raise NetSplitError(
-                "this model keeps no averages: give ema_decay, as in parallelize(ema_decay=0.999)."
-            )
+            raise NetSplitError("this model keeps no parameter averages: give parallelize(ema_decay=0.999).")
         return plain_state(self.model, self._open().state(averaged=True))
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
@@ -347,7 +345,7 @@ class ParallelModel:
             WorkerError: the workers that held the parameters are gone.
         """
         if not isinstance(path, str | os.PathLike):
-            raise ConfigError(f"path is {path!r}: give that of a file to write.")
+            raise ConfigError(f"path is {path!r}: give the path of a file to write.")
         save_state(self.state_dict(), path)
 
     def save_checkpoint(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
@@ -410,8 +408,8 @@ class ParallelModel:
 
     def __reduce__(self) -> NoReturn:
         raise NetSplitError(
-            "a split model is on its workers, and cannot be copied or pickled: keep it with save_checkpoint, "
-            "or its state_dict()."
+            "a split model lives on its workers and cannot be copied or pickled: keep it with "
+            "save_checkpoint, or its state_dict()."
         )
 
     def _adapt(self, timeline: Timeline | None, step: bool) -> None:
@@ -432,7 +430,7 @@ class ParallelModel:
     def _open(self) -> DistributedRuntime:
         """The runtime, as long as the workers live: what was on them cannot be had any more."""
         if not self.runtime.pool.connections:
-            raise WorkerError("the workers of this model are gone: it was closed, or one of them failed.")
+            raise WorkerError("the workers of this model have ended: it was closed, or one of them failed.")
         with self._turn:  # else it would take back what another thread is about to step on
             self.runtime.settle()
         return self.runtime

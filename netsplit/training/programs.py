@@ -227,7 +227,7 @@ class Programs:
         peaks = compiler.peak_bytes(program)
         over = {k: peaks[k] for k in peaks if peaks[k] > cluster.device(k).capacity_bytes}
         more = {k: nbytes for k, nbytes in over.items() if nbytes > self._usual_peaks[k]}
-        warn_of_overflow(placement.method, more, cluster, "a whole batch needs less")
+        warn_of_overflow(placement.method, more, cluster, "whole batches fit")
         return program
 
     @cached_property
@@ -264,7 +264,7 @@ class Programs:
             for k in node.initializers:
                 if homes.setdefault(k, where[node.name]) != where[node.name]:
                     raise NetSplitError(
-                        f"on a batch of these shapes the model uses '{k}' together with what is on another "
+                        f"on a batch of these shapes one operator needs '{k}' and parameters of another "
                         "device: give parallelize an example batch of these shapes."
                     )
         return where
@@ -275,7 +275,7 @@ class Programs:
         if new:
             raise NetSplitError(
                 f"on a batch of these shapes the model trains '{new[0]}', which it did not use on the "
-                "example batch: give parallelize an example on which it uses all that is to be trained."
+                "example batch: give parallelize an example that uses every trained parameter."
             )
 
     def _require_same_copies(self, graph: Graph) -> None:
@@ -284,9 +284,9 @@ class Programs:
         for held, numbers in own.items():
             if numbers != copies.get(held, numbers):
                 raise NetSplitError(
-                    f"on a batch of these shapes '{held}' is read by fewer devices than have a copy of it: "
-                    "give parallelize an example batch of these shapes, or each micro-batch as many samples "
-                    "as there are copies, or more."
+                    f"on a batch of these shapes '{held}' is read on fewer devices than hold a copy: give "
+                    "parallelize an example batch of these shapes, or each micro-batch at least one "
+                    "sample for each copy."
                 )
 
 

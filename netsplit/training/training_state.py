@@ -85,7 +85,7 @@ def loaded(
             answer = model.load_state_dict(state, strict=strict)
         except Exception as error:
             raise NetSplitError(
-                f"{type(model).__name__} does not load the state{where_of(error)}: "
+                f"{type(model).__name__} cannot load the state{where_of(error)}: "
                 f"{' '.join(str(error).split()).rstrip('.')}."
             ) from error
         now = named_tensors(model)
@@ -107,13 +107,14 @@ def save_state(state: Mapping[str, Any], path: str | Path) -> None:
         write_atomically(path, lambda file: torch.save(state, file))
     except OSError as error:
         raise NetSplitError(
-            f"'{path}' cannot be written ({error.strerror or error}): choose another place, or make room."
+            f"'{path}' cannot be written ({error.strerror or error}): choose another place, or free some "
+            "space."
         ) from error
     except RuntimeError as error:  # torch's way to say that the disk is full
         reason = str(error).splitlines()[0]
         raise NetSplitError(
-            f"checkpoint '{path}' could not be written whole, most likely as no room is left ({reason}): "
-            "make room, or choose another place."
+            f"checkpoint '{path}' could not be written completely, probably because the disk is full "
+            f"({reason}): free some space, or choose another place."
         ) from error
 
 
@@ -159,8 +160,8 @@ class TrainingState:
         """See `ParallelModel.load_state_dict`."""
         if not has_values(self.model, None):
             raise NetSplitError(
-                "this model has no memory of its own to load a state into (it is on the meta device): load a "
-                "checkpoint, which every device reads its own part of."
+                "this model is on the meta device, so it cannot load a state: load a checkpoint, of which "
+                "every device reads its own part."
             )
         values, missing, unknown = loaded(self.model, self.opened().state(), state, strict)
         placed = self._placed
@@ -188,18 +189,18 @@ class TrainingState:
         runtime = self.opened()
         if (before := saved_cut(place)) is not None and before != self.cut:
             log.warning(
-                "checkpoint '%s' was trained with %s, and here are %s: batch statistics, buffers and random "
-                "draws go by the micro-batch (schedule.microbatches=%d takes as many)",
+                "checkpoint '%s' was trained with %s, this training has %s: batch statistics, buffers and "
+                "random draws will differ (schedule.microbatches=%d keeps its number)",
                 folder, before, self.cut, before.microbatches,
             )  # fmt: skip
         with interrupts_held(firmly=True):
             changed = runtime.load_checkpoint(place)
             draws = load_draws(place, runtime.draws.seed)
             if draws.seed != runtime.draws.seed:
-                changed.append(f"seed {runtime.draws.seed} of what is drawn becomes {draws.seed}")
+                changed.append(f"seed {runtime.draws.seed} becomes {draws.seed}")
             runtime.draws = draws
             if changed:
-                log.warning("checkpoint '%s' brings its own settings: %s", folder, ", ".join(changed))
+                log.warning("checkpoint '%s' changes settings: %s", folder, ", ".join(changed))
             state = self._controller_state()
             with holding():
                 load_own(place, state)

@@ -24,8 +24,11 @@ __all__ = ["ModelWatch"]
 log = logging.getLogger(__name__)
 
 _CHANGED = {
-    "training": ("the model's mode (train or eval)", "it trains in the mode that it was split in"),
-    "requires_grad": ("requires_grad of the model's parameters", "call parallelize again to train others"),
+    "training": ("the model's mode (train or eval)", "it trains in the mode it had then"),
+    "requires_grad": (
+        "requires_grad of the model's parameters",
+        "call parallelize again to train other parameters",
+    ),
 }
 """Attribute -> what was changed, and what to do about it."""
 
@@ -64,13 +67,16 @@ class ModelWatch:
         if (versions := self._written()) != self._versions:
             if not any(self._is_as_in(state) for state in self._states()):
                 changed.append(
-                    ("the model's parameters", "write to what parallelize gave, by its load_state_dict")
+                    (
+                        "the model's parameters",
+                        "change the model that parallelize returned, with its load_state_dict",
+                    )
                 )
             self._versions = versions
         for what, cure in {what: cure for what, cure in changed if what not in self._warned}.items():
             self._warned.add(what)
             log.warning(
-                "You changed %s after parallelize, and what trains is a copy, which does not see it: %s.",
+                "You changed %s after parallelize, but the copy that trains does not see the change: %s.",
                 what, cure,
             )  # fmt: skip
 

@@ -33,7 +33,7 @@ RUNNERS = {
     "train": "Train with one method.",
     "partition": "Plan a profiled graph file, without devices.",
     "simulate": "Predict an iteration of a profiled graph file.",
-    "report": "Recorded comparisons and studies as one page.",
+    "report": "Write recorded comparisons and studies as one page.",
 }
 SHELLS = ("bash", "zsh", "fish")
 IN_SCRIPTS = {  # of click's completion: no space follows a key or stands within a list, and a list has commas
@@ -103,16 +103,22 @@ for _name, _text in RUNNERS.items():
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="MODEL | KEY=VALUE...", shell_complete=_overrides
 )
-@click.option("--batch", help="Inputs of one batch: 8x3x32x32, or 8x64:int64<1000; several with commas.")
-@click.option("--targets", help="What the loss compares with, as --batch has it: '8:int64<10'.")
-@click.option("--loss", help="MODULE:NAME, called as loss(outputs, targets); by default a stand-in.")
-@click.option("--cluster", default="cpu2", show_default=True, help="Of conf/cluster/ or your --config-dir.")
+@click.option(
+    "--batch", help="Inputs of one batch: 8x3x32x32, or 8x64:int64<1000; separate several by commas."
+)
+@click.option("--targets", help="Targets of the loss, written like --batch: '8:int64<10'.")
+@click.option("--loss", help="MODULE:NAME, called as loss(outputs, targets); default: mean square.")
+@click.option(
+    "--cluster", default="cpu2", show_default=True, help="Name in conf/cluster/ or your --config-dir."
+)
 @click.option("--partitioner", default="auto", show_default=True)
 @click.option("--schedule", default="auto", show_default=True)
 @click.option("--optimizer", default="momentum", show_default=True)
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Other keys, as of `compare`.")
-@click.option("--config-dir", type=click.Path(exists=True, file_okay=False), help="Options of your own.")
-@click.option("--out", type=click.Path(file_okay=False), help="Folder for what is written.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Other keys, as in `compare`.")
+@click.option(
+    "--config-dir", type=click.Path(exists=True, file_okay=False), help="Folder of your own options."
+)
+@click.option("--out", type=click.Path(file_okay=False), help="Folder for the results.")
 @click.pass_context
 def plan(context: click.Context, words: tuple[str, ...], **options: Any) -> None:
     """Decide which device runs which operator of MODEL, as MODULE:CALLABLE, and train nothing.
@@ -124,7 +130,9 @@ def plan(context: click.Context, words: tuple[str, ...], **options: Any) -> None
     """
     if words and "=" not in words[0] and not words[0].startswith("-"):
         if len(words) > 1:
-            raise click.UsageError(f"what is '{words[1]}'? MODEL goes with the options of --help alone.")
+            raise click.UsageError(
+                f"'{words[1]}' is not understood: with MODEL, give only options of --help."
+            )
         groups = {group: options.pop(group) for group in ("cluster", "schedule", "optimizer")}
         groups["partitioner"] = f"[{options.pop('partitioner')}]"
         folder, overrides = options.pop("config_dir"), options.pop("overrides")
@@ -133,7 +141,7 @@ def plan(context: click.Context, words: tuple[str, ...], **options: Any) -> None
         return
     given = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if set(given) - {"config_dir"}:
-        raise click.UsageError(f"--{min(given)} goes with MODEL: give KEY=VALUE, as in cluster=v100x8.")
+        raise click.UsageError(f"--{min(given)} needs MODEL: give KEY=VALUE, as in cluster=v100x8.")
     config_dir = ["--config-dir", options["config_dir"]] if given else []
     sys.argv = ["netsplit plan", *config_dir, *words]
     import_module(f"{__package__.rpartition('.')[0]}.plan").main()
@@ -146,8 +154,12 @@ def devices() -> None:
 
 
 @netsplit.command()
-@click.option("--cluster", default="cpu2", show_default=True, help="Of conf/cluster/ or your --config-dir.")
-@click.option("--config-dir", type=click.Path(exists=True, file_okay=False), help="Options of your own.")
+@click.option(
+    "--cluster", default="cpu2", show_default=True, help="Name in conf/cluster/ or your --config-dir."
+)
+@click.option(
+    "--config-dir", type=click.Path(exists=True, file_okay=False), help="Folder of your own options."
+)
 def probe(cluster: str, config_dir: str | None) -> None:
     """Start the workers of a cluster and measure its links."""
     _work("machine").probe(cluster, config_dir)
@@ -162,7 +174,9 @@ def doctor(links: bool) -> None:
 
 @netsplit.command()
 @click.option("--port", default=5000, show_default=True, type=click.IntRange(1, 65535))
-@click.option("--host", default="127.0.0.1", show_default=True, help="Another lets other machines in.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Another address lets other machines in."
+)
 @click.option("--database", default="sqlite:///outputs/mlflow.db", show_default=True)
 def ui(port: int, host: str, database: str) -> None:
     """Show the recorded runs in a browser, until Ctrl-C."""

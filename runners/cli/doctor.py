@@ -64,7 +64,7 @@ def _versions() -> list[str]:
 def _host() -> list[str]:
     keys = ("host.os", "host.cpu", "host.cores")
     tags = host_tags()
-    gpus = ", ".join(gpu_names()) or "none that the driver knows"
+    gpus = ", ".join(gpu_names()) or "the driver finds none"
     memory = psutil.virtual_memory()
     return [
         *(f"{key.partition('.')[2]:16}{tags[key]}" for key in keys if key in tags),
@@ -87,7 +87,7 @@ def _solvers() -> str:
 
 def _picos() -> str:
     by_picos = import_module("netsplit.partition.engines.mixed_integer")
-    return f"reaches {', '.join(by_picos.PREFIX + name for name in by_picos.picos_engines()) or 'no engine'}"
+    return f"can use {', '.join(by_picos.PREFIX + name for name in by_picos.picos_engines()) or 'no engine'}"
 
 
 def _highs() -> str:
@@ -108,14 +108,14 @@ def _gurobi() -> str:
 
 def _messages() -> str:
     if may_be_read():
-        return "workers of this host read one another's memory, where the system lets them"
-    return "by gloo alone: this system does not know process_vm_readv"
+        return "workers on one host read each other's memory, if the system allows it"
+    return "gloo only: this system has no process_vm_readv"
 
 
 def _shared() -> str:
     free = shutil.disk_usage("/dev/shm").free
     if free < LEAST_SHARED:
-        raise OSError(f"/dev/shm has {free / 2**20:.0f} MiB left: processes that load data need more")
+        raise OSError(f"/dev/shm has {free / 2**20:.0f} MiB left: data-loading processes need more")
     return f"/dev/shm has {free / 2**20:.0f} MiB left"
 
 
@@ -131,7 +131,7 @@ def _compiled() -> str:
     folder = getattr(function._cache, "cache_path", None)  # numba's: a function that is not kept has none
     if folder is None:
         raise OSError(
-            "it is compiled anew each time, as nothing can be kept: NUMBA_CACHE_DIR may name a folder"
+            "compiled in every process, as no cache folder is writable: name one in NUMBA_CACHE_DIR"
         )
     return f"kept in {folder}"
 
@@ -141,9 +141,9 @@ def _modules() -> str:
     files = ", ".join(shadowing([os.getcwd(), *sys.path]).values())
     if files:
         raise NetSplitError(
-            f"scripts here, and torch in them, import {files}, not the standard library: rename it"
+            f"scripts here, and torch, would import {files} instead of the standard library: rename it"
         )
-    return "no file here hides one of the standard library"
+    return "no file here hides a standard module"
 
 
 CHECKS: dict[str, Callable[[], str]] = {
@@ -154,5 +154,5 @@ CHECKS: dict[str, Callable[[], str]] = {
     "profiles": _profiles,
     "compiled code": _compiled,
     "modules": _modules,
-    "compiler": lambda: shutil.which("c++") or shutil.which("g++") or "none, which torch.compile alone needs",
+    "compiler": lambda: shutil.which("c++") or shutil.which("g++") or "none; only torch.compile needs one",
 }

@@ -68,7 +68,7 @@ def probe(cluster: str, folder: str | None) -> None:
     """
     spec: ClusterSpec | ClusterDescription = build(composed([f"cluster={cluster}"], folder).cluster)
     if isinstance(spec, ClusterDescription):
-        raise ConfigError(f"cluster '{spec.name}' is described: give one that runs, as cpu2.")
+        raise ConfigError(f"cluster '{spec.name}' is only described: give one that runs, such as cpu2.")
     console = console_of(_WIDTH)
     with (
         tempfile.TemporaryDirectory(prefix="netsplit-probe-") as logs,

@@ -40,7 +40,7 @@ __all__ = ["plan", "tensors_of"]
 
 _WIDTH = 110
 _TENSOR = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?(?:<(?P<below>\d+))?")
-_HOW = "give a shape as 8x3x32x32, with a dtype as 8x64:int64<1000, and several with commas"
+_HOW = "give a shape such as 8x3x32x32, with a dtype 8x64:int64<1000, or several separated by commas"
 
 
 def plan(
@@ -62,7 +62,7 @@ def plan(
     folder = _folder(out)
     console = console_of(_WIDTH)
     if subject.loss is _stand_in:
-        console.print("No loss and targets are given: the mean of the squared outputs stands for them.")
+        console.print("No loss is given, so the mean of the squared outputs is used.")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     step, decided, whole = _decided(subject, request, folder, console)
     if whole is not None:
@@ -146,9 +146,9 @@ def _subject(
     else:
         module, own_loss, own_batch = made, None, None
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"{model} answers {type(module).__name__}: it must answer a torch.nn.Module.")
+        raise ConfigError(f"{model} returned {type(module).__name__}: it must return a torch.nn.Module.")
     if batch is None and own_batch is None:
-        raise ConfigError(f"--batch must be given, as {model} answers a module alone: {_HOW}.")
+        raise ConfigError(f"--batch must be given, as {model} returns only a module: {_HOW}.")
     inputs = tensors_of(batch, "--batch") if batch is not None else own_batch[0]
     chosen = own_loss if loss is None else _named(loss, "--loss")
     chosen = chosen() if isinstance(chosen, type) else chosen
@@ -171,7 +171,7 @@ def _named(name: str, key: str) -> Any:
     try:
         return resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{key} is '{name}', which cannot be had: {error}.") from error
+        raise ConfigError(f"{key} is '{name}', which cannot be imported: {error}.") from error
 
 
 def _decided(

@@ -110,7 +110,7 @@ def run(
         highlight=False,
         soft_wrap=True,
     )
-    last = f"{_verdict(whole)}{f' To train by it: {train}' if train else ''}"
+    last = f"{_verdict(whole)}{f' To train with it: {train}' if train else ''}"
     console.print(last, style="bold", highlight=False, markup=False, soft_wrap=True)
     return whole.iteration_s
 

@@ -37,14 +37,14 @@ def new(kind: str, name: str) -> None:
         ConfigError: a name that Python does not take, or a file that is there already.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"NAME is '{name}': give small letters, digits and _, as Python names modules.")
+        raise ConfigError(f"NAME is '{name}': give small letters, digits and _, as in Python module names.")
     if why := _taken(kind, name):
         raise ConfigError(f"NAME is '{name}', {why}: choose another.")
     words = {"name": name, "Name": "".join(part.title() for part in name.split("_")) or name}
     files = _plugin(name) if kind == "plugin" else _files(kind, name)
     for path in files:
         if path.exists():
-            raise ConfigError(f"{path} is there already: choose another name, or remove it.")
+            raise ConfigError(f"{path} already exists: choose another name, or remove it.")
     for path, template in files.items():
         write_text(path, Template(template).substitute(words))
         click.echo(f"wrote {path}")
@@ -57,12 +57,12 @@ def new(kind: str, name: str) -> None:
 def _taken(kind: str, name: str) -> str:
     """Why nothing of one's own may have a name; "" where it may."""
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
-        return "a word of Python's own"
+        return "a Python keyword"
     group = "partitioner" if kind == "plugin" else kind
     if (CONF / group / f"{name}.yaml").is_file():
-        return f"as NetSplit calls a {group} that it has, which would be taken in its place"
+        return f"which NetSplit's own {group} already has"
     if name in sys.stdlib_module_names or (not _is_here(name) and _is_installed(name)):
-        return "as a module is called that is there already, which the new one would hide"
+        return "which would hide an existing module"
     return ""
 
 

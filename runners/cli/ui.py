@@ -29,7 +29,7 @@ def ui(port: int, host: str, database: str) -> None:
     """
     if database.startswith(FILE) and not Path(database.removeprefix(FILE)).is_file():
         raise ConfigError(
-            f"{database.removeprefix(FILE)} is not there: compare something first, or give --database."
+            f"{database.removeprefix(FILE)} does not exist: compare something first, or give --database."
         )
     charts = newest_charts(database)
     keys = {

@@ -112,17 +112,19 @@ def test_fitted_rates_are_a_model_by_their_file(tmp_path: Path) -> None:
     cluster = uniform_cluster(2, 1e9, "1GiB", model=str(file)).cluster("", 0)
     assert [(device.kind, device.capacity_bytes) for device in cluster.devices] == [("lab", 2**30)] * 2
     with pytest.raises(
-        ConfigError, match=r"^cluster.capacity must be given, as '.*lab.json' does not say it"
+        ConfigError, match=r"^cluster.capacity must be given, as '.*lab.json' does not imply it"
     ):
         uniform_cluster(2, 1e9, model=str(file))
-    with pytest.raises(ConfigError, match=r"^autocast is float16, in which lab does not compute: give null"):
+    with pytest.raises(ConfigError, match=r"^autocast is float16, which lab does not support: give null"):
         fitted.under("float16")
 
 
 @pytest.mark.parametrize("text", ["{}", '{"name": "x", "efficiency": {}}'])
 def test_a_file_that_holds_no_rates_says_how_to_make_one(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"^model is '.*x.json', which holds no rates: write them with"):
+    with pytest.raises(
+        ConfigError, match=r"^model is '.*x.json', which is not a file of rates: write one with"
+    ):
         accelerator(str(tmp_path / "x.json"))
     with pytest.raises(ConfigError, match=r"^model is '.*y.json', which cannot be read: No such file"):
         accelerator(str(tmp_path / "y.json"))

@@ -68,7 +68,7 @@ def test_described_devices_have_a_kind_per_speed_and_groups_their_own_links() ->
         ({"bandwidth": "fast"}, ["cluster.bandwidth is 'fast'", "12GB"]),
         ({"bandwidth": [1e9, 1e9]}, ["cluster.bandwidth has 2 entries", "1 levels"]),
         ({"nodes": 0}, ["cluster.nodes is 0"]),
-        ({"nodes": 500}, ["cluster.devices is 4 in 500 nodes, which makes 2000"]),
+        ({"nodes": 500}, ["cluster.devices is 4 in 500 nodes, 2000 devices in all"]),
         ({"capacity": "x%"}, ["cluster.capacity is 'x%'", "40%"]),
         ({"capacity": None}, ["cluster.capacity=16GB", "cluster.model='TITAN RTX'"]),
         ({"nic": "1GB"}, ["cluster.nic is '1GB'", "one machine"]),
@@ -100,7 +100,7 @@ def test_hosts_share_a_nic_as_fast_as_the_fastest_link_out_of_them_or_as_said() 
 
 def test_only_devices_of_known_models_are_planned_without_a_profile() -> None:
     uniform_cluster(2, 1e9, model="TITAN RTX").require_models()
-    with pytest.raises(ConfigError, match=r"^cluster 'plain' says .* cluster=titan_rtx3 "):
+    with pytest.raises(ConfigError, match=r"^cluster 'plain' gives only .* cluster=titan_rtx3 "):
         uniform_cluster(2, 1e9, 1, name="plain").require_models()
 
 

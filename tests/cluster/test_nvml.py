@@ -127,7 +127,7 @@ def test_no_gpu_gives_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
-    with pytest.raises(ConfigError, match="the driver knows of none"):
+    with pytest.raises(ConfigError, match="the driver finds none"):
         gpu_cluster("gpus")
 
 

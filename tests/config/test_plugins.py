@@ -54,5 +54,5 @@ def test_an_option_that_netsplit_s_own_would_hide_is_refused(command: Command, t
     words = ["--config-dir", str(tmp_path / "conf"), "partitioner=[m_topo,single]"]
     ended = command(entry()(job), "job", *words)
     assert ended.code == 2
-    assert tells(ended.err, "partitioner=single is in NetSplit itself", "conf", "another name")
+    assert tells(ended.err, "partitioner=single is both in NetSplit itself", "conf", "rename one")
     assert command(entry()(job), "job", *words[:2], "partitioner=[m_topo]").code == 0

@@ -115,7 +115,7 @@ def test_a_sample_that_cannot_be_loaded_gives_the_same_sentence(workers: int) ->
 def test_a_process_that_dies_ends_in_a_sentence_and_is_replaced() -> None:
     loader = Loader(Told(bad=2), 1, shuffle=False, workers=1)
     with pytest.raises(
-        NetSplitError, match=r"^a process that loads samples failed .*dataset\.workers=0 none\.$"
+        NetSplitError, match=r"^a process that loads samples failed .*set dataset\.workers=0\.$"
     ):
         list(loader.epoch())
     assert indices(loader, 0, skip=8) == [[[8, 0]], [[9, 0]]]

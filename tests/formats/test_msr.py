@@ -90,8 +90,8 @@ def broken(**changes: Any) -> dict[str, Any]:
     ("record", "words"),
     [
         (broken(fpgaLatency=...), ["nodes[1]", "'fpgaLatency' is missing"]),
-        (broken(id=10), ["nodes[1]", "node id 10", "second time"]),
-        (data(edges=[edge(10, 40, 1), edge(10, 50, 1)]), ["edges[1]", "names 50", "no node"]),
+        (broken(id=10), ["nodes[1]", "node id 10", "twice"]),
+        (data(edges=[edge(10, 40, 1), edge(10, 50, 1)]), ["edges[1]", "names 50", "not a node"]),
         (
             data(edges=[edge(10, 20, 1), edge(20, 30, 1), edge(30, 10, 1)]),
             ["edges[", "cycle of 3 nodes", "20"],

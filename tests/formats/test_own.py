@@ -92,7 +92,7 @@ def test_users_of_one_initializer_share_a_device_as_in_captured_graphs(saved: Ca
     work = read_workload(saved(share))
     first, _, last, *_ = work.graph.nodes
     assert work.graph.colocated == ((first, last),)
-    assert work.remarks == ("nodes that share an initializer are placed on one device: w",)
+    assert work.remarks == ("nodes that share an initializer must be on one device: w",)
 
 
 def seconds(data: dict[str, Any]) -> dict[str, Any]:

@@ -74,8 +74,8 @@ def test_a_bracketed_activation_is_summed_and_parameters_are_one_initializer() -
     [
         ("node9 -- ReLU -- forward_compute_time=1.0", ["line 14", "not a node", "backward_compute_time=..."]),
         (line("node9", "ReLU", "-1.0", "0", "0", "0"), ["line 14", "forward_compute_time", "-1.0"]),
-        (line("node3", "ReLU", "1.0", "1", "1", "1"), ["line 14", "'node3'", "second time"]),
-        ("\tnode3 -- node8", ["line 14", "'node8'", "no node"]),
+        (line("node3", "ReLU", "1.0", "1", "1", "1"), ["line 14", "'node3'", "twice"]),
+        ("\tnode3 -- node8", ["line 14", "'node8'", "not a node"]),
         ("\tnode3 -- node4", ["cycle of 2 nodes", "node3", "node4", "line "]),
     ],
 )

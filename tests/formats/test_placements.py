@@ -47,7 +47,7 @@ def test_a_placement_comes_back_though_it_does_not_fit(tmp_path: Path, problem: 
         ({"device_of": {"n0": "a"}}, "another graph: node 'n1'"),
         ({"device_of": {f"n{i}": "c" for i in range(4)}}, "device 'c': the cluster has a, b"),
         ({"cuts": ["n7"]}, "cut 'n7'"),
-        ({"priority": {f"n{i}": -i for i in range(4)}}, "does not hold"),
+        ({"priority": {f"n{i}": -i for i in range(4)}}, "is not valid"),
     ],
 )
 def test_what_is_no_placement_of_the_problem_is_refused(

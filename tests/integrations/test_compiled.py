@@ -103,7 +103,7 @@ def test_a_backend_that_is_not_there_is_refused_before_any_worker(monkeypatch: p
     monkeypatch.setattr("netsplit.session.session.WorkerPool", None)
     with pytest.raises(ConfigError, match="compile_backend is 'fast', which"):
         netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="fast")
-    with pytest.raises(ConfigError, match=r"cudagraphs.*a micro-batch would overwrite"):
+    with pytest.raises(ConfigError, match=r"cudagraphs.*micro-batches would overwrite"):
         netsplit.parallelize(fresh(), nn.CrossEntropyLoss(), (X, Y), compile_backend="cudagraphs")
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))

@@ -124,7 +124,7 @@ def test_adams_moments_and_rates_come_back(fit: Fit, options: dict[str, Any], tm
         files.append(folder / "last.ckpt")
     modules = [fit(how, ckpt=file, max_epochs=4)[1] for how, file in zip((None, options), files, strict=True)]
     assert_alike(modules[1], modules[0])
-    with pytest.raises(NetSplitError, match=r"last\.ckpt' has no optimiser's state of a split module"):
+    with pytest.raises(NetSplitError, match=r"last\.ckpt' has no optimiser state of a split module"):
         fit(options, ckpt=files[0], max_epochs=4)
 
 

@@ -16,7 +16,7 @@ REFUSED: list[tuple[Callable[..., nn.Module], dict[str, Any], str]] = [
     (models.bert, {"width": 100, "heads": 12}, "width is 100, which 12 heads cannot share"),
     (models.u_transformer, {"image_size": 100}, "image_size is 100: give a multiple of 16"),
     (models.unet, {"base_channels": 7}, "base_channels is 7: give an even number"),
-    (models.towers, {"top": (4,)}, "top is [4], which sums have none of"),
+    (models.towers, {"top": (4,)}, "top is [4], but summed features have no top"),
     (models.dlrm, {"tables": ()}, "tables is 0"),
     (models.vgg19, {"hidden": 0}, "hidden is 0"),
 ]

@@ -65,9 +65,9 @@ def of(*names: str, shared: bool = False) -> Callable[[Iterable[Tensor]], torch.
 
 def test_state_that_a_checkpoint_would_lose_or_double_is_refused() -> None:
     check_optimizer(of("m", "v"))
-    with pytest.raises(ConfigError, match=r"keeps state under 'exp\.avg', in which a dot"):
+    with pytest.raises(ConfigError, match=r"keeps state under 'exp\.avg', but a dot"):
         check_optimizer(of("exp.avg"))
-    with pytest.raises(ConfigError, match="keeps one tensor as 'm' and 'v', which would become two"):
+    with pytest.raises(ConfigError, match="keeps one tensor as 'm' and 'v', which would become two tensors"):
         check_optimizer(of("m", "v", shared=True))
 
 
@@ -97,7 +97,7 @@ def in_sequence(optimizer: torch.optim.Optimizer) -> SequentialLR:
     "rate", [LearningRate(LambdaLR, lr_lambda=counting()), LearningRate(in_sequence)], ids=["alone", "nested"]
 )
 def test_schedulers_whose_state_lacks_what_changes_are_refused(rate: LearningRate) -> None:
-    with pytest.raises(ConfigError, match=r"goes on with other rates from its state_dict\(\)"):
+    with pytest.raises(ConfigError, match=r"gives other rates after its state_dict\(\)"):
         check_switchable(torch.optim.SGD, rate)
 
 

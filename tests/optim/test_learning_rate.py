@@ -17,12 +17,12 @@ from netsplit.optim.optimizers import for_model
 MODEL = nn.Linear(6, 3)
 OTHER = optim.SGD(MODEL.parameters(), lr=0.1)
 RATES_REFUSED: dict[str, tuple[Any, str]] = {
-    "of another optimiser": (lambda _: lr.StepLR(OTHER, 3), "StepLR is of another optimiser than the one"),
-    "none": (lambda optimizer: optimizer, "makes a SGD, which is no torch.optim.lr_scheduler.LRScheduler"),
-    "plateau every step": (lr.ReduceLROnPlateau, "goes by the loss of an epoch"),
+    "of another optimiser": (lambda _: lr.StepLR(OTHER, 3), "StepLR schedules another optimiser"),
+    "none": (lambda optimizer: optimizer, "returns a SGD, not a torch.optim.lr_scheduler.LRScheduler"),
+    "plateau every step": (lr.ReduceLROnPlateau, "needs the loss of an epoch"),
     "of unknown length": (
         LearningRate(lr.CosineAnnealingLR, T_max="all"),
-        "scheduler.T_max is 'all', of a training of unknown length",
+        "scheduler.T_max is 'all', but the training's length is unknown",
     ),
 }
 
@@ -48,7 +48,7 @@ def test_a_scheduler_that_ends_before_the_training_is_refused() -> None:
     optimizer = for_model(partial(optim.SGD, lr=0.1, momentum=0.9), MODEL)
     rate = LearningRate(lr.OneCycleLR, max_lr=0.1, total_steps=10)
     rate.check_steps(optimizer, 10)
-    with pytest.raises(ConfigError, match=r"OneCycleLR ends after 10 steps, and the training has 11"):
+    with pytest.raises(ConfigError, match=r"OneCycleLR ends after 10 steps, but the training has 11"):
         rate.check_steps(optimizer, 11)
 
 

@@ -73,7 +73,7 @@ def misspelt(parameters: Any) -> optim.Optimizer:
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "closes over the model": (
         lambda _: optim.SGD(MODEL.parameters(), lr=0.1),
-        "optimizer SGD has parameters that it was not given .6 of them",
+        "optimizer SGD has 6 parameters that it was not given",
     ),
     "drops some": (
         lambda parameters: optim.SGD([p for p in parameters if p.ndim > 1], lr=0.1),
@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "a list": (
         lambda parameters: [optim.SGD(parameters[:1], lr=0.1), optim.SGD(parameters[1:], lr=0.1)],
-        "makes 2 optimisers, and a device steps one",
+        "returns 2 optimisers, but a device steps one",
     ),
     "a closure": (optim.LBFGS, "cannot take a step without a closure"),
     "sparse": (optim.SparseAdam, "SparseAdam does not support dense gradients"),
@@ -93,13 +93,13 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "values": (
         lambda ps: optim.SGD(ps, lr=0.1 / float(sum(p.detach().norm() for p in ps))),
-        "goes by the values of parameters when it is made, and every device has only its own",
+        "reads parameter values when it is created, but a device holds only its own",
     ),
     "noise": (partial(Noisy, lr=0.1), "Noisy updates a parameter differently when others"),
     "a bad setting": (misspelt, "momentun"),
     "a pattern that matches nothing": (
         ParameterGroups(optim.SGD, lr=0.1, groups=[{"match": ["*bias", "*.beta"], "lr": 0.2}]),
-        r"matches '\*.beta', and no trainable parameter of the model is called so.*first.bias",
+        r"matches '\*.beta', but no trainable parameter has such a name.*first.bias",
     ),
 }
 

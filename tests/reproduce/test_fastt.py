@@ -34,7 +34,7 @@ def test_speeds_are_samples_over_seconds_and_the_gain_is_between_them() -> None:
 
 def test_servers_are_whole_and_joined_by_slower_links() -> None:
     assert V100Servers(a_server=2).of(4).links["d0", "d2"] != V100Servers(a_server=2).of(4).links["d0", "d1"]
-    with pytest.raises(ConfigError, match="5 devices are no whole number of servers of 2"):
+    with pytest.raises(ConfigError, match="5 devices do not fill servers of 2"):
         V100Servers(a_server=2).of(5)
     with pytest.raises(ConfigError, match=r"study\.scalings has linear"):
         split_speeds(cases(), scalings=("linear",))  # type: ignore[arg-type]

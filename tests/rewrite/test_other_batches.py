@@ -170,7 +170,7 @@ def test_a_last_batch_that_cannot_be_trained_is_refused_before_the_first_step(
     texts = TensorDataset(x, y)
     data = Data("texts", texts, texts, num_classes=3, classes=("a", "b", "c"))
     with trained(FewSamples, METHODS[method], pools) as model:
-        with pytest.raises(NetSplitError, match=r"last batch has 5 samples: .*; drop_last=true leaves it"):
+        with pytest.raises(NetSplitError, match=r"last batch has 5 samples: .*; drop_last=true skips it"):
             fit(model, data, epochs=1)
         assert model.trained_batches == 0
         assert len(fit(model, data, epochs=1, drop_last=True).iterations) == 2

@@ -52,8 +52,11 @@ def test_comparisons_of_one_command_have_one_tag(run: Run) -> None:
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("loss=None", "loss is 'None': name what makes it, as in loss._target_=my_package.loss."),
-        ("resume=/nowhere", "resume is '/nowhere', where there is no whole checkpoint"),
+        (
+            "loss=None",
+            "loss is 'None': name a callable that returns it, such as loss._target_=my_package.loss.",
+        ),
+        ("resume=/nowhere", "resume is '/nowhere', where there is no complete checkpoint"),
         ("model._target_=builtins.dict", "model._target_ is builtins.dict, which has no readable signature"),
     ],
 )

@@ -66,7 +66,7 @@ def logs(folder: Path) -> dict[str, str]:
     ("arguments", "words"),
     [
         (["model=none"], ["model=none is not an option", "amoebanet_d_small"]),
-        (["cluster=[cpu2,cpu4]"], ["cluster=[cpu2,cpu4] is a list", "are --multirun cluster=cpu2,cpu4."]),
+        (["cluster=[cpu2,cpu4]"], ["cluster=[cpu2,cpu4] is a list", "with --multirun cluster=cpu2,cpu4."]),
         (["modle=digits"], ["modle is not a config key", "did you mean model?"]),
         (["model.num_layers=x"], ["model.num_layers is 'x'", "give an integer"]),
         (["seed=5"], ["cannot use 'there': No space left on device; choose another place"]),

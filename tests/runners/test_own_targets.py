@@ -63,7 +63,7 @@ def test_it_takes_its_own_keys_whatever_the_option_had(run: Run) -> None:
     ("given", "facts"),
     [
         (["model._target_=lab_own_target.build", "model.hiden=7"], ["model.hiden", "did you mean hidden?"]),
-        (["model._target_=lab_own_target.three"], ["model._target_ makes 3", "torch.nn.Module"]),
+        (["model._target_=lab_own_target.three"], ["model._target_ returns 3", "torch.nn.Module"]),
         (["model.num_filters=8000000"], ["model", "memory"]),
     ],
 )

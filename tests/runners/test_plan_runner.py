@@ -70,8 +70,8 @@ def test_a_measured_profile_is_planned_with_its_micro_batches(run: Run) -> None:
 
 
 
-        (["cluster=mixed3"], "says how fast its devices are beside a measured graph"),
-        (["schedule.microbatches=5"], "batch_size 64 does not divide into 5 micro-batches"),
+        (["cluster=mixed3"], "gives only relative speeds, which need a measured graph"),
+        (["schedule.microbatches=5"], "batch_size 64 does not divide into 5 equal micro-batches"),
         (["graph=graph.json", "cluster=cpu2", "cluster.devices.0.capacity=9", "cluster.devices.1.capacity=9",
           "schedule.time_limit_s=1"], "no plan fits on cluster 'cpu2'"),
     ],

@@ -205,7 +205,7 @@ def test_kept_costs_that_a_trial_run_contradicts_are_measured_anew(
     word, by = ("longer", took - 1) if took > 1 else ("less", 1 - took)
     (line,) = [each for each in caplog.messages if "ago" in each]
     assert f"takes {100 * by:.0f} % {word}" in line
-    assert ("Measuring anew." in line) == far
+    assert ("Measuring again." in line) == far
 
 
 @pytest.mark.parametrize("changed", ["host", "torch"])

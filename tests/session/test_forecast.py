@@ -62,7 +62,7 @@ def test_every_method_is_predicted_and_none_is_measured(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda each: each, r"cluster 'two' says how fast its devices are beside a measured graph"),
+        (lambda each: each, r"cluster 'two' gives only relative speeds, which need a measured graph"),
         (lambda each: replace(each, schedule=GPipe(3)), "microbatches"),
     ],
 )
@@ -132,5 +132,5 @@ def test_what_is_decided_with_the_placement_is_recorded(
     assert written["frontier"][0]["why_not"] == ""
     assert "why not" in (tmp_path / "auto" / "frontier.txt").read_text()
     uneven = replace(asked, schedule=AutoSchedule(microbatches=3))
-    with pytest.raises(ConfigError, match="batch_size 8 does not divide into 3 micro-batches"):
+    with pytest.raises(ConfigError, match="batch_size 8 does not divide into 3 equal micro-batches"):
         described(uneven, two())

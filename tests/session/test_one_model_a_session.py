@@ -31,5 +31,5 @@ def test_a_model_whose_workers_hold_another_is_refused(pools: Pools, tmp_path: P
         first.train_batch(*batch)
         session.deploy(step, plan).train_batch(*batch)
         for use in (lambda: first.train_batch(*batch), lambda: first.switch(plan), first.state_dict):
-            with pytest.raises(NetSplitError, match="no longer hold this model"):
+            with pytest.raises(NetSplitError, match="another model has replaced this one"):
                 use()

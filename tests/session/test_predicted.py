@@ -125,12 +125,12 @@ def test_a_session_plans_from_predicted_costs_and_trains_so(
         (
             [Device("cpu:0", "cpu", 2**30), GPU],
             None,
-            "the catalogue has no rates of cuda:0, which is of kind 'NVIDIA Voodoo 2': give profile=reuse",
+            "the catalogue has no rates for cuda:0, of kind 'NVIDIA Voodoo 2': give profile=reuse",
         ),
         (
             [Device("cpu:0", "cpu", 2**30)],
             "bfloat16",
-            "there are no rates of cpu_thread under autocast bfloat16: give profile=reuse",
+            "there are no rates for cpu_thread under autocast bfloat16: give profile=reuse",
         ),
     ],
 )
@@ -147,7 +147,7 @@ def test_what_has_no_rates_is_refused_before_anything_is_captured_or_started(
     training = Training(ADAM, autocast=autocast)
     with pytest.raises(ConfigError) as told:
         session.step(fresh(), nn.CrossEntropyLoss(), samples(16), training)
-    assert str(told.value).startswith(f"profile is predicted, and {sentence}, which measures")
+    assert str(told.value).startswith(f"profile is predicted, but {sentence}, which measures")
 
 
 def test_an_iteration_is_predicted_with_the_controller_s_part(pools: Pools) -> None:

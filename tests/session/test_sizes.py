@@ -104,7 +104,7 @@ def test_few_sizes_are_captured_and_all_are_as_captured(monkeypatch: pytest.Monk
 
         (
             {"microbatches": [4, 3]},
-            ["3 micro-batches are left out: the samples of a batch do not divide into so many"],
+            ["3 micro-batches are left out: the batch does not divide into equal micro-batches"],
         ),
         ({"microbatches": 12}, ["12 micro-batches were requested, but 16 samples make 8, of 2 each"]),
 

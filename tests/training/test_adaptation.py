@@ -115,7 +115,7 @@ def test_a_worker_that_becomes_slow_loses_its_work() -> None:
     assert f"searched for {1e3 * decision.search_s:.0f} ms" in str(decision)
     old, new = (f"{1e3 * s:.4g} ms (" for s in (decision.measured_before_s, decision.measured_after_s))
     assert f"an iteration took {old}" in str(decision)
-    assert f" by the old plan, and {new}" in str(decision)
+    assert f" with the old plan and {new}" in str(decision)
 
 
 def test_a_change_that_a_false_cost_asked_for_is_taken_back_and_not_asked_for_again() -> None:

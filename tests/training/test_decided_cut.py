@@ -52,7 +52,7 @@ def test_other_micro_batches_than_a_checkpoint_s_are_said(
             assert model.load_checkpoint(tmp_path / "c") == {"mine": 1}
             assert model.runtime.draws.batches == 1
         text = caplog.text.replace("\n", " ")
-        assert ("4 micro-batches of 4 samples, and here are 2" in text) == (count == 2)
+        assert ("4 micro-batches of 4 samples, this training has 2" in text) == (count == 2)
 
 
 def test_a_decision_takes_the_micro_batches_of_a_checkpoint_s_training(split: Any, tmp_path: Path) -> None:

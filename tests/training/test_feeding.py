@@ -225,7 +225,7 @@ class _Elsewhere(Scenes):
 @pytest.mark.parametrize(
     ("made", "facts"),
     [
-        (_Counting, ["not the same", "again"]),
+        (_Counting, ["samples differ", "again"]),
         (_Elsewhere, ["worker cpu:0", "rank 0", "FileNotFoundError", ".png"]),
     ],
 )
@@ -236,7 +236,7 @@ def test_what_workers_cannot_read_the_controller_reads_and_says_so_once(
         trained(pools, data(made()), epochs=1)
     assert spy.unread == 0
     (said,) = [record.getMessage() for record in caplog.records if record.name == FEEDING]
-    assert all(fact in said for fact in ["the training process reads scenes", *facts])
+    assert all(fact in said for fact in ["The training process reads scenes", *facts])
 
 
 def test_a_stream_is_read_by_whoever_is_asked_and_gives_the_same(pools: Pools, spy: Spy) -> None:

@@ -131,9 +131,8 @@ class Loader:
         except (RuntimeError, OSError, EOFError) as error:  # DataLoader's ways to say that a process is gone
             self.close()
             raise ReadError(
-                f"a process that loads samples failed ({first_line(error)}): is memory, "
-                "or shared memory in /dev/shm, used up? Fewer dataset.workers or dataset.prefetch need less, "
-                "dataset.workers=0 none."
+                f"a process that loads samples failed ({first_line(error)}): memory or /dev/shm may be "
+                "full. Lower dataset.workers or dataset.prefetch, or set dataset.workers=0."
             ) from error
 
     def _start(self) -> Iterator[Any]:

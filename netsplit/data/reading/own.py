@@ -27,9 +27,7 @@ def as_data(source: Any, name: str, keys: ReadingKeys) -> Data:
     """
     if isinstance(source, Data):
         if keys.samples is not None:
-            raise ConfigError(
-                "dataset.samples is the length of a stream's epoch, and this is none: leave it out."
-            )
+            raise ConfigError("dataset.samples is only for streams: leave it out.")
         return source.read(keys.read_by, keys.workers, keys.prefetch)
     train, test = _halves(source)
     halves = [_samples(half, keys) for half in (train, test) if half is not None]
@@ -53,7 +51,7 @@ def _halves(source: Any) -> tuple[Any, Any]:
         train, test = (next((source[key] for key in names if key in source), None) for names in _HALVES)
         if train is None:
             raise ConfigError(
-                f"dataset._target_ makes a mapping of {', '.join(map(str, source))}: name one 'train'."
+                f"dataset._target_ returns a mapping of {', '.join(map(str, source))}: name one 'train'."
             )
         return train, test
     pair = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
@@ -61,8 +59,8 @@ def _halves(source: Any) -> tuple[Any, Any]:
         sized = hasattr(half, "__getitem__") and hasattr(half, "__len__")
         if half is not None and (isinstance(half, str | bytes | Tensor) or not (_is_stream(half) or sized)):
             raise ConfigError(
-                f"dataset._target_ makes {brief(source)}: give a torch.utils.data.Dataset, a pair of them "
-                "(train, test), or a netsplit.data.Data."
+                f"dataset._target_ returns {brief(source)}: give a torch.utils.data.Dataset, a pair of "
+                "them (train, test), or a netsplit.data.Data."
             )
     return pair
 
@@ -75,7 +73,7 @@ def _is_stream(value: Any) -> bool:
 def _samples(half: Any, keys: ReadingKeys) -> Samples:
     if isinstance(half, DataLoader):
         raise ConfigError(
-            "dataset._target_ makes a DataLoader, whose batches are its own: give its dataset, and "
+            "dataset._target_ returns a DataLoader, which makes its own batches: give its dataset, and "
             "dataset.workers=<its num_workers>."
         )
     if not _is_stream(half):
@@ -84,12 +82,12 @@ def _samples(half: Any, keys: ReadingKeys) -> Samples:
     count = keys.samples if keys.samples is not None else length_hint(half, -1)
     if count < 0:
         raise ConfigError(
-            f"{type(half).__name__} is a stream that has no length: say how many samples make an epoch, "
+            f"{type(half).__name__} is a stream without a length: set how many samples make an epoch, "
             "dataset.samples=<number>."
         )
     if not isinstance(half, Sequence) and iter(half) is half:
         raise ConfigError(
-            f"{type(half).__name__} can be gone through once only, and every epoch begins anew: give a "
+            f"{type(half).__name__} can be read only once, but every epoch reads it anew: give a "
             "torch.utils.data.IterableDataset."
         )
     return Stream(half, count, keys.seed)
@@ -97,7 +95,7 @@ def _samples(half: Any, keys: ReadingKeys) -> Samples:
 
 def _check_sample(samples: Samples, seed: int) -> None:
     if not len(samples):
-        raise ConfigError("dataset._target_ makes a dataset without samples.")
+        raise ConfigError("dataset._target_ returns a dataset without samples.")
     (sample,) = KeyedSamples(samples, seed).__getitems__([(0, 0)])
     if isinstance(sample, list | tuple) and len(sample) == 2:
         try:
@@ -111,6 +109,6 @@ def _check_sample(samples: Samples, seed: int) -> None:
             f"a mapping of {', '.join(map(str, sample))}" if isinstance(sample, Mapping) else brief(sample)
         )
         raise ConfigError(
-            f"sample 0 of the dataset is {names}: give pairs (input, target); those of Hugging Face "
-            "are columns, and dataset=huggingface names them."
+            f"sample 0 of the dataset is {names}: give pairs (input, target), or name Hugging Face columns "
+            "with dataset=huggingface."
         )

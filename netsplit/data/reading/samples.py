@@ -92,7 +92,9 @@ def collated(samples: list[Any]) -> Any:
     shapes = [tuple(getattr(value, "shape", ()) for value in sample) for sample in samples]
     if len(set(shapes)) > 1:
         few = " and ".join(sorted({str([tuple(shape) for shape in each]) for each in shapes})[:2])
-        return Unreadable(f"samples of shapes {few} do not fit into one batch: give all of them one shape.")
+        return Unreadable(
+            f"samples of shapes {few} do not fit into one batch: give all samples the same shape."
+        )
     try:
         return default_collate(samples)
     except (RuntimeError, TypeError) as error:
@@ -205,8 +207,8 @@ class Stream:
                 sample = next(self._iterator)
             except StopIteration:
                 raise ReadError(
-                    f"the stream ended after {self._next} samples of epoch {self.epoch + 1}, and an epoch is "
-                    f"to have {self.count}: give dataset.samples={self._next} or less."
+                    f"the stream ended after {self._next} samples of epoch {self.epoch + 1}, but an epoch "
+                    f"should have {self.count}: give dataset.samples={self._next} or less."
                 ) from None
             self._next += 1
         return sample

@@ -58,7 +58,7 @@ def hugging_face(
             raise ConfigError(f"{root} has no column '{name}': give one of {', '.join(features)}.")
     texts = [name for name in names if getattr(features[name], "dtype", None) in ("string", "large_string")]
     if target is None and (len(names) != 1 or not texts):
-        raise ConfigError("dataset.target is null, which is for text alone: name the column of the targets.")
+        raise ConfigError("dataset.target is null, which only text allows: name the column of the targets.")
     read = _RowTensors(names, target, _tokenizer(tokenizer) if texts else None, length, image_size)
     halves = [Drawn(each.select(limited(len(each), limit, seed)), read) for each in splits]
     classes = tuple(getattr(features.get(target), "names", None) or ())
@@ -105,7 +105,7 @@ class _RowTensors:
             tensor = torch.as_tensor(np.asarray(value))
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"column '{name}' holds {type(value).__name__}, which makes no tensor: name another."
+                f"column '{name}' holds {type(value).__name__}, which cannot become a tensor: name another."
             ) from error
         return tensor.float() if tensor.dtype == torch.float64 else tensor
 

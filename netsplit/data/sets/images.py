@@ -90,7 +90,7 @@ def open_picture(path: str | Path, mode: str) -> Image.Image:
             return image.convert(mode)
     except Exception as error:  # Pillow's decoders raise whatever a broken file makes them stumble over
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise ConfigError(f"cannot read {path} as an image ({reason}): mend or remove the file.") from error
+        raise ConfigError(f"cannot read {path} as an image ({reason}): repair or remove the file.") from error
 
 
 @readable
@@ -123,8 +123,8 @@ def cifar10(
             half = CIFAR10(str(folder), train)
         except RuntimeError as error:  # a file is missing, or its MD5 is another
             raise ConfigError(
-                f"dataset.root is {root}, which does not hold {CIFAR_LAYOUT}, as they are published: unpack "
-                "them there."
+                f"dataset.root is {root}, which does not hold {CIFAR_LAYOUT}, as published: unpack them "
+                "there."
             ) from error
         chosen = limited(len(half), limit, seed)
         half.data, half.targets = half.data[chosen], np.array(half.targets)[chosen].tolist()
@@ -266,7 +266,9 @@ def voc2012(
         except (RuntimeError, OSError) as error:
             raise ConfigError(f"dataset.root is {root}, which must hold {VOC_LAYOUT} ({error}).") from error
         if not len(half):
-            raise ConfigError(f"{folder} names no image of {name}: put one name a line, without suffix.")
+            raise ConfigError(
+                f"{folder} names no image of {name}: put one name on each line, without suffix."
+            )
         chosen = Subset(half, limited(len(half), limit, seed).tolist())
         halves.append(Drawn(chosen, _Scenes(image_size, augment and name == "train", tensor, fill), seed))
     return Data("voc2012", halves[0], halves[1], len(VOC_CLASSES), VOC_CLASSES, metric="mean_iou")
@@ -285,8 +287,8 @@ class _Scenes:
         classes = torch.from_numpy(np.array(sample[1]))
         if classes.ndim != 2 or bool(((classes >= len(VOC_CLASSES)) & (classes < BORDER)).any()):
             raise ConfigError(
-                f"a mask has other pixels than classes from 0 to {len(VOC_CLASSES) - 1}, or {BORDER}: give "
-                "the devkit's palette PNG."
+                f"a mask has pixels other than classes 0 to {len(VOC_CLASSES) - 1} and {BORDER}: give the "
+                "devkit's palette PNG."
             )
         with drawing_by(rng):
             picture, mask = self._changed(sample[0], classes[None])

@@ -82,7 +82,7 @@ def _files(folder: Path, pattern: str) -> list[Path]:
         raise ConfigError(f"dataset.pattern is '{pattern}': give one such as '*.txt'.") from error
     if len(files) < 2:
         raise ConfigError(
-            f"{folder} has {len(files)} files that fit dataset.pattern '{pattern}': give at least two, "
+            f"{folder} has {len(files)} files that match dataset.pattern '{pattern}': give at least two, "
             "one for each half."
         )
     return files
@@ -111,8 +111,8 @@ def _windows(files: list[Path], context: int, limit: int | None, seed: int) -> _
     count = (len(tokens) - 1) // context
     if count < 1:
         raise ConfigError(
-            f"dataset.context is {context}, but a half of the text has {len(tokens)} characters: give less, "
-            "or more text."
+            f"dataset.context is {context}, but a half of the text has {len(tokens)} characters: give a "
+            "shorter context, or more text."
         )
     return _Windows(tokens, limited(count, limit, seed) * context, context)
 

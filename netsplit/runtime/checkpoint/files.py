@@ -115,9 +115,7 @@ def write_checkpoint(
     text = _as_json(extra)
     restore(folder)
     if folder.exists() and not is_complete(folder) and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(
-            f"'{folder}' holds something that is no checkpoint: give a folder of the checkpoint's own."
-        )
+        raise ConfigError(f"'{folder}' holds other files than a checkpoint: give it a folder of its own.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _clean(folder)
@@ -184,7 +182,7 @@ def _as_json(extra: Mapping[str, Any]) -> str:
     try:
         return json.dumps({"format": _FORMAT, **extra}, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"extra holds what JSON does not take ({error}): give plain values.") from error
+        raise ConfigError(f"extra cannot be written as JSON ({error}): give plain values.") from error
 
 
 def read_extra(folder: Path) -> dict[str, Any]:
@@ -195,7 +193,7 @@ def read_extra(folder: Path) -> dict[str, Any]:
     """
     restore(folder)
     if not is_complete(folder):
-        raise ConfigError(f"there is no whole checkpoint at '{folder}': give the folder of one.")
+        raise ConfigError(f"there is no complete checkpoint at '{folder}': give a folder that holds one.")
     _require_unharmed(folder)
     try:
         extra = parsed_json((folder / EXTRA).read_text(encoding="utf-8"))
@@ -221,8 +219,8 @@ def _require_unharmed(folder: Path) -> None:
             if _checksum(folder / str(name)) != before:
                 raise ValueError("another sum")
     except (OSError, ValueError, AttributeError) as error:
-        what = f"checkpoint '{folder}' is damaged: its {name} is not what was written"
-        raise NetSplitError(f"{what}; take an earlier checkpoint.") from error
+        what = f"checkpoint '{folder}' is damaged: its {name} has changed since it was written"
+        raise NetSplitError(f"{what}; use an earlier checkpoint.") from error
 
 
 def _checksum(path: Path) -> int:
@@ -242,7 +240,7 @@ def check_fits(folder: Path, needed: Mapping[str, Kind]) -> None:
     Raises:
         ConfigError: a name is missing or left over, or a shape or dtype differs; names the first.
     """
-    start = f"checkpoint '{folder}' is of another model"
+    start = f"checkpoint '{folder}' was saved from another model"
     saved = Saved(folder)
     for name, (dtype, shape) in needed.items():
         kind = saved.kind(f"model.{name}")
@@ -252,7 +250,7 @@ def check_fits(folder: Path, needed: Mapping[str, Kind]) -> None:
             raise ConfigError(f"{start}: '{name}' is {kind[0]} {kind[1]} there and {dtype} {shape} here.")
     left = [name for name in saved.names if name not in needed]
     if left:
-        raise ConfigError(f"{start}: its '{left[0]}' is not in this one.")
+        raise ConfigError(f"{start}: this one has no '{left[0]}'.")
 
 
 class Saved:
@@ -384,8 +382,8 @@ def _put_in_place(temporary: Path, folder: Path) -> None:
 
 def _failed(folder: Path, reason: str) -> NetSplitError:
     return NetSplitError(
-        f"checkpoint '{folder}' could not be written whole: {reason}; make room, or choose another "
-        "checkpoint.folder (earlier checkpoints are untouched)."
+        f"checkpoint '{folder}' could not be written completely: {reason}; free some space, or choose "
+        "another checkpoint.folder (earlier checkpoints are untouched)."
     )
 
 

@@ -125,10 +125,10 @@ class Holder:
     def _load_averages(self, saved: Saved) -> list[str]:
         averages, there = self.share.averages, "averages.count" in saved.entries
         if averages is None:
-            return ["its averages of parameters are left out"] if there else []
+            return ["its parameter averages are ignored"] if there else []
         if not there:
             averages.count = 0
-            return ["it has no averages of parameters, which begin anew"]
+            return ["it has no parameter averages, so they start afresh"]
         values: State = {"averages.count": None}
         for name, tensor in averages.values.items():
             put_tensor(values, f"average.{self.share.whole(name)}", tensor, self.share.regions.get(name))
@@ -244,7 +244,7 @@ def load_plain(
 
 def _load_averaged_model(averages: AveragedModel, model: nn.Module, saved: Saved) -> None:
     if "averages.count" not in saved.entries:
-        raise ConfigError(f"checkpoint '{saved.folder}' has no averages of parameters: leave averages out.")
+        raise ConfigError(f"checkpoint '{saved.folder}' has no parameter averages: leave averages out.")
     averages.module.load_state_dict(model.state_dict())
     state = {f"average.{name}": tensor.detach() for name, tensor in averages.module.named_parameters()}
     saved.read({place: tensor for place, tensor in state.items() if place in saved.entries})
@@ -356,13 +356,13 @@ def _check_scheduler(scheduler: LRScheduler | None, saved: Saved) -> None:
     kind, start = type(scheduler).__name__, f"checkpoint '{saved.folder}' was saved"
     if "scheduler.kind" not in saved.entries:
         raise ConfigError(
-            f"{start} without a scheduler, and this training has {kind}: leave it out, or begin with the "
-            "checkpoint's parameters only (load_state_dict)."
+            f"{start} without a scheduler, but this training has {kind}: leave it out, or load only the "
+            "parameters (load_state_dict)."
         )
     theirs = saved.read({"scheduler.kind": None})["scheduler.kind"]
     if theirs != kind:
         raise ConfigError(
-            f"{start} with the scheduler {theirs}, and this training has {kind}: give the same."
+            f"{start} with the scheduler {theirs}, but this training has {kind}: use the same one."
         )
 
 
@@ -370,7 +370,7 @@ def _load_scheduler(scheduler: LRScheduler | None, saved: Saved) -> list[str]:
     """Fill the scheduler's state; its settings that the checkpoint changed, in words."""
     if scheduler is None:
         there = "scheduler.kind" in saved.entries
-        return ["its scheduler is left out, so that the learning rate stays"] if there else []
+        return ["its scheduler is ignored, so the learning rate stays as it is"] if there else []
     before = settings_of(scheduler)
     scheduler.load_state_dict(saved.read({"scheduler.state": None})["scheduler.state"])
     after = settings_of(scheduler)
@@ -384,8 +384,8 @@ def _hyperparameters(saved: Saved, name: str, group: Mapping[str, Any]) -> dict[
     theirs, ours = sorted(set(places) - own), sorted(own - set(places))
     if theirs and ours:
         raise ConfigError(
-            f"checkpoint '{saved.folder}' was made with another optimiser: with {', '.join(theirs)}, where "
-            f"this one has {', '.join(ours)}."
+            f"checkpoint '{saved.folder}' was saved with another optimiser, with {', '.join(theirs)}; this "
+            f"one has {', '.join(ours)}."
         )
     return {place: saved.blank(place) for key, place in places.items() if key in own}
 

@@ -123,7 +123,8 @@ class _Descriptions(pickle.Unpickler):
         if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(
-            f"it names {module}.{name}, which no checkpoint needs and which could run code: do not load it"
+            f"it names {module}.{name}, which no checkpoint needs and which could run code: do not load "
+            "this file"
         )
 
 

@@ -57,7 +57,7 @@ def places_of(path: str | Path) -> dict[str, Path]:
         files = sorted(files[0].glob(f"*{_INDEX}")) or sorted(files[0].glob("*.safetensors"))
     if not files or not files[0].is_file():
         raise ConfigError(
-            f"weights are '{path}', where there is no file of safetensors: give one, the index of several, "
+            f"weights is '{path}', where there are no safetensors files: give a file, an index of several, "
             "or their folder."
         )
     if files[0].name.endswith(_INDEX):
@@ -69,8 +69,8 @@ def places_of(path: str | Path) -> dict[str, Path]:
         if twice := places.keys() & names:
             name = min(twice)
             raise ConfigError(
-                f"'{places[name]}' and '{file}' both have '{name}', as files of two models do: give one of "
-                "them, or the index that says which files belong together."
+                f"'{places[name]}' and '{file}' both have '{name}', so they may belong to two models: give "
+                "one of them, or the index of files that belong together."
             )
         places |= dict.fromkeys(names, file)
     return places
@@ -96,7 +96,7 @@ def _named_by(index: Path) -> list[Path]:
         names = parsed_json(index.read_text(encoding="utf-8"))["weight_map"].values()
         return [index.parent / str(name) for name in names]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"'{index}' is no index of safetensors files: {error}.") from error
+        raise ConfigError(f"'{index}' is not an index of safetensors files: {error}.") from error
 
 
 @runtime_checkable
@@ -129,25 +129,25 @@ def weight_source_of(
     unread = [k for k, t in persistent_tensors(model).items() if t.is_meta and k not in placed]
     if unread:
         raise ConfigError(
-            f"'{unread[0]}' is on the meta device and no operator of the training step reads it, so that "
-            "no device would hold it: give it a value, or take it out of the model."
+            f"'{unread[0]}' is on the meta device and the training step never reads it, so no device would "
+            "hold it: give it a value, or remove it from the model."
         )
     if made := [k for k in wanted if k in graph.constants]:
         raise CaptureError(
-            f"'{made[0]}', a tensor that the model's code made before, is on the meta device and has no "
-            "value: make it in the forward, or register it as a buffer."
+            f"'{made[0]}', a tensor made outside forward, is on the meta device and has no value: make it "
+            "in forward, or register it as a buffer."
         )
     if wanted and weights is None:
         raise ConfigError(
-            f"'{next(iter(wanted))}' has no value, as the model is on the meta device: give weights=, as "
-            "SeededWeights(0) or SafetensorsWeights(path)."
+            f"'{next(iter(wanted))}' has no value because the model is on the meta device: give "
+            "weights=SeededWeights(0) or SafetensorsWeights(path)."
         )
     if weights is None:
         return None
     if not wanted:
         raise ConfigError(
-            "weights are given, and no tensor of the model is on the meta device, so none would be read: "
-            "make the model under torch.device('meta'), or load them into it and leave weights out."
+            "weights would not be read, as no tensor of the model is on the meta device: make the model "
+            "under torch.device('meta'), or load them into it and leave weights out."
         )
     return weights.check(wanted, model)
 
@@ -288,7 +288,7 @@ class SeededWeights:
 def _require_reset(path: str, module: nn.Module) -> None:
     if not callable(getattr(module, "reset_parameters", None)):
         kind = type(module).__name__
-        raise ConfigError(f"'{path}' has no first values, as {kind} has no reset_parameters: {_HOW}")
+        raise ConfigError(f"'{path}' cannot be initialised, as {kind} has no reset_parameters: {_HOW}")
 
 
 def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -311,7 +311,7 @@ def _module_of(model: nn.Module, path: str) -> nn.Module:
     try:
         return model.get_submodule(path)
     except AttributeError as error:
-        missing = f"'{path}' is no module of the model: a loss with parameters must have values."
+        missing = f"'{path}' is not a module of the model: give a loss whose parameters have values."
         raise ConfigError(missing) from error
 
 
@@ -336,13 +336,13 @@ def _known(name: str, initializer: Initializer, keys: Mapping[str, Any], prefix:
     for each in (name, *initializer.aliases):
         if prefix + each in keys:
             return prefix + each
-    raise ConfigError(f"weights lack '{prefix}{name}': {where} has {len(keys)} others.")
+    raise ConfigError(f"weights lack '{prefix}{name}': {where} has {len(keys)} other keys.")
 
 
 def _same_shape(key: str, initializer: Initializer, shape: Sequence[int], where: str) -> None:
     if tuple(shape) != tuple(initializer.shape):
         raise ConfigError(
-            f"weights have '{key}' of shape {tuple(shape)} where the model's is {tuple(initializer.shape)}: "
+            f"weights have '{key}' of shape {tuple(shape)} but the model has {tuple(initializer.shape)}: "
             f"{where}."
         )
 

@@ -32,7 +32,7 @@ __all__ = [
     "words_of_node",
 ]
 
-AS_BEFORE = "the batch is left out, and the model is as it was before it"
+AS_BEFORE = "the batch was skipped and the model is unchanged"
 
 _LONGEST = 600  # characters of an error's text
 _GENERATED = "<eval_with_key>"  # how fx calls the files of the code it writes
@@ -126,11 +126,11 @@ def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Co
         if k in differentiable and k in _untrained_by_code(graph):
             node = next(node.name for node in graph if k in node.outputs)
             raise NetSplitError(
-                f"trains on this batch through {words_of_node(graph, node)}, and did not on the example that "
-                "was captured: give parallelize an example batch on which it does"
+                f"trains on this batch through {words_of_node(graph, node)}, which the captured example "
+                "did not: give parallelize an example batch that does"
             )
         if k == loss and k not in differentiable:
-            raise NetSplitError("made a loss of this batch that depends on nothing trained")
+            raise NetSplitError("computed a loss that depends on no trained parameter")
 
 
 def may_be_unlike(graph: Graph, outputs: Iterable[str]) -> tuple[str, ...]:
@@ -149,9 +149,8 @@ def require_steady(program: Program, attempts: int) -> None:
     """
     if attempts > len(program.segments) + 1:
         raise BatchError(
-            "code that stays whole leaves its input out in one computation of a batch and not in the next, "
-            "so that it is not known which gradients there are: let it go by its tensors, or by what torch "
-            f"draws; {AS_BEFORE}."
+            "code that was not captured uses its input in one pass over a batch but not in the next: let "
+            f"it depend only on its tensors and torch's random generators; {AS_BEFORE}."
         )
 
 

@@ -65,7 +65,7 @@ def origin_of(
     loss = graph.output_variables[0]
     i = next((i for i in range(program.microbatches) if (loss, i) in bad), None)
     if i is None:
-        return "it was finite when computed once more"
+        return "it was finite when computed again"
     makers = {k: node for node in graph for k in node.outputs if k}
 
     k = loss
@@ -78,8 +78,8 @@ def origin_of(
         k = before[0]
     if k not in makers:
         words = f"a tensor of shape {tuple(feeds[i][k].shape)}"
-        return f"what is not finite comes with the batch, in {words} of micro-batch {i}"
+        return f"the batch itself is not finite, in {words} of micro-batch {i}"
     home = program.on(program.device_of[node.name], i)
     own = [name for name in node.initializers if name in spoilt]
-    what = f"'{own[0]}' of the model is not finite, used" if own else "it arises"
+    what = f"'{own[0]}' of the model is not finite and is used" if own else "it arises"
     return f"{what} on device {home} in {words_of_node(graph, node.name)}, micro-batch {i}"

@@ -117,7 +117,7 @@ def check_buckets(factory: ForModel) -> None:
 
     if not steps_alike(factory, in_buckets):
         raise ConfigError(
-            "offload keeps optimiser state on the host and steps on some parameters after others, and this "
-            "optimizer then makes something else of them, as it counts its steps or keeps tensors outside "
-            "self.state[parameter]: leave offload out, or choose one such as torch.optim.AdamW."
+            "offload steps on parameters in groups, and this optimizer then gives other results, as it "
+            "counts its steps or keeps tensors outside self.state[parameter]: leave offload out, or use "
+            "one such as torch.optim.AdamW."
         )

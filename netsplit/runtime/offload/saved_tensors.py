@@ -203,8 +203,8 @@ class SavedTensors:
             if "saved tensor hooks" not in str(error):
                 raise
             raise NetSplitError(
-                "offload moves what autograd saves by its hooks, which torch.func's transforms of gradients "
-                "in this model do not take: give offload=optimizer or none"
+                "offload needs autograd's saved-tensor hooks, which the model's torch.func transforms do "
+                "not support: give offload=optimizer or none"
             ) from error
         finally:
             _current = None

@@ -109,8 +109,8 @@ class Meeting:
 
     def _elsewhere(self, rank: int, where: str, at: str) -> str:
         return (
-            f"rank {rank} is at {where}, and rank {self.leader} at {at}: redistribute, and go back through "
-            "it, in the same order everywhere."
+            f"rank {rank} is at {where}, rank {self.leader} at {at}: call redistribute and its backward in "
+            "the same order on all ranks."
         )
 
     def _others(self) -> list[int]:
@@ -136,8 +136,8 @@ class Meeting:
         except RuntimeError as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise WorkerError(
-                f"rank {dist.get_rank()} and rank {rank} did not agree on a redistribution within "
-                f"{self.timeout_s:g} s, which both have to call: {reason}."
+                f"rank {dist.get_rank()} and rank {rank} did not both call redistribute within "
+                f"{self.timeout_s:g} s: {reason}."
             ) from error
 
 
@@ -199,18 +199,19 @@ def redistribute(
         WorkerError: a transfer was not over in time, or the other end is gone.
     """
     if tensor is None and source is None:
-        raise ReshardError("redistribute of no tensor needs source, the mesh on which it is: give that.")
+        raise ReshardError("redistribute without a tensor needs source, the tensor's mesh: give it.")
     origin = source if tensor is None else tensor.device_mesh
     assert origin is not None
     if origin.device_type != mesh.device_type:
         raise ReshardError(
-            f"the tensor is on {origin.device_type} and is to go to {mesh.device_type}: move it there first."
+            f"the tensor is on {origin.device_type} and the mesh on {mesh.device_type}: move the tensor "
+            "there first."
         )
     own, ways = dist.get_rank(), (mesh_from(origin), mesh_from(mesh))
     ranks = tuple(sorted({int(rank) for each in ways for rank in each.devices}))
     if own not in ranks:
         raise ReshardError(
-            f"rank {own} is of neither mesh, and has no part in a redistribution between them."
+            f"rank {own} is on neither mesh: only ranks of the two meshes may call redistribute."
         )
     leader = int(ways[0].devices[0])
     meeting = meeting_of(leader, ranks, _device(mesh), timeout_s)
@@ -262,29 +263,34 @@ class _Asked:
         if (ways[1], asked) != (self.mesh, self.placements):
             return (
                 f"rank {own} asks for {asked} on ranks {list(ways[1].devices)}, {leader} for "
-                f"{self.placements} on {list(self.mesh.devices)}: give the same everywhere."
+                f"{self.placements} on {list(self.mesh.devices)}: give the same on all ranks."
             )
         if ways[0] != self.source:
             return (
                 f"rank {own} has the tensor on a mesh {ways[0].shape} of ranks {list(ways[0].devices)}, "
-                f"{leader} on {self.source.shape} of {list(self.source.devices)}: give the same everywhere."
+                f"{leader} on {self.source.shape} of {list(self.source.devices)}: give the same on all "
+                "ranks."
             )
         for mesh, each in zip(meshes, (self.held, self.placements), strict=True):
             if wrong := out_of_order(mesh, each):
                 return wrong
         if tensor is None:
-            return "" if own not in self.source.devices else f"rank {own} is of the source and has no tensor."
+            return (
+                ""
+                if own not in self.source.devices
+                else f"rank {own} is on the source mesh but gave no tensor: give its local one."
+            )
         held = _normal(tensor.placements, self.shape)
         if (tuple(tensor.shape), tensor.dtype, held) != (self.shape, self.dtype, self.held):
             return (
                 f"rank {own} has a tensor {list(tensor.shape)} of {tensor.dtype} by {held}, {leader} "
-                f"{list(self.shape)} of {self.dtype} by {self.held}: give the same everywhere."
+                f"{list(self.shape)} of {self.dtype} by {self.held}: give the same on all ranks."
             )
         if own in self.source.devices and _has_gradient(tensor) != self.has_gradient:
-            words = ("asks for no gradient", "asks for a gradient")
+            words = ("requires no gradient", "requires a gradient")
             return (
                 f"rank {own} {words[not self.has_gradient]} of its tensor, {leader} "
-                f"{words[self.has_gradient]}: do the same everywhere."
+                f"{words[self.has_gradient]}: do the same on all ranks."
             )
         return "" if own not in self.source.devices else self._other_size(tensor)
 
@@ -297,7 +303,7 @@ class _Asked:
         if shape == sizes:
             return ""
         return (
-            f"rank {own} has a piece of {list(shape)}, and by {self.held} it is to have {list(sizes)} of "
+            f"rank {own} has a piece of {list(shape)}, but {self.held} gives it {list(sizes)} of "
             f"{list(self.shape)}: give DTensor.from_local pieces as torch.chunk cuts them."
         )
 
@@ -310,7 +316,7 @@ def _asked(
     meeting: Meeting,
 ) -> _Asked:
     if tensor is None:
-        return _Asked(wrong="the first process of the source has no tensor: give it there.")
+        return _Asked(wrong="the source's first process has no tensor: give it there.")
     shape, plans = tuple(tensor.shape), dict[Hashable, ReshardPlan]()
 
     def planned(a: Layout, b: Layout) -> Hashable:
@@ -329,7 +335,8 @@ def _asked(
         ):
             if len(given) != len(mesh.shape):
                 raise ReshardError(
-                    f"{len(given)} placements for the {name}'s mesh of {len(mesh.shape)} axes: give each one."
+                    f"{len(given)} placements for the {name}'s mesh of {len(mesh.shape)} axes: give one "
+                    "for each axis."
                 )
         has_gradient = _has_gradient(tensor)
         there, back = planned(a, b), planned(b, a) if has_gradient else None

@@ -171,8 +171,8 @@ class _PieceMover:
         shape = None if self.piece is None else tuple(self.piece.shape)
         if shape != _sizes(held):
             raise ReshardError(
-                f"device {self.own} has a piece of shape {shape}, and by {self.plan.source.spec} on a mesh "
-                f"of shape {self.plan.source.mesh.shape} it is to have {_sizes(held)} of {self.plan.shape}."
+                f"device {self.own} has a piece of shape {shape}, but {self.plan.source.spec} on a mesh of "
+                f"shape {self.plan.source.mesh.shape} gives it {_sizes(held)} of {self.plan.shape}."
             )
 
 

@@ -78,7 +78,7 @@ class Sum:
     row: int | None = None  # of each term; None: all of it
 
     def wait(self, timeout_s: float) -> torch.Tensor:
-        assert len(self.terms) == self.expected, "a sum is waited for before all devices have come to it"
+        assert len(self.terms) == self.expected, "a device waits for a sum before all devices have reached it"
         terms = self.terms if self.row is None else [term[self.row] for term in self.terms]
         total = terms[0].to(self.device).clone()
         for term in terms[1:]:
@@ -97,7 +97,7 @@ class GatheredRows:
 
     def wait(self, timeout_s: float) -> torch.Tensor:
         assert len(self.terms) == self.expected, (
-            "a gathering is waited for before all devices have come to it"
+            "a device waits for an all-gather before all devices have reached it"
         )
         return torch.stack([term.to(self.device) for term in self.terms])
 

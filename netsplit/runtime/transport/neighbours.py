@@ -179,7 +179,7 @@ class _Wire:
             return
         (address, nbytes), transfer = self.offers.pop(tag), self.wanted.pop(tag)
         wanted = _nbytes(transfer.tensor)
-        assert nbytes == wanted, f"{nbytes} bytes are offered where {wanted} are wanted"
+        assert nbytes == wanted, f"{nbytes} bytes were sent but {wanted} expected"
         try:
             _read(self.pid, address, transfer.tensor.data_ptr(), nbytes)
         except OSError:

@@ -270,7 +270,7 @@ class _PendingWork:
         deadline = time.monotonic() + timeout_s
         while not self.done():
             if time.monotonic() > deadline:
-                raise TransportTimeout(f"not over within {timeout_s:g} s")
+                raise TransportTimeout(f"not finished within {timeout_s:g} s")
             time.sleep(_LOOK_S)
 
     def done(self) -> bool:

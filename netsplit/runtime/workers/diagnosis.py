@@ -89,7 +89,7 @@ def diagnose(findings: Findings, who: Callable[[int], str], doing: str) -> str:
         for r in findings.busy
         if r in findings.standings and r not in findings.hanging
     ]
-    cure = " (raise cluster.timeout_s if it is only slow)" if findings.quiet or findings.hanging else ""
+    cure = " (raise cluster.timeout_s if it is just slow)" if findings.quiet or findings.hanging else ""
     return "; ".join(part.rstrip(".") for part in [*causes, *effects]) + cure + "."
 
 

@@ -103,7 +103,7 @@ def check_hello(hello: Hello, spec: ClusterSpec) -> None:
     if hello.world_size != len(spec.devices):
         raise WorkerError(
             f"cluster '{spec.name}' has {len(spec.devices)} devices but torchrun started "
-            f"{hello.world_size} workers: start one worker a device."
+            f"{hello.world_size} workers: start one worker for each device."
         )
     if not spec.external:
         return
@@ -113,18 +113,18 @@ def check_hello(hello: Hello, spec: ClusterSpec) -> None:
             continue
         if trait in _WORDS and theirs:
             raise WorkerError(
-                f"{hello} has {_WORDS[trait]} {theirs.get(trait)} and the controller {own}: "
-                "install the same on all machines."
+                f"{hello} has {_WORDS[trait]} {theirs.get(trait)} but the controller has {own}: install "
+                "the same version on all machines."
             )
         if trait == "sources" and theirs:
             raise WorkerError(
-                f"{hello} has other sources of NetSplit {theirs.get('netsplit')} than the controller "
+                f"{hello} has a different NetSplit {theirs.get('netsplit')} from the controller's "
                 f"({theirs.get(trait)}, not {own}): bring all machines to the same commit."
             )
         raise WorkerError(
-            f"{hello} was started for another cluster than '{spec.name}' as it is configured now "
-            f"(--cluster {theirs.get('cluster', 'is missing')}, not {mark_of(spec)}): "
-            "run the command that the controller printed on all machines."
+            f"{hello} was started for another configuration of cluster '{spec.name}' (--cluster "
+            f"{theirs.get('cluster', 'is missing')}, not {mark_of(spec)}): on all machines, run the "
+            "command that the controller printed."
         )
 
 
@@ -141,8 +141,8 @@ def greet(connection: Connection, key: bytes) -> Hello | None:
         return Hello.unpacked(connection.recv_bytes())
     except AuthenticationError as error:
         raise WorkerError(
-            f"a worker at {_address(connection)} has another {KEY_VARIABLE} than the controller: "
-            "set the same on all machines."
+            f"a worker at {_address(connection)} and the controller have different {KEY_VARIABLE}: set the "
+            "same on all machines."
         ) from error
     except (EOFError, OSError, ValueError, TypeError, KeyError, AssertionError):
         return None
@@ -171,8 +171,8 @@ def check_loopback(host: str) -> None:
     """Raises WorkerError: other machines may reach `host`, though all workers run on this one."""
     if not ip_address(socket.gethostbyname(host)).is_loopback:
         raise WorkerError(
-            f"cluster.host is {host}, which other machines may reach, but without cluster.external all "
-            "workers run on this one: leave it at 127.0.0.1, or set cluster.external=true."
+            f"cluster.host is {host}, which other machines can reach, but all workers run on this one: "
+            "leave it at 127.0.0.1, or set cluster.external=true."
         )
 
 
@@ -181,10 +181,13 @@ def _refused(host: str, port: int, error: OSError, key: str) -> str:
     if isinstance(error, PermissionError) or "in use" in reason:
         why = "is in use" if "in use" in reason else "is refused by the system"
         return (
-            f"port {port} on {host} {why}: choose another {key}; "
-            "without cluster.external, 0 takes a free one."
+            f"port {port} on {host} {why}: choose another {key}, or 0 for any free one (without "
+            "cluster.external)."
         )
-    return f"cluster.host is {host}, where this process cannot listen ({reason}): give an address it has."
+    return (
+        f"cluster.host is {host}, where this process cannot listen ({reason}): give an address of this "
+        "machine."
+    )
 
 
 def limit_waits(connection: Connection, seconds: float) -> None:

@@ -70,13 +70,13 @@ class Launcher:
         """Raises WorkerError: torchrun has ended already, or it is late."""
         if self.process.poll() is not None:
             raise WorkerError(
-                f"the workers ended before they were up (exit code {self.process.returncode}): "
+                f"the workers ended while starting (exit code {self.process.returncode}): "
                 f"{self._last_line()}; see {self.log}."
             )
         if time.monotonic() > deadline:
             raise WorkerError(
-                f"only {arrived} of {len(self.spec.devices)} workers came up within {_LIMIT_S:g} s; "
-                f"see {self.log}."
+                f"only {arrived} of {len(self.spec.devices)} workers started within {_LIMIT_S:g} s; see "
+                f"{self.log}."
             )
 
     def exit_of(self, pid: int) -> str:

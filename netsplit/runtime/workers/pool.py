@@ -212,11 +212,12 @@ class WorkerPool:
         key = os.environ.get(KEY_VARIABLE) if spec.external else secrets.token_hex(16)
         if spec.external and spec.port == 0:
             raise WorkerError(
-                "cluster.external needs cluster.port, where all torchrun agents meet: give one."
+                "cluster.external needs cluster.port, where the torchrun agents meet: give one."
             )
         if key is None:
             raise WorkerError(
-                f"cluster.external needs the environment variable {KEY_VARIABLE}, the same on all machines."
+                f"cluster.external needs the environment variable {KEY_VARIABLE}: set it to the same value "
+                "on all machines."
             )
         await_free(spec.host, spec.port, _AGENTS_END_S if self.again and spec.external else 0.0)
         if not spec.external:
@@ -226,7 +227,7 @@ class WorkerPool:
         with Listener((spec.host, control_port), backlog=len(spec.devices)) as listener:
             host, port = listener.address
             if spec.external:
-                log.info("waiting for %d workers: %s", len(spec.devices), external_command(spec, host, port))
+                log.info("Waiting for %d workers: %s", len(spec.devices), external_command(spec, host, port))
             else:
                 self._launcher = Launcher(spec, self.folder, f"{host}:{port}", key)
             self._accept(listener, key.encode())
@@ -275,7 +276,7 @@ class WorkerPool:
         """Nobody sends after his Hello: who can be read from has ended, and may be started again."""
         for rank, (hello, connection) in list(joined.items()):
             if connection.poll():
-                log.warning("%s ended before all were up", hello)
+                log.warning("%s ended before all workers had started", hello)
                 connection.close()
                 del joined[rank]
         self.hellos = [joined[rank][0] for rank in sorted(joined)]

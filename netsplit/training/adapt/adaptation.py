@@ -74,7 +74,9 @@ class Adapt:
         if not (type(self.search_s) in (int, float) and self.search_s > 0):
             raise ConfigError(f"adapt.search_s is {self.search_s!r}: give more than 0 seconds.")
         if not (type(self.gain) in (int, float) and 0 <= self.gain < 1):
-            raise ConfigError(f"adapt.gain is {self.gain!r}: give a part of an iteration, from 0 up to 1.")
+            raise ConfigError(
+                f"adapt.gain is {self.gain!r}: give a fraction of an iteration, from 0 to below 1."
+            )
 
 
 Outcome = Literal["stayed", "on trial", "kept", "rolled back"]
@@ -112,7 +114,7 @@ class Decision:
         searched = f"searched for {1e3 * self.search_s:.0f} ms"
         if self.predicted_after_s is None or self.outcome == "stayed":
             took = f"{1e3 * self.measured_before_s:.4g} ms an iteration"
-            return f"iteration {self.iteration}: stayed, {took}, {searched}: {self.why}"
+            return f"iteration {self.iteration}: kept the plan, {took}, {searched}: {self.why}"
         old = f"{1e3 * self.measured_before_s:.4g} ms ({1e3 * self.predicted_before_s:.4g} predicted)"
         predicted = f"{1e3 * self.predicted_after_s:.4g}"
         new = (
@@ -123,7 +125,7 @@ class Decision:
         changed = "" if self.change is None else f"; changed: {'; '.join(self.change.lines)}"
         return (
             f"iteration {self.iteration}: {self.outcome}, a plan by {self.method}: an iteration took {old} "
-            f"by the old plan, and {new} by the new one; {searched}, changed in "
+            f"with the old plan and {new} with the new one; {searched}, changed in "
             f"{1e3 * self.switch_s:.0f} ms: {self.why}{changed}"
         )
 
@@ -221,7 +223,7 @@ class Adaptation:
         if self._trial is not None:
             _, number = self._trial
             left = self.decisions[number]
-            why = f"{left.why}; another plan was switched to before it was measured"
+            why = f"{left.why}; another plan replaced it before it was measured"
             self.decisions[number] = replace(left, why=why)
         self.plan, self._pause = plan, 1
         self._window, self._since, self._wait, self._windows = [], 0, _SETTLING, 0
@@ -249,10 +251,10 @@ class Adaptation:
         ratios = {name: self.costs.slowness(name) / before for name, before in self._slowness.items()}
         most = max(ratios, key=lambda name: abs(math.log(ratios[name])), default="")
         if most and _is_worth(ratios[most]):
-            return f"{most} takes {ratios[most]:.2f} times as long as at the last look"
+            return f"{most} takes {ratios[most]:.2f} times as long as at the last check"
         ratio = measured_s / self._looked_s
         if _is_worth(ratio):
-            return f"an iteration takes {ratio:.2f} times as long as at the last look"
+            return f"an iteration takes {ratio:.2f} times as long as at the last check"
         return None
 
     def _look(self, why: str, measured_s: float, change: Change) -> None:
@@ -274,9 +276,9 @@ class Adaptation:
         decision = replace(decision, predicted_after_s=then_s, method=other.placement.method)
         saved_s = measured_s * (1 - then_s / now_s) if now_s > 0 else 0.0
         if then_s >= now_s * (1 - self.settings.gain):
-            self._stay(replace(decision, why=f"{why}; no plan is predicted to be shorter by enough"))
+            self._stay(replace(decision, why=f"{why}; no plan is predicted to be enough faster"))
         elif saved_s * self.horizon <= self.switch_s:
-            needs = f"what it saves in {self.horizon} iterations is less than the change takes"
+            needs = f"the change would take longer than it saves in {self.horizon} iterations"
             self._stay(replace(decision, why=f"{why}; {needs}"))
         else:
             before = self.plan
@@ -299,7 +301,7 @@ class Adaptation:
                 reason = str(error).rstrip(".")
                 continue
             if any(_same(placement, each) for each in (*self._refused, self.plan.placement)):
-                reason = "what was found is the present plan, or one that was rolled back"
+                reason = "the only plan found is the present one, or one that was rolled back"
             elif (refused := why_unswitchable(self.plan, plan)) is not None:
                 reason = refused
             else:
@@ -317,7 +319,7 @@ class Adaptation:
             self._note(measured_s)
             self.decisions[number] = replace(decision, outcome="kept")
         elif longer_s * self.horizon <= self.switch_s:
-            why = f"{decision.why}; it is longer, but too few iterations are left for the way back"
+            why = f"{decision.why}; it is slower, but too few iterations are left to go back"
             self.decisions[number] = replace(decision, outcome="kept", why=why)
         else:
             self._refused.append(self.plan.placement)

@@ -17,27 +17,23 @@ from netsplit.rewrite.tasks import OperatorTasks
 
 __all__ = ["changeable", "check_adaptable", "require_adaptable", "require_switchable", "why_unswitchable"]
 
-_OF_ONE_REPLICA = (
-    "running statistics are of a stage's first replica alone now, and would be of all micro-batches"
-)
-_STEPPING = (
-    "under a schedule whose devices step within the batch, what is trained depends on where its operators are"
-)
+_OF_ONE_REPLICA = "running statistics would no longer come from a stage's first replica alone"
+_STEPPING = "under a schedule that steps within a batch, the result depends on where operators run"
 
 
 def require_switchable(plan: Plan, other: Plan) -> None:
     """Refuse a plan that a training by `plan` cannot go on by."""
     reason = why_unswitchable(plan, other)
     if reason is not None:
-        raise NetSplitError(f"the plan cannot be changed to this one: {reason}.")
+        raise NetSplitError(f"training cannot change to this plan: {reason}.")
 
 
 def check_adaptable(backend: str | None, schedule: Schedule | AutoSchedule) -> None:
     """Refuse, before anything is measured, what no plan could be changed with."""
     if backend is not None:
         raise NetSplitError(
-            f"adapt does not go with compile_backend ({backend}), as every change of plan would compile "
-            "anew: leave one of them out."
+            f"adapt cannot be combined with compile_backend ({backend}), as every new plan would be "
+            "recompiled: leave one of them out."
         )
     if isinstance(schedule, Schedule) and schedule.update_every is not None:
         raise _unadaptable(_STEPPING)
@@ -54,7 +50,7 @@ def require_adaptable(plan: Plan, backend: str | None) -> None:
 
 
 def _unadaptable(reason: str) -> NetSplitError:
-    return NetSplitError(f"adapt finds no other plan for this training: {reason}; leave adapt out.")
+    return NetSplitError(f"adapt cannot change the plan of this training: {reason}; leave adapt out.")
 
 
 def changeable(auto: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[str, ...]]:
@@ -68,8 +64,8 @@ def changeable(auto: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[st
     more = f" and {len(statistics) - 1} more" if len(statistics) > 1 else ""
     why = "adapt could not change such a plan"
     remark = (
-        f"no stage has replicas, as {why}: '{statistics[0]}'{more} would be of one replica's micro-batches, "
-        "and then of others"
+        f"no stage has replicas, as {why}: '{statistics[0]}'{more} would come from other micro-batches "
+        "after the change"
     )
     return replace(auto, replicas=False, no_replicas=why), (remark,)
 
@@ -78,28 +74,28 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
     """None: it can go on by the other plan."""
     graph, ours, theirs = plan.problem.graph, plan.simulated[0], other.simulated[0]
     if ours.devices != theirs.devices:
-        return f"it is for the devices {', '.join(theirs.devices)}, and these are {', '.join(ours.devices)}"
+        return f"it is for the devices {', '.join(theirs.devices)}, not {', '.join(ours.devices)}"
     if set(graph.wholes) != set(other.problem.graph.wholes):
-        return "it is of another model"
+        return "it is for another model"
     if not (graph.rewrites or other.problem.graph.rewrites) and _training(graph) != _training(
         other.problem.graph
     ):
-        return "it is of another model, another loss, or other trained parameters"
+        return "it is for another model, another loss or other trained parameters"
     if plan.compiler.shared_norm != other.compiler.shared_norm:
-        return "gradients are clipped or scaled under one of the two alone"
+        return "gradients are clipped or scaled under only one of the plans"
     if _operators(plan.placement) != _operators(other.placement):
         return "its operators are cut into other parts"
     if set(ours.graph.initializers) != set(theirs.graph.initializers):
         return "its parameters are cut into other parts"
     cut = plan.compiler.schedule.microbatches, graph.batch_size
     if cut != (other.compiler.schedule.microbatches, other.problem.graph.batch_size):
-        return "it cuts a batch into other micro-batches, with which another training would go on"
+        return "it cuts a batch into other micro-batches, which would train differently"
     if ours.asynchronous or theirs.asynchronous:
         return _STEPPING
     for op in graph.calls.values():
         if isinstance(op, ModuleCall | GradientHook):
             name = getattr(op, "__name__", type(op).__name__)
-            return f"the model has Python code that stays whole, whose attributes would be lost ({name})"
+            return f"the model has uncaptured Python code, whose attributes would be lost ({name})"
     if (reason := why_unreplicable(graph, other.placement.replicated)) is not None:
         return reason
     copied = replicated_statistics(graph, other.placement.replicated)
@@ -107,7 +103,7 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
         other.placement.replicas,
         set(other.placement.replicated),
     ):
-        return f"'{copied[0]}' would become one of every replica"
+        return f"'{copied[0]}' would become one for each replica"
     if set(replicated_statistics(graph, plan.placement.replicated)) - set(copied):
         return _OF_ONE_REPLICA
     return None

@@ -106,8 +106,8 @@ HALF, STEPPED = partial(lr.ExponentialLR, gamma=0.5), partial(lr.StepLR, step_si
 @pytest.mark.parametrize(
     ("saved", "here", "words"),
     [
-        (None, HALF, "was saved without a scheduler, and this training has ExponentialLR"),
-        (STEPPED, HALF, "was saved with the scheduler StepLR, and this training has ExponentialLR"),
+        (None, HALF, "was saved without a scheduler, but this training has ExponentialLR"),
+        (STEPPED, HALF, "was saved with the scheduler StepLR, but this training has ExponentialLR"),
     ],
 )
 def test_another_scheduler_is_refused_before_anything_is_changed(

@@ -102,5 +102,5 @@ def test_what_was_not_trained_through_on_the_example_is_refused_on_a_batch_where
     x[:, 0] = -1.0
     step = capture(case.fresh(), case.loss, ((x[:2],), targets[:2]))
     program = compiled(step, cut(step, [0.2]), 2, ORDER)
-    with pytest.raises(BatchError, match=r"module 'two'.* did not on the example"):
+    with pytest.raises(BatchError, match=r"module 'two'.* the captured example did not"):
         local(program, case, [((-x,), targets)], SGD)

@@ -220,7 +220,7 @@ def _in_another_order(worker: Worker) -> str:
 def test_gradients_in_another_order_are_refused_and_not_swapped(pools: Pools) -> None:
     for said in pools(COUNT).call(_in_another_order):
         assert "rank 1 is at the gradient of redistribution" in said
-        assert "in the same order everywhere" in said
+        assert "in the same order on all ranks" in said
 
 
 def _said(worker: Worker, what: str) -> str:
@@ -258,11 +258,11 @@ def _said(worker: Worker, what: str) -> str:
     ("what", "rank", "words"),
     [
         ("partial", 0, "cannot be resharded, only Shard and Replicate can"),
-        ("nothing", 0, "redistribute of no tensor needs source"),
+        ("nothing", 0, "redistribute without a tensor needs source"),
         ("another", 0, "rank 3 asks for (Replicate(), Shard(dim=1)) on ranks"),
         ("another source", 2, "rank 1 has a tensor [6, 5] of torch.float64 by (Replicate(),)"),
-        ("gradient", 5, "rank 1 asks for no gradient of its tensor"),
-        ("size", 4, "rank 1 has a piece of [3, 5], and by (Shard(dim=0),) it is to have [2, 5] of [4, 5]"),
+        ("gradient", 5, "rank 1 requires no gradient of its tensor"),
+        ("size", 4, "rank 1 has a piece of [3, 5], but (Shard(dim=0),) gives it [2, 5] of [4, 5]"),
     ],
 )
 def test_what_cannot_be_moved_is_refused_on_every_process(

@@ -179,7 +179,7 @@ def test_gradients_that_wait_for_a_step_are_not_lost(pools: Pools) -> None:
     batches = batches_of(case, 2)
     runtime = runtime_of(first, case, pools(2))
     losses = [runtime.train_batch(*batches[0], fraction=0.5, step=False)]
-    with pytest.raises(NetSplitError, match="gradients wait for a step"):
+    with pytest.raises(NetSplitError, match="gradients are waiting for a step"):
         runtime.switch(second, None)
     losses.append(runtime.train_batch(*batches[1], fraction=0.5))
     runtime.switch(second, None)

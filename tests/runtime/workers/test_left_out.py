@@ -122,7 +122,7 @@ def assert_said(told: list[str], devices: int) -> None:
         assert sentence.startswith((f"worker {device} (rank", f"device {device} raised"))
         for words in SAID[how]:
             assert words in sentence
-        assert sentence.endswith("the batch is left out, and the model is as it was before it.")
+        assert sentence.endswith("the batch was skipped and the model is unchanged.")
         assert "\n" not in sentence
 
 

@@ -206,9 +206,9 @@ def test_the_failure_of_one_agent_is_named_and_ends_both(agents: Agents, how: st
 MISFITS = {
     "torch": (
         "from importlib import metadata; metadata.version = lambda name: '9.9.1+cu999'",
-        "has torch 9.9.1 and the controller",
+        "has torch 9.9.1 but the controller has",
     ),
-    "cluster": ("sys.argv[-1] = '0000000000'", "was started for another cluster than 'two'"),
+    "cluster": ("sys.argv[-1] = '0000000000'", "was started for another configuration of cluster 'two'"),
 }
 
 
@@ -223,10 +223,12 @@ def test_a_worker_that_does_not_fit_is_refused_in_one_sentence(agents: Agents, m
 def test_another_key_is_refused(agents: Agents) -> None:
     future = opening(agents)
     worker = agents.worker(NETSPLIT_KEY="something else")
-    with pytest.raises(WorkerError, match=r"^a worker at 127.0.0.1 has another NETSPLIT_KEY"):
+    with pytest.raises(
+        WorkerError, match=r"^a worker at 127.0.0.1 and the controller have different NETSPLIT_KEY"
+    ):
         future.result(20)
     assert worker.wait(10) == 1
-    assert "has another NETSPLIT_KEY: set the same on all machines" in agents.said(0)
+    assert "has a different NETSPLIT_KEY: set the same on all machines" in agents.said(0)
 
 
 def assert_refused(
