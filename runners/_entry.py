@@ -266,10 +266,11 @@ def _logged(job: Job, before: Collection[Path]) -> Job:
 
     @functools.wraps(job)
     def run(cfg: DictConfig) -> Any:
-        cfg = of_own_targets(cfg, HydraConfig.get().overrides.task)
+        words = HydraConfig.get().overrides.task
         if HydraConfig.get().mode == RunMode.RUN:
-            return single(cfg)
-        return run_marked(one_of_many, cfg, sentence)
+            return single(of_own_targets(cfg, words))
+        # a job is known again by what its overrides compose to, before other targets' keys go
+        return run_marked(lambda composed: one_of_many(of_own_targets(composed, words)), cfg, sentence)
 
     return run
 
