@@ -196,3 +196,11 @@ def test_a_search_that_cannot_begin_says_why(run: Run, arguments: list[str], wor
     code, _, err = run(*OPTUNA, *arguments)
     assert (code, err.count("\n")) == (2, 1)
     assert words in err
+
+
+def test_jobs_with_a_target_of_their_own_are_known_again(run: Run) -> None:
+    """The keys of the option go from what a job is given, not from what it is known by."""
+    words = ("schedule._target_=netsplit.program.GPipe", "seed=0,2")
+    assert "not begun" not in run(*words).out
+    run(*words)
+    assert Path("ran").read_text().splitlines() == ["0 3", "2 3"]
