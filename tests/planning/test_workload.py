@@ -56,7 +56,7 @@ def test_the_format_is_told_by_content_not_by_name(tmp_path: Path, name: str) ->
         (b"\x89PNG\r\n\x1a\n\x00", ["line 1", "not text"]),
         (b"[1, 2]", ["not a graph file"]),
         (b'{"nodes": [\n{"id": 1},\n', ["line 3", "not JSON"]),
-        (b"[" * 100_000, ["not JSON"]),
+        (b"[" * 100_000, ["cannot be read as JSON"]),
         (b'{"format": "other"}', ["netsplit-graph"]),
         (b'{"nodes": []}', ["'maxFPGAs' is missing"]),
     ],

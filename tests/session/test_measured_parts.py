@@ -76,7 +76,7 @@ class Parts(Partitioner):
 
 def counted(caplog: pytest.LogCaptureFixture) -> list[int]:
     """Operators of which parts were measured, each time."""
-    said = (re.match(r"measuring (\d+) operators in parts", r.getMessage()) for r in caplog.records)
+    said = (re.match(r"measuring (\d+) split operators", r.getMessage()) for r in caplog.records)
     return [int(each[1]) for each in said if each]
 
 

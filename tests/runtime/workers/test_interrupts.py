@@ -233,16 +233,16 @@ def pressed_in(stage: str, delay_s: float) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("stage", "delay_s"),
     [
-        ("start of", 0.4),
+        ("starting", 0.4),
         ("plan", 0.5),
         *(pytest.param(stage, delay_s, marks=pytest.mark.slow)
-          for stage in ("capture", "start of", "probe", "profile", "trial", "plan", "parameters")
+          for stage in ("capture", "starting", "probing", "measuring", "trial", "plan", "sending")
           for delay_s in (0.0, 1.0)),
     ],
 )  # fmt: skip
 def test_parallelize_interrupted_leaves_no_process(stage: str, delay_s: float) -> None:
     before, options = started(), {}
-    if stage in ("probe", "profile", "trial"):
+    if stage in ("probing", "measuring", "trial"):
         options = {"cluster": netsplit.cpu_cluster(2), "profile": "off"}
     if stage == "plan":
         options = {"partitioner": "auto"}
