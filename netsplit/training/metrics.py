@@ -80,18 +80,6 @@ def name_of_metric(metric: Metric) -> str:
     return str(getattr(metric, "name", None) or type(metric).__name__)
 
 
-def value_of(metric: Metric) -> float:
-    """What it computes, as one number; raises ConfigError where it computes several."""
-    value = metric.compute()
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"metric {name_of_metric(metric)} computes {type(value).__name__}, not one number: choose one "
-            "that does, such as an average over classes."
-        ) from error
-
-
 def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
     """A metric's `update`; raises ConfigError where it is not for such outputs and targets."""
     try:

@@ -294,8 +294,8 @@ class WholeSearch:
                         best, moves = other, list(_neighbours(moved))
 
     def _searched(self, near: float, until: float) -> None:
-        """Orders that are searched for, of placements that are not far behind; with no limit to that, all
-        schedules."""
+        """Searched orders for placements within `near` times the best; all schedules where `near` is infinite
+        or none is searched."""
         for tried in self.judge.placements():
             several = tried.kind not in ("single", "data parallel", "parts")
             if several and tried.iteration_s <= near * self.judge.best_s:

@@ -161,3 +161,11 @@ def test_the_inference_graph_has_no_training_mode() -> None:
     norms = [node for node in graph if node.kind == "batch_norm"]
     assert norms
     assert all(node.args[5] is False for node in norms)
+
+
+def test_a_parameter_whose_elements_share_memory_is_refused() -> None:
+    """No optimizer can step it: torch's own error comes only at the step."""
+    model = nn.Sequential(nn.Linear(6, 3))
+    model[0].bias = nn.Parameter(torch.zeros(1).expand(3))
+    with pytest.raises(CaptureError, match=r"parameter '0\.bias' of Sequential share memory"):
+        capture(model, nn.CrossEntropyLoss(), (torch.randn(8, 6), torch.randint(0, 3, (8,))))
