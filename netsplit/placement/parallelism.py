@@ -1,0 +1,50 @@
+"""Three kinds of parallelism beside one another, as Megatron-LM and torchtitan run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from netsplit.errors import ConfigError
+from netsplit.placement.placement import ShardName
+
+__all__ = ["Parallelism", "RecomputeName"]
+
+RecomputeName = Literal["none", "selective", "full"]
+"""Activations that are computed again: none; all but those of matrix products and attention; all but the
+inputs of blocks."""
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """A uniform plan by hand: `data * tensor * pipeline` devices, the tensor's nearest to one another.
+
+    Args:
+        data: replicas of the model, each with its part of the batch.
+        tensor: devices that compute each matrix product together (Shoeybi et al., Megatron-LM, 2019).
+        pipeline: groups of layers, one after another.
+        shard: which states of replicas are in slices (docs/sharding.md).
+        sequence: norms and residual sums are on pieces of the sequence (Korthikanti et al., 2022).
+        recompute: what is computed again before the backward.
+
+    Raises:
+        ConfigError: a degree is below 1.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    shard: ShardName | Literal["none"] = "none"
+    sequence: bool = False
+    recompute: RecomputeName = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("data", "tensor", "pipeline"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more.")
+
+    @property
+    def devices(self) -> int:
+        """Devices that it takes."""
+        return prod((self.data, self.tensor, self.pipeline))
