@@ -92,7 +92,7 @@ def inlined(function: Callable[..., Any]) -> Compiled:
 
 @cache
 def _stamp() -> tuple[tuple[str, float, int], ...]:
-    """Of all files with compiled functions."""
+    """Names, times and sizes of all files with compiled functions."""
     rooms = (Path(__file__).parent / room for room in ("partition", "simulate"))
     files = sorted(file for room in rooms for file in room.rglob("*.py"))
     own = (file for file in files if "netsplit.compiled import" in file.read_text(encoding="utf-8"))

@@ -160,7 +160,7 @@ def _is_copy(program: Program, k: str) -> bool:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Of all transfers of a program, by tag: indices of instructions on the devices of both ends."""
+    """Indices of a program's transfer instructions on the devices of both ends, by tag."""
 
     sent_at: dict[int, int]
     taken_at: dict[int, int]  # that waits for it first; of those that some instruction waits for

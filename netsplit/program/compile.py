@@ -259,7 +259,7 @@ class _Compiler:
         return program
 
     def _work(self, order: Sequence[Compute]) -> list[Work]:
-        """Of segments in parts each part by itself, and of backwards those alone that there are.
+        """Work of the order: each part of a segment by itself, and only the backwards that there are.
 
         Replicas that gather and sum together take part after part together, too.
         """
@@ -292,7 +292,7 @@ class _Compiler:
             self._send_copies(k, k, home, i)
 
     def _send_copies(self, k: str, read: str, home: str, i: int) -> None:
-        """Of variable k, which the device has as `read`; those that get it hand it on."""
+        """Send copies of variable k, which the device has as `read`; those that get it hand it on."""
         reached = []
         for copy in self._copies(read):
             to = self._on(self.device_of[copy], i)
@@ -340,7 +340,7 @@ class _Compiler:
         self._one_gradient_less(read, between, i, batches)
 
     def _returning(self) -> Counter[str]:
-        """Of every copy "k@q" how many copies that were made of it have a gradient."""
+        """Number of copies, made of each copy "k@q", that have a gradient."""
         returning: Counter[str] = Counter()
         carrying = self.graph.requires_backward
         for node in reversed(list(self.graph)):

@@ -216,7 +216,7 @@ class Program:
     turns: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """First replica -> whose turn the micro-batches are (`device_in_turn`)."""
     exchanges: tuple[Exchange, ...] = ()
-    """Of variables that devices hand on to one another."""
+    """Exchanges of variables that devices hand on to one another."""
     tail: Graph | None = None
     """The same graph at the size of the last micro-batch, where that has fewer samples."""
     lasting: frozenset[str] = frozenset()
@@ -228,7 +228,7 @@ class Program:
     unread: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Trained parameters that the graph does not read -> the devices that hold them: see `stepping_all`."""
     bundles: tuple[Bundle, ...] = ()
-    """Of parameters whose states are in slices."""
+    """Bundles of parameters whose states are in slices."""
 
     @cached_property
     def asynchronous(self) -> bool:
@@ -383,7 +383,7 @@ class Program:
 
     @cached_property
     def most_of_bundle(self) -> tuple[tuple[int, int], ...]:
-        """Of every bundle, as `largest_slices`."""
+        """Result of `largest_slices` for every bundle."""
         return tuple(largest_slices(self.graph.initializers, bundle, self.slices) for bundle in self.bundles)
 
     @property

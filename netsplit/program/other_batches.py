@@ -261,7 +261,7 @@ def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, 
 def _algebra_likewise(
     before: Graph, algebra: tuple[Algebra, ...], other: Graph, like: dict[str, str]
 ) -> tuple[Algebra, ...]:
-    """Of training's algebra what matches there.
+    """Rewrites of training's algebra that match there.
 
     Args:
         like: of operators the names there; gets those of what is made.

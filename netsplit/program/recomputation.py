@@ -88,7 +88,7 @@ def in_parts(
 
 
 def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tuple[str, ...]]]:
-    """Of every segment what no part divides, in an order in which it may run: units, and what the model
+    """Pieces of every segment that no part divides, in an order that can run: units, and what the model
     checkpoints itself."""
     checkpoints: dict[str, list[str]] = {}
     for node in graph:
@@ -270,7 +270,7 @@ def _sums(table: Table) -> Table:
 
 
 def _in_flight(order: Iterable[Compute], pipeline: Pipeline) -> list[int]:
-    """Of every segment the most micro-batches between forward and backward on one of its devices."""
+    """Most micro-batches between forward and backward on one of a segment's devices, by segment."""
     now: Counter[tuple[int, str]] = Counter()
     most = [1] * len(pipeline)
     for phase, s, i in order:

@@ -71,7 +71,7 @@ def cut_segments(
 
 
 def pooled_in(graph: Graph, segments: Sequence[Segment], unchanging: Collection[str]) -> frozenset[str]:
-    """Of variables that are the same for all micro-batches those that are parts of parameters and that a
+    """Variables, the same for all micro-batches, that are parts of parameters and that a
     segment reads for others of its device (`Program.pooled`)."""
     made = {k for segment in segments for k in segment.outputs}.intersection(unchanging)
     return frozenset(k for segment in segments for k in segment.inputs if k in made and _is_part(graph, k))
@@ -246,7 +246,7 @@ def timed_pipeline(
 
 @dataclass(frozen=True)
 class SegmentSeconds:
-    """Of every segment on one kind of device: of the segments that such a device computes."""
+    """Seconds of every segment that one kind of device computes."""
 
     forward: dict[int, float] = field(default_factory=dict)
     backward: dict[int, float] = field(default_factory=dict)

@@ -65,7 +65,7 @@ def bundles_of(
 
 
 def _buckets(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Of so few bytes that what is sent is small beside what is kept; small ones go together."""
+    """Buckets small enough that what is sent is small beside what is kept; small ones go together."""
     sizes = {k: graph.initializers[k].nbytes for k in names}
     limit = min(max(sum(sizes.values()) // 8, _LEAST), _MOST)
     bucket: list[str] = []
@@ -167,7 +167,7 @@ class BundleTurns:
         return [] if part == "weight" else self.reading.get(s, [])
 
     def _next(self) -> list[int | None]:
-        """Of each piece of work the next one of its device."""
+        """Index of the next piece of work of the same device, for each piece."""
         later: dict[str, int] = {}
         after: list[int | None] = [None] * len(self.work)
         for at in reversed(range(len(self.work))):

@@ -55,7 +55,7 @@ class Bundle:
 def slices_of(
     initializers: Mapping[str, Initializer], bundles: Sequence[Bundle]
 ) -> dict[str, tuple[Slice, ...]]:
-    """Of every parameter in a bundle its slices, as ``torch.chunk`` makes them; what has fewer rows than
+    """Slices of every parameter in a bundle, as ``torch.chunk`` makes them; what has fewer rows than
     there are devices lies whole on the one that has least so far."""
     held: Counter[str] = Counter()
     slices: dict[str, tuple[Slice, ...]] = {}

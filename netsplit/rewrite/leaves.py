@@ -72,7 +72,7 @@ class LeafPlanner:
     graph: Graph
     layouts: Mapping[str, MemoryLayout]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of the variables when their operators were cut, where that was at another size."""
+    """Shapes of the variables when their operators were cut, where that was at another size."""
     before: CutsBefore = field(default_factory=dict)  # how they were cut there
     cuts: CutsBefore = field(default_factory=dict)  # how they are cut here
     scaled: list[tuple[str, TaskCut, str]] = field(default_factory=list)

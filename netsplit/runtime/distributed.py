@@ -285,7 +285,7 @@ class DistributedRuntime:
         return list(dict.fromkeys(change for answer in answers for change in answer))
 
     def _checkpoint_rules(self) -> dict[str, Any]:
-        """Of every device's `Holder`: what later programs brought is the controller's to keep."""
+        """Arguments of every `Holder`; constants that later programs brought are the controller's to keep."""
         aliases = {k: init.aliases for k, init in self.program.graph.initializers.items()}
         constants = frozenset(k for program in self.loaded for k in program.graph.constants)
         return {"aliases": aliases, "skip": constants | frozenset(self.loaded.late), "copies": self._copies()}

@@ -98,7 +98,7 @@ def memory_course(program: Program, timeline: Timeline, profile: MemoryProfile) 
 
 
 def _computations(timeline: Timeline, device: str) -> list[Event]:
-    """Of forwards, backwards and steps, as the device's instructions have them."""
+    """Events of forwards, backwards and steps, in the order of the device's instructions."""
     return [
         event
         for event in timeline.events

@@ -74,7 +74,7 @@ def exchange_line(placement: Placement) -> str:
 
 
 def _broadcasts(graph: Graph, cluster: Cluster, placement: Placement) -> list[Exchange]:
-    """Of all variables that several devices read elsewhere, where a way over others is no shortcut. What is
+    """Exchanges of all variables that several devices read elsewhere, where no detour is a shortcut. What is
     made of weights and goes once to each replica has no one before it to be handed on by."""
     lasting = unchanging(graph)
     network, exchanges = network_of(cluster), []
@@ -103,7 +103,7 @@ def _in_chunks(exchange: Exchange, variable: Variable, cluster: Cluster, network
 
 
 def _ways(exchange: Exchange) -> list[list[tuple[str, str]]]:
-    """Of each hop, those from the home up to it."""
+    """Hops from the home up to each hop."""
     way: dict[str, list[tuple[str, str]]] = {exchange.hops[0][0]: []}
     for p, q in exchange.hops:
         way[q] = [*way[p], (p, q)]

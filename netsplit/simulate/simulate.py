@@ -208,7 +208,7 @@ class _Messages:
         self.rings.append([self.rank[p] * len(self.rank) + self.rank[q] for p, q in ring])
 
     def handed(self, handed_on: Mapping[int, Sequence[Key]]) -> tuple[list[list[int]], list[int]]:
-        """Of each message those that hand it on, a chunk by the same chunk; how many each hands on."""
+        """Messages that hand each message on, a chunk by the same chunk; how many each hands on."""
         handed: list[list[int]] = [[] for _ in self.each]
         missing = [0] * len(handed)
         for tag, keys in handed_on.items():

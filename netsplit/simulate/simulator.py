@@ -134,7 +134,7 @@ class Simulator:
         return asked == "broadcast" or (asked == "auto" and bool(self.cluster.nics))
 
     def rewritten(self, rewrites: Sequence[Rewrite]) -> Simulator:
-        """Of the graph after these rewrites, and of the last micro-batch's.
+        """Simulator of the graph, and of the last micro-batch's, after these rewrites.
 
         Raises:
             NetSplitError: as `applied`; or the last micro-batch has other operators than these are of.
@@ -150,7 +150,7 @@ class Simulator:
 
     @property
     def turns(self) -> Turns:
-        """Of schedules that compiled steps do not know: 1F1B's, which those are kinds of.
+        """Turns of compiled steps; 1F1B's for schedules that they do not know, which are kinds of it.
 
         They do not know the sums of copies' gradients.
         """
@@ -207,7 +207,7 @@ class Simulator:
         )
 
     def _has_costs(self, placement: Placement) -> bool:
-        """Of every node: graphs of other kinds of batches may have nodes that were never measured."""
+        """Whether every node has costs: graphs of other kinds of batches may have nodes never measured."""
         used = {name for stage in placement.all_stages for name in stage.devices}
         kinds = {device.kind for device in self.cluster.devices if device.name in used}
         return all(self.graph.nodes.keys() <= self.costs.of(kind).nodes.keys() for kind in kinds)

@@ -189,8 +189,8 @@ def missing_link(source: str, target: str) -> str:
 
 
 def _trainable_bytes(program: Program, segment: Segment, handing_on: Collection[str]) -> int:
-    """Of the parameters to whose gradients a backward adds: not of those that it hands on to where their
-    gradients are added."""
+    """Bytes of the parameters to whose gradients a backward adds, without those whose gradients are added
+    elsewhere."""
     graph = program.graph
     used = {k for name in segment.nodes if name not in handing_on for k in graph.nodes[name].initializers}
     return sum(graph.initializers[k].nbytes for k in used if graph.initializers[k].requires_grad)

@@ -137,7 +137,7 @@ def _is_count(graph: Graph, k: str, writers: Collection[str]) -> bool:
 
 
 def statistics_notes(graph: Graph) -> Iterator[str]:
-    """Of the first normalisation by statistics of micro-batches, and the first buffer that each writes."""
+    """Notes on the first normalisation by micro-batch statistics, and the first buffer that each writes."""
     norm = next((name for node in graph for name in _norms_at(graph, node)), None)
     if norm is not None:
         yield (

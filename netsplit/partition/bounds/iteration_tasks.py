@@ -358,6 +358,6 @@ def why_no_room(problem: Problem, schedule: AnySchedule, replicas: bool, slices:
 
 
 def _trained_bytes(graph: Graph, names: Iterable[str]) -> list[int]:
-    """Of every trained parameter that the nodes read."""
+    """Bytes of every trained parameter that the nodes read."""
     read = (graph.initializers[k] for name in names for k in graph.nodes[name].initializers)
     return list({own.held_as: own.nbytes for own in read if own.requires_grad}.values())

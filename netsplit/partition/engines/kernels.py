@@ -281,7 +281,7 @@ def _count_tasks(lists: Lists, first: Ints) -> None:
 
 @inlined
 def _fill(arrays: ProgramArrays, place: Ints, lists: Lists, a: Arrays) -> None:
-    """Of each device the `place` of its next task."""
+    """Fill in the `place` of each device's next task."""
     size, rows = 0, len(lists.source)
     for i in range(len(lists.kind)):
         kind, x, others = lists.kind[i], lists.what[i], lists.microbatch[i] * rows

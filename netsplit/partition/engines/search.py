@@ -71,7 +71,7 @@ def _anneal_once(annealer: Annealer) -> None:
 
 @dataclass(frozen=True)
 class _AnnealingRound:
-    """Of annealing."""
+    """One round of annealing."""
 
     count: int  # starts
     moves: int  # of each

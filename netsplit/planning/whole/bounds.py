@@ -52,7 +52,7 @@ def of_every_plan_s(
 
 
 def without_replicas_s(problem: Problem, limit_s: float = LIMIT_S) -> float:
-    """Of plans whose operators are each on one device, with the problem's own number of micro-batches."""
+    """Bound of plans with each operator on one device, with the problem's own number of micro-batches."""
     m = problem.the_simulator.schedule.microbatches
     return iteration_bound_s(problem, _any(problem, m, recompute=True, replicas=False), limit_s)
 

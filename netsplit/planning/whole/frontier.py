@@ -170,7 +170,7 @@ def notes_of(problem: Problem, placement: Placement) -> tuple[str, ...]:
 
 
 def _guessed(problem: Problem, placement: Placement) -> Iterator[str]:
-    """Of the kinds of which several devices of one host compute."""
+    """Remarks on kinds of which several devices of one host compute."""
     used = {name for stage in placement.all_stages for name in stage.devices}
     devices = [each for each in problem.cluster.devices if each.name in used and each.host is not None]
     together = Counter((device.kind, device.host) for device in devices)

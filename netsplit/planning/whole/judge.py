@@ -24,7 +24,7 @@ Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators", "pa
 """One device; replicas of everything; a stage a device; stages with replicas; operators as they come, or in
 parts."""
 KINDS: tuple[Kind, ...] = ("single", "data parallel", "pipeline", "hybrid", "operators")
-"""Of whole operators."""
+"""Kinds of plans that keep every operator whole."""
 BEHIND = 1.06  # times the best of the same kind, from which its bytes are not asked for
 
 

@@ -45,7 +45,7 @@ __all__ = ["WholeSearch"]
 log = logging.getLogger(__name__)
 
 STRUCTURES, ANSWERS, ANNEALED = 0.3, 0.55, 0.8
-"""Of the time, when each phase ends at the latest; the rest is refinement's."""
+"""Fractions of the time at which each phase ends at the latest; the rest is refinement's."""
 UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
 PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
@@ -359,7 +359,7 @@ class WholeSearch:
         self.judge.deadline += late_s
 
     def problem_of(self, m: int) -> Problem:
-        """Of planning with that many micro-batches, with what is known of parts."""
+        """The problem with that many micro-batches, and the known seconds of parts."""
         return self.judge.problem_of(m)
 
     def _usual(self, m: int) -> Problem:

@@ -226,7 +226,7 @@ class Window:
         self.parts.append(((start, middle), (middle, self.clock.now())))
 
     def _weight_seconds(self, timed: list[int], backward: Mapping[str, float]) -> dict[str, float]:
-        """Of every deferrable node the part of its `backward` that can be put off.
+        """Seconds of every deferrable node's `backward` that can be put off.
 
         The window's fraction of the weight part is spread over its nodes as their backwards took.
         """

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _NONE = NodeBytes()
 
 Strides: TypeAlias = Mapping[str, tuple[int, ...]]
-"""Of variables' gradients, where the whole step is on one device, as far as it is known what makes them."""
+"""Strides of variables' gradients, with the whole step on one device, where it is known what makes them."""
 _Gradients: TypeAlias = dict[Reference, Tensor]
 _Kind: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides
 _Metered: TypeAlias = tuple[NodeBytes, dict[int, Tensor]]  # and the gradients, by what is read

@@ -31,9 +31,9 @@ Phase: TypeAlias = Literal["forward", "backward", "input", "weight"]
 """``backward`` is whole; ``input`` and ``weight`` are its two parts (see `program.instructions`)."""
 Compute: TypeAlias = tuple[Phase, int, int]  # phase, segment s, micro-batch i
 Recompute: TypeAlias = Literal[True, False, "auto"]
-"""Of all segments, of none, or of what a device has no room for (`planning.recomputation`)."""
+"""Recompute all segments, none, or what a device has no room for (`planning.recomputation`)."""
 Delay: TypeAlias = Literal[True, False, "minimal"]
-"""Of all backwards, of none, or of as few as cover what other devices wait for (`lists.minimal_delay`)."""
+"""Delay all backwards, none, or as few as cover what other devices wait for (`lists.minimal_delay`)."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class TaskTimes:
 
     computing: Mapping[tuple[Phase, int, str], float]  # phase, segment, device
     moving: Mapping[tuple[int, int, str, str], float] = field(default_factory=dict)
-    """Of what segment u makes on device p, and v reads on q: (u, v, p, q). What is not named takes none."""
+    """Seconds for what segment u makes on device p, and v reads on q: (u, v, p, q); 0 where not named."""
     returning: Mapping[tuple[int, int, str, str], float] = field(default_factory=dict)
-    """Of the gradient that goes back, by the same keys."""
+    """Seconds for the gradient that goes back, by the same keys."""
 
     def __hash__(self) -> int:
         return hash(tuple(frozenset(each.items()) for each in (self.computing, self.moving, self.returning)))
@@ -79,7 +79,7 @@ class Pipeline:
         return (j for j in range(i + 1, microbatches) if self.on(s, j) == home)
 
     def largest_part(self, s: int) -> Fraction:
-        """Of the micro-batches, what the replica of segment s takes that takes the most."""
+        """The largest fraction of the micro-batches that a replica of segment s takes."""
         ((_, most),) = Counter((self.turns or self.devices)[s]).most_common(1)
         return Fraction(most, len((self.turns or self.devices)[s]))
 
@@ -89,7 +89,7 @@ class Pipeline:
         return list(dict.fromkeys(name for devices in self.devices for name in devices))
 
     def readers(self) -> list[list[int]]:
-        """Of every segment: the segments that read from it."""
+        """Segments that read from each segment."""
         readers: list[list[int]] = [[] for _ in self.feeders]
         for s, feeds in enumerate(self.feeders):
             for u in feeds:
@@ -105,7 +105,7 @@ class Pipeline:
         return longest_before(self.readers(), range(len(self) - 1, -1, -1), [1] * len(self))
 
     def workers_from(self) -> list[int]:
-        """Of every segment: replicas on the longest path from it to the end, its own included."""
+        """Replicas on the longest path from each segment to the end, its own included."""
         own = [len(devices) for devices in self.devices]
         after = longest_before(self.readers(), range(len(self) - 1, -1, -1), own)
         return [mine + behind for mine, behind in zip(own, after, strict=True)]

@@ -132,7 +132,7 @@ def _put_off(
 def _waits(
     pipeline: Pipeline, times: TaskTimes, tasks: Iterable[Compute]
 ) -> Callable[[Compute], list[tuple[Compute, float]]]:
-    """Of any of the tasks: those that it waits for, and how long after each its result is there."""
+    """Tasks that a task waits for, and how long after each its result is there."""
     readers = [[v for v in each if v in pipeline.trained] for each in pipeline.readers()]
     split = {(s, i) for phase, s, i in tasks if phase == "input"}
 

@@ -152,7 +152,7 @@ class _ListSchedule:
         return begun
 
     def _most_urgent(self, device: int) -> int | None:
-        """Of what is ready, the first that may begin."""
+        """The most urgent ready task that may begin."""
         urgent, limits = self.urgent, self.limits
         other = next((rank for rank in self.others[device] if self._in_turn(urgent[rank], device)), None)
         if not limits.full(device):
@@ -300,7 +300,7 @@ class TaskLinks:
 
     @cached_property
     def named(self) -> dict[Phase, list[Compute]]:
-        """Of every phase the tasks of all cells: one object for all orders that have it."""
+        """Tasks of all cells by phase: one object for all orders that have it."""
         cells = [divmod(cell, self.microbatches) for cell in range(self.cells)]
         return {phase: [(phase, s, i) for s, i in cells] for phase in get_args(Phase)}
 
@@ -343,7 +343,7 @@ class TaskLinks:
         return () if cell < 0 else (cell + 2 * cells,)
 
     def seconds(self, tasks: Sequence[Compute | None], times: TaskTimes) -> list[float]:
-        """Of each task; 0 of those that do not exist."""
+        """Seconds of each task; 0 for those that do not exist."""
         names, computing = self.names, times.computing
         homes = [names[d] for d in self.device] * 3
         pairs = zip(tasks, homes, strict=True)

@@ -92,7 +92,7 @@ class Searched(Schedule):
 
 
 def most_pairs(pipeline: Pipeline, order: Sequence[Compute]) -> Counter[str]:
-    """Of every device: most (segment, micro-batch) pairs between forward and weight gradient at once."""
+    """Most (segment, micro-batch) pairs between forward and weight gradient at once, by device."""
     now: Counter[str] = Counter()
     most: Counter[str] = Counter()
     for phase, s, i in order:
@@ -129,7 +129,7 @@ def _span(pipeline: Pipeline, order: Sequence[Compute], times: TaskTimes) -> flo
 def _best_listed(
     schedule: Searched, pipeline: Pipeline, times: TaskTimes, limits: Mapping[str, int]
 ) -> tuple[Compute, ...]:
-    """Of few policies: of those within the limits, or else that keep the least, the shortest."""
+    """Shortest order of a few policies, of those within the limits, or else of those that keep the least."""
     m, split = schedule.microbatches, schedule.delay_weights
     ranked = []
     for order in _list_schedules(pipeline, m, times, limits, split, _FEW):
@@ -220,7 +220,7 @@ def _ahead(pipeline: Pipeline, times: TaskTimes) -> Urgency:
 
 
 def _tails(pipeline: Pipeline, times: TaskTimes) -> dict[str, list[float]]:
-    """Of every segment's forward and backward, on its first device: seconds to the end, its own too."""
+    """Seconds from each segment's forward and backward, on its first device, to the end, its own too."""
     readers, homes = pipeline.readers(), [devices[0] for devices in pipeline.devices]
     back, ahead = [0.0] * len(pipeline), [0.0] * len(pipeline)
     for s in range(len(pipeline)):
@@ -235,7 +235,7 @@ def _tails(pipeline: Pipeline, times: TaskTimes) -> dict[str, list[float]]:
 
 
 def _loads(pipeline: Pipeline, times: TaskTimes, whole: bool) -> dict[str, float]:
-    """Of every device: seconds of one micro-batch; backwards whole, or the least of whole and parts."""
+    """Seconds of one micro-batch by device; backwards whole, or the least of whole and parts."""
     loads = dict.fromkeys(pipeline.names, 0.0)
 
     def of(phase: Phase, s: int, name: str) -> float:

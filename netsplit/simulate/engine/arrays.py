@@ -16,7 +16,7 @@ __all__ = [
 ]  # fmt: skip
 
 COMPUTES, MOVES, WAITS = range(3)
-"""Of `Notes`: a task, a message, a device for a message."""
+"""Kinds of `Notes`: a task, a message, a device for a message."""
 
 
 class DeviceSeconds(NamedTuple):

@@ -336,7 +336,7 @@ class DeviceMemory:
         self.storages.gradient_bytes += self._slice_bytes(new)
 
     def _slice_bytes(self, names: Collection[str]) -> int:
-        """Of the gradients of this device's slices."""
+        """Bytes of the gradients of this device's slices."""
         return sum(
             each.nbytes(self.graph.initializers[k])
             for k in names
@@ -387,7 +387,7 @@ class DeviceMemory:
         return counts
 
     def _sends(self, lasting: bool = False) -> Iterator[Send]:
-        """Of values, for all micro-batches or for each."""
+        """Sends of values, for all micro-batches or for each."""
         for ins in self.instructions:
             if (
                 isinstance(ins, Send)

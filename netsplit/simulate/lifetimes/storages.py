@@ -29,7 +29,7 @@ class MemoryProfile:
     version_bytes: int = 0  # older weights that micro-batches in flight began on
     host_bytes: int = 0  # at most at once in the host's memory: what is offloaded
     course: tuple[tuple[int, int], ...] = ()
-    """Of every instruction: the most bytes alive within it, and those after it."""
+    """Most bytes alive within every instruction, and the bytes after it."""
 
     @property
     def peak_bytes(self) -> int:
@@ -188,7 +188,7 @@ class VariableGradients:
         self.number = 0
 
     def seeds(self, shape: SegmentMemory, i: int) -> dict[str, Key]:
-        """Of a segment's outputs, each summed: what its backward begins with."""
+        """Gradients of a segment's outputs, each summed, with which its backward begins."""
         self._collect(shape, i)
         return {k: key for k in shape.requires_backward if (key := self._seed(k, i)) is not None}
 

@@ -184,7 +184,7 @@ def _interpolated(call: OnnxCall, scales: dict[int, float] | None, sizes: dict[i
 
 
 def _options(call: OnnxCall, n: int, coordinates: str, repeats: bool) -> dict[str, Any] | None:
-    """Of ``interpolate``; None where it would say something else."""
+    """Options of ``interpolate``; None where it would compute something else."""
     mode = call.attr("mode", "nearest")
     if call.attr("antialias", 0) or call.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
         return None

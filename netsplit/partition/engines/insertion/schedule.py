@@ -64,7 +64,7 @@ class PlacingClock:
 
 
 class Slots(NamedTuple):
-    """Of every device; all times in seconds from 0, ascending. Its last slot never ends."""
+    """Slots of every device; all times in seconds from 0, ascending. The last slot never ends."""
 
     idle: Ints  # [D] slots
     starts: Floats  # [D, most slots]

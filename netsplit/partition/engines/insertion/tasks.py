@@ -160,7 +160,7 @@ class Room:
 
 
 def _grouped(row: Ints, item: Ints, rows: int) -> Packed:
-    """Of pairs by ascending row."""
+    """Rows of items, of pairs by ascending row."""
     return Csr(np.searchsorted(row, np.arange(rows + 1)).astype(np.int64), item.astype(np.int64)).packed
 
 

@@ -24,7 +24,7 @@ __all__ = [
 
 SINGLE_BATCH, GPIPE, ONE_F_ONE_B, EAGER_1F1B = range(4)
 KINDS = {"single_batch": SINGLE_BATCH, "gpipe": GPIPE, "1f1b": ONE_F_ONE_B, "eager_1f1b": EAGER_1F1B}
-"""Of schedules, in `Arrays.turns`."""
+"""Kinds of schedules, in `Arrays.turns`."""
 
 
 class Arrays(NamedTuple):

@@ -74,7 +74,7 @@ class _Sending(NamedTuple):
 
 @inner
 def lay_out(where: Ints, order: Ints, a: Arrays) -> Lists:
-    """Of [n] the device of each node and [n] nodes in the order they are taken, a topological one."""
+    """Lay out tasks from [n] devices of nodes and [n] nodes in a topological order."""
     # 1. segments
     segments = cut(where, order, a)
     # 2. nodes

@@ -40,7 +40,7 @@ class Substituted:
     best: Graph  # with the algebra in `rewrites`
     tasks: Tasks | None = None  # where they were searched for here
     steps: tuple[tuple[str, str, float], ...] = ()
-    """Of the best, in order: the rule, or tasks; the first operator that it replaced; the cost after it."""
+    """Steps to the best: the rule, or tasks; the first operator that it replaced; the cost after it."""
     ended_by: str = "empty"  # or "budget", where that ended the search of a piece
     expanded: int = 1
     left: int = 0  # candidates that were not expanded
