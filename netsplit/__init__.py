@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from netsplit.errors import NetSplitError
     from netsplit.graph.batches.batch import Arguments, per_sample, shared
     from netsplit.graph.onnx import from_onnx
-    from netsplit.graph.plain_draws import draws
+    from netsplit.graph.random_draws import draws
     from netsplit.optim.learning_rate import LearningRate
     from netsplit.optim.optimizers import ParameterGroups
     from netsplit.planning.whole.auto_schedule import AutoSchedule

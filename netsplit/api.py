@@ -13,8 +13,7 @@ from netsplit.cluster.described import ClusterDescription, named_cluster
 from netsplit.cluster.local import ClusterSpec, LocalDevice, check_offload, local_cluster
 from netsplit.errors import ConfigError, plain_errors
 from netsplit.formats.read import read_workload
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import Loss
+from netsplit.graph.batches.batch import Batch, Loss
 from netsplit.graph.recording.stand_ins import refuse_tensors
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
 from netsplit.optim.optimizers import MOMENTUM

@@ -12,7 +12,7 @@ from typing import Any
 from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
-from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import topological_order
 
 __all__ = ["ProfiledTask", "checked_number", "parse_json", "reading", "task_graph", "topological"]
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from netsplit.graph.deferral.deferred import WeightGradients
     from netsplit.graph.module import initial_values, rebuild
     from netsplit.graph.operators import unchanging
-    from netsplit.graph.plain_draws import draws
-    from netsplit.graph.random_draws import DrawKey, run_microbatch
+    from netsplit.graph.random_draws import DrawKey, draws, run_microbatch
     from netsplit.graph.recording.step import capture, capture_inference
 
 __all__ = [

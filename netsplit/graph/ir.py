@@ -7,14 +7,14 @@ the captured model executed them. Source: NetSplit thesis, section 4.1.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, wraps
 from math import prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 __all__ = [
     "CALL", "COUNTED", "HOOK", "INITIALIZER", "TRANSFER", "Graph", "Initializer", "Node", "NodeCut",
-    "NodeRole", "Region", "Variable", "dtype_bytes", "once_of",
+    "NodeRole", "Region", "Variable", "dtype_bytes", "graph_at", "once_of",
 ]  # fmt: skip
 
 TRANSFER = "netsplit.transfer"
@@ -142,11 +142,11 @@ class Initializer:
 
 
 CALL = "netsplit.call"
-"""Begins the operator of a node that is a piece of Python, which is in `Graph.calls` (see `graph.whole`)."""
+"""Begins the operator of a node that is a piece of Python, which is in `Graph.calls` (see `whole.py`)."""
 
 
 HOOK = f"{CALL}.gradient_hook"
-"""Begins the operator of a hook on a tensor's gradient (see `graph.whole`)."""
+"""Begins the operator of a hook on a tensor's gradient (see `whole.py`)."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class Graph:
     batch_size: int = 1  # samples in one call (the micro-batch)
     autocast: str | None = None
     """The dtype to which `torch.autocast` takes operators, e.g. "bfloat16"; variables' dtypes are those
-    under it, and whoever runs nodes enters it (see `graph.autocast`)."""
+    under it, and whoever runs nodes enters it (see `operators.autocast_of`)."""
     constants: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Tensors that are neither parameter nor buffer (literals, plain attributes), by initializer name.
     Not part of a graph file."""
@@ -236,7 +236,7 @@ class Graph:
     Empty: the first dimension of all. Not part of a graph file."""
     output_spec: Any = field(default=None, compare=False, repr=False)
     """How the output variables make up what the model returned, or those after a training step's first, the
-    loss, its metrics (a `graph.tree.Tree`); None: as they are."""
+    loss, its metrics (a `batches.tree.Tree`); None: as they are."""
     rewrites: tuple[Any, ...] = field(default=(), compare=False, repr=False)
     """What was done to the captured graph to get this one (`netsplit.rewrite.records`). Not part of a graph
     file."""
@@ -347,3 +347,68 @@ def once_of(
         return answer
 
     return kept
+
+
+NO_NUMBERS = ("constants", "calls", "output_spec", "input_dims", "rewrites")
+
+
+"""Fields of a graph that do not depend on the batch size."""
+
+
+_LYING = ("order", "repeated")
+
+
+"""Fields of a variable that say how it lies in memory: with a single sample that may differ."""
+
+
+class _NotAffineError(Exception):
+    pass
+
+
+def graph_at(few: Graph, many: Graph, samples: int) -> Graph | None:
+    """The step's graph with that many samples, to plan with and not to run; None: it is not affine in them.
+
+    Args:
+        few, many: captures of one step, of different numbers of samples.
+    """
+    if few.calls or many.calls or few.batch_size == many.batch_size:
+        return None
+    part = (samples - few.batch_size, many.batch_size - few.batch_size)
+    try:
+        changed = {
+            each.name: _at(getattr(few, each.name), getattr(many, each.name), part)
+            for each in fields(Graph)
+            if each.name not in NO_NUMBERS
+        }
+    except _NotAffineError:
+        return None
+    return replace(many, **changed)
+
+
+def _at(low: Any, high: Any, part: tuple[int, int]) -> Any:
+    """The value on the line through two, for numbers in whatever they are in.
+
+    Raises:
+        _NotAffineError: they differ in more than whole numbers, or what comes of it is none.
+    """
+    if type(low) is not type(high):
+        raise _NotAffineError
+    if type(low) is int and low != high:
+        rise, rest = divmod((high - low) * part[0], part[1])
+        if rest or low + rise < min(low, high, 0):
+            raise _NotAffineError
+        return low + rise
+    if is_dataclass(low) and not isinstance(low, type):
+        names = [each.name for each in fields(low) if each.name not in _LYING]
+        return replace(low, **{name: _at(getattr(low, name), getattr(high, name), part) for name in names})
+    if isinstance(low, Mapping):
+        if list(low) != list(high):
+            raise _NotAffineError
+        return {key: _at(value, high[key], part) for key, value in low.items()}
+    if isinstance(low, tuple | list):
+        if len(low) != len(high):
+            raise _NotAffineError
+        return type(low)(_at(one, other, part) for one, other in zip(low, high, strict=True))
+    if low != high:
+        raise _NotAffineError
+    return low

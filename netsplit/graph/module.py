@@ -21,8 +21,8 @@ from netsplit.graph.arguments import decoded
 from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
 from netsplit.graph.deferral.deferred import CALLS, as_autocast
 from netsplit.graph.ir import CALL, TRANSFER, Graph, Initializer, Node, once_of
-from netsplit.graph.operators import in_its_mode, operator_of, resolve, written_storages
-from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
+from netsplit.graph.operators import in_its_mode, node_draws, operator_of, resolve, written_storages
+from netsplit.graph.random_draws import drawing_as_now, drawn
 from netsplit.graph.recording.stand_ins import named_tensors
 
 __all__ = [

@@ -1,7 +1,12 @@
-"""Calling the operator of a node, in the mode that the model had set around it."""
+"""A node's operator: how it is called, in which mode and autocast, what it writes and whether it draws.
+
+A graph's nodes hold no casts: whoever runs them enters ``autocast_of(graph, device)`` around a forward, and
+leaves it before the backward. The graph's variables have the dtypes that they then get.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cache
@@ -9,13 +14,13 @@ from typing import Any
 
 import torch
 
-from netsplit.graph.arguments import Reference, references
-from netsplit.graph.autocast import autocast_context
-from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, once_of
-from netsplit.graph.storage import HANDING_ON, hands_on, storage_of
+from netsplit.errors import ConfigError
+from netsplit.graph.arguments import HANDING_ON, Reference, hands_on, references, storage_of
+from netsplit.graph.ir import CALL, HOOK, INITIALIZER, Graph, Node, once_of
 
 __all__ = [
-    "in_its_mode", "is_here", "mode_of", "operator_of", "over_the_batch", "resolve",
+    "autocast_context", "autocast_of", "base_name", "in_its_mode", "is_here", "marked", "mode_of",
+    "node_draws", "operator_draws", "operator_of", "over_the_batch", "refuse_surrounding", "resolve",
     "running_statistics", "storage_root", "touching_initializers", "unchanging", "written_by_schema",
     "written_initializers", "written_inputs", "written_references", "written_storages",
 ]  # fmt: skip
@@ -203,3 +208,102 @@ def _arguments(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
 
 def _learns(given: Mapping[str, Any]) -> bool:
     return any(given.get(flag) is True for flag in ("training", "train", "use_input_stats"))
+
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def autocast_of(graph: Graph, device: torch.device | str) -> AbstractContextManager[Any]:
+    """What to run nodes of `graph` in, on `device`; to be entered any number of times, one after another."""
+    return autocast_context(graph.autocast, device)
+
+
+def autocast_context(autocast: str | None, device: torch.device | str) -> AbstractContextManager[Any]:
+    """`torch.autocast` to a dtype given by its name; None: a context that does nothing.
+
+    Raises:
+        ConfigError: another dtype than bfloat16 and float16.
+    """
+    if autocast is None:
+        return nullcontext()
+    if autocast not in _DTYPES:
+        raise ConfigError(f"autocast is '{autocast}': give {' or '.join(_DTYPES)}, or null for none.")
+    context: AbstractContextManager[Any] = torch.autocast(torch.device(device).type, _DTYPES[autocast])
+    return context
+
+
+def refuse_surrounding(autocast: str | None) -> None:
+    """Refuse a call within the caller's own `torch.autocast`, which no worker is in.
+
+    Args:
+        autocast: what the step is captured under, which such a context may repeat.
+
+    Raises:
+        ConfigError: it says which argument does it.
+    """
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            dtype = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+            if dtype != autocast:
+                raise ConfigError(
+                    f"NetSplit was called within torch.autocast('{kind}', torch.{dtype}), which workers do "
+                    f"not inherit: leave that context and give parallelize(autocast='{dtype}')."
+                )
+
+
+_KNOWN = frozenset(["aten", "prim", "prims", "torchvision"])  # their operators say by a tag whether they draw
+
+
+_RATE, _TRAINING = ("p", "dropout_p", "dropout"), ("train", "training")
+
+
+_SWITCHED = frozenset([
+    "dropout", "dropout_", "alpha_dropout", "alpha_dropout_", "feature_dropout", "feature_dropout_",
+    "feature_alpha_dropout", "feature_alpha_dropout_", "native_dropout", "rrelu", "rrelu_",
+    "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu",
+])  # fmt: skip
+
+
+"""Draw nothing at a rate of 0, nor where they are told that this is no training."""
+
+
+def node_draws(node: Node) -> bool:
+    """Whether a node may draw random numbers, by its operator and the numbers among its arguments."""
+    if node.op.startswith(CALL):
+        return not node.op.startswith(HOOK)
+    return node.op.count(".") == 2 and operator_draws(resolve(node.op), node.args, node.kwargs)
+
+
+def operator_draws(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """The same of a call; tensors among the arguments do not matter."""
+    if not _tagged(op):
+        return False
+    schema = op._schema
+    if base_name(op) not in _SWITCHED:
+        return True
+    for i, argument in enumerate(schema.arguments):
+        if argument.name in _RATE or argument.name in _TRAINING:
+            given = args[i] if i < len(args) else kwargs.get(argument.name, argument.default_value)
+            if given is False or (argument.name in _RATE and given == 0):
+                return False
+    return True
+
+
+@cache
+def _tagged(op: Any) -> bool:
+    return op.namespace not in _KNOWN or torch.Tag.nondeterministic_seeded in op.tags
+
+
+@cache
+def base_name(op: Any) -> str:
+    return str(op._schema.name).partition("::")[2]
+
+
+_MARKS = itertools.count(int.from_bytes(b"netsplit"))
+
+
+def marked() -> int:
+    """A seed that nobody else gives the CPU's generator, which has it then: who sets it anew is noticed."""
+    seed = next(_MARKS)
+    torch.default_generator.manual_seed(seed)
+    return seed

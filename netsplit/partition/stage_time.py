@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Node
-from netsplit.graph.order import topological_order
-from netsplit.graph.quotient import atoms_of, strong_components, successors
+from netsplit.graph.quotient import atoms_of, strong_components, successors, topological_order
 from netsplit.partition.base import Loads, Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.objectives import Period

@@ -15,7 +15,7 @@ from netsplit.pictures.graph_groups import GroupGraph, NodeGroup, group_nodes
 from netsplit.pictures.graph_layout import LayeredLayout, layered_layout
 from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs
-from netsplit.rewrite.node_parts import NodeParts, node_parts
+from netsplit.rewrite.rewriting import NodeParts, node_parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,7 +20,7 @@ from typing import Any
 
 from netsplit.graph.ir import Graph
 from netsplit.graph.quotient import passing
-from netsplit.rewrite.node_parts import NodePart, NodeParts, does, node_parts, parts_label
+from netsplit.rewrite.rewriting import NodePart, NodeParts, does, node_parts, parts_label
 
 __all__ = ["GroupGraph", "NodeGroup", "group_nodes"]
 

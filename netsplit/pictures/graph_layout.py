@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from netsplit.graph.order import longest_before
+from netsplit.graph.quotient import longest_before
 
 __all__ = ["Jump", "LayeredLayout", "layered_layout"]
 

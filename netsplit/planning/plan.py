@@ -39,8 +39,8 @@ from netsplit.planning.explanation.parts import (
 )
 from netsplit.planning.plan_diff import PlanDiff, placement_change, played_devices, with_devices
 from netsplit.program.instructions import Forward, Program
-from netsplit.rewrite.node_parts import node_parts
 from netsplit.rewrite.pcg import ParallelGraph
+from netsplit.rewrite.rewriting import node_parts
 from netsplit.simulate.device_times import memory_course
 from netsplit.simulate.exchanges import exchange_line
 from netsplit.simulate.memory import costed_profiles

@@ -21,7 +21,7 @@ from netsplit.planning.explanation.parts import (
     restated,
     shortened_list,
 )
-from netsplit.rewrite.node_parts import node_parts
+from netsplit.rewrite.rewriting import node_parts
 
 __all__ = ["PlacementChange", "PlanDiff", "placement_change", "played_devices", "with_devices"]
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.graph.storage import storage_bytes
+from netsplit.graph.arguments import storage_bytes
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Placement
 from netsplit.program.instructions import Backward, Forward, Program, Segment

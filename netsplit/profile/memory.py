@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from netsplit.graph.arguments import storage_bytes, storage_of
 from netsplit.graph.ir import INITIALIZER, Graph, Initializer, Variable, once_of
-from netsplit.graph.storage import storage_bytes, storage_of
 
 __all__ = [
     "Load",

@@ -19,9 +19,9 @@ from itertools import groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.graph.arguments import storage_bytes, storage_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.quotient import joined, units_in_order
-from netsplit.graph.storage import storage_bytes, storage_of
 from netsplit.program.instructions import Backward, Forward, Instruction, Segment
 from netsplit.program.schedules import Compute, Pipeline
 from netsplit.program.segments import segment_of

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from netsplit.errors import RewriteError
-from netsplit.graph.analyse import Facts, analyse
+from netsplit.graph.analyse import Facts, analyse, is_spread, memory_order, repeated_dims
 from netsplit.graph.arguments import Reference, read_by, renamed
-from netsplit.graph.batches.batch import is_spread, memory_order, repeated_dims
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, NodeRole, Variable, once_of
 from netsplit.graph.operators import resolve, written_references
 from netsplit.layout.regions import Region, both, through, whole_region

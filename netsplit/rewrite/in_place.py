@@ -15,10 +15,9 @@ from functools import cache
 import torch
 
 from netsplit.graph.analyse import Facts, analyse
+from netsplit.graph.arguments import storage_of
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, once_of
-from netsplit.graph.operators import is_here, resolve, written_references
-from netsplit.graph.random_draws import node_draws
-from netsplit.graph.storage import storage_of
+from netsplit.graph.operators import is_here, node_draws, resolve, written_references
 from netsplit.rewrite.emitter import in_no_mode
 from netsplit.rewrite.layouts import MemoryLayout, StandInRuns, keep_layouts, layouts_of
 

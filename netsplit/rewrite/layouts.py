@@ -17,13 +17,11 @@ import torch
 from torch import Tensor
 
 from netsplit.graph.analyse import kept_for_backward, storage_id
-from netsplit.graph.arguments import decoded, renamed
-from netsplit.graph.autocast import autocast_of
+from netsplit.graph.arguments import decoded, renamed, storage_of
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, Variable, once_of
-from netsplit.graph.operators import mode_of, resolve
+from netsplit.graph.operators import autocast_of, mode_of, resolve
 from netsplit.graph.recording.record import Watched
 from netsplit.graph.recording.stand_ins import StandInMode
-from netsplit.graph.storage import storage_of
 
 __all__ = [
     "MemoryLayout", "NodeRun", "StandInRuns", "keep_layouts", "keep_runs", "layouts_of", "stand_in_run",

@@ -13,11 +13,9 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from netsplit.errors import RewriteError, brief
-from netsplit.graph.arguments import Reference, read_by, references
+from netsplit.graph.arguments import Reference, gives_sparse_gradients, read_by, references
 from netsplit.graph.ir import CALL, Graph, Node, NodeCut, NodeRole
-from netsplit.graph.operators import resolve, written_references
-from netsplit.graph.random_draws import node_draws
-from netsplit.graph.storage import gives_sparse_gradients
+from netsplit.graph.operators import node_draws, resolve, written_references
 from netsplit.layout.regions import Region, blocks_of, both, length_of, now, through, whole_region
 from netsplit.rewrite.emitter import handed_on
 from netsplit.rewrite.in_place import out_of_place

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from netsplit.errors import RewriteError
+from netsplit.graph.arguments import gives_sparse_gradients
 from netsplit.graph.ir import Graph, once_of
-from netsplit.graph.storage import gives_sparse_gradients
 from netsplit.rewrite.emitter import MOVES, operator_named, require_graph, require_operators, weights_of
 from netsplit.rewrite.following import AxisIn, FollowedCut, cut_fitting, ways_of_graph
 from netsplit.rewrite.lowering import lowered, lowered_from

@@ -15,7 +15,7 @@ from netsplit.data.reading.reader import BatchPlace
 from netsplit.errors import BatchError, NonFiniteError
 from netsplit.graph.ir import Graph
 from netsplit.graph.random_draws import DrawKey
-from netsplit.graph.surroundings.surroundings import carried_modules, settings, take_settings
+from netsplit.graph.recording.whole import carried_modules, settings, take_settings
 from netsplit.interrupts import interrupts_held
 from netsplit.profile.costs import Offload
 from netsplit.program.instructions import Program

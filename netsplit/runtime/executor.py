@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 
-from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferral.deferred import WeightGradients
+from netsplit.graph.operators import autocast_of
 from netsplit.graph.random_draws import DrawKey, drawing
 from netsplit.program.check import acknowledged
 from netsplit.program.instructions import (

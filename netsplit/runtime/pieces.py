@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, fx, nn
 
+from netsplit.graph.arguments import storage_of
 from netsplit.graph.ir import CALL, Graph
 from netsplit.graph.module import NODE, copies_as_captured, find_at_once, place_of_tensor, rebuild
-from netsplit.graph.operators import written_initializers, written_storages
-from netsplit.graph.random_draws import node_draws
+from netsplit.graph.operators import node_draws, written_initializers, written_storages
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
-from netsplit.graph.storage import storage_of
 from netsplit.program.instructions import Backward, Program, Segment
 from netsplit.runtime.compiled import compiled_call
 from netsplit.runtime.offload.saved_tensors import leaving_between

@@ -15,7 +15,7 @@ from netsplit.data.reading.loader import Loader
 from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
 from netsplit.errors import NetSplitError, ReadError
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.surroundings.surroundings import by_value, carried_modules
+from netsplit.graph.recording.whole import by_value, carried_modules
 from netsplit.program.instructions import Program
 from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure, one_line
 from netsplit.runtime.feeds import own_parts, own_rows, own_samples, shared_microbatches, split_batch

@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from netsplit.errors import ConfigError
+from netsplit.graph.arguments import sparse_gradients
 from netsplit.graph.ir import Graph, Initializer, Region
-from netsplit.graph.storage import sparse_gradients
 from netsplit.optim.learning_rate import LearningRate, step
 from netsplit.optim.optimizers import ForModel, NamedOptimizer, OptimizerFactory, make_optimizer
 from netsplit.profile.costs import Offload

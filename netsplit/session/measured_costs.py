@@ -22,12 +22,11 @@ from torch import Tensor
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import ClusterSpec
 from netsplit.graph.ir import Graph
-from netsplit.graph.surroundings.surroundings import settings
-from netsplit.profile.costs import Costs
+from netsplit.graph.recording.whole import settings
+from netsplit.profile.costs import Costs, SizeSeconds
 from netsplit.profile.measure.optimizer import describe_optimizer, optimizer_alpha, optimizer_scratch
 from netsplit.profile.measure.stretch import SizedStep, take_turns
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
-from netsplit.profile.sized import SizeSeconds
 from netsplit.progress import Stages
 from netsplit.runtime.controller import tell
 from netsplit.runtime.controller_seconds import controller_seconds

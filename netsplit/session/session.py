@@ -22,9 +22,9 @@ from netsplit.cluster.cluster import Cluster, nics_of
 from netsplit.cluster.local import ClusterSpec
 from netsplit.cluster.probe import fit_link, probe_links
 from netsplit.errors import ConfigError
-from netsplit.graph.autocast import refuse_surrounding
-from netsplit.graph.batches.calls import Loss
+from netsplit.graph.batches.batch import Loss
 from netsplit.graph.checks.replicated import check_replicas
+from netsplit.graph.operators import refuse_surrounding
 from netsplit.interrupts import interrupts_held
 from netsplit.partition.base import Problem
 from netsplit.partition.engines.search import load_kernels

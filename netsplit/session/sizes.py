@@ -1,7 +1,7 @@
 """One model at several sizes of micro-batches: captured, compared with the batch, measured at two of them.
 
 a few samples ──few_differ──► may the batch be cut? ◄──batch_differs── the batch, at the size that is decided
-captures ──graph_at──► a graph at every size        two measured sizes ──profile.sized──► costs at every size
+captures ──graph_at──► a graph at every size        two measured sizes ──profile.costs──► costs at every size
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from netsplit.errors import CaptureError, NetSplitError
-from netsplit.graph.batches.other_sizes import graph_at
 from netsplit.graph.checks.cutting import (
     NotCompared,
     batch_differs,
@@ -21,12 +20,11 @@ from netsplit.graph.checks.cutting import (
     refuse_shared_writes,
     why_not_compared,
 )
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, graph_at
 from netsplit.partition.base import Problem
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds, SizeSeconds, beside, between, together
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.stretch import SizedStep
-from netsplit.profile.sized import SizeSeconds, beside, between, together
 from netsplit.program.other_batches import require_same_operators
 from netsplit.program.schedules import GPipe, OneFOneB
 from netsplit.session.calibration import KnownParts

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import Loss
+from netsplit.graph.batches.batch import Batch, Loss
 from netsplit.graph.checks.replicated import require_replicable
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values

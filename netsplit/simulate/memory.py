@@ -32,9 +32,9 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.graph.arguments import storage_bytes
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph, once_of
-from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import Costs, NodeBytes, Offload, StepScratch
 from netsplit.program.check import Arrivals
 from netsplit.program.instructions import Backward, Program, Segment

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from netsplit.files import write_text
 from netsplit.graph.ir import Graph
 from netsplit.program.instructions import Program, origin
-from netsplit.rewrite.node_parts import NodePart, node_parts, parts_label
+from netsplit.rewrite.rewriting import NodePart, node_parts, parts_label
 from netsplit.simulate.timeline import COMPUTING, GRADIENT_OF, Event, Timeline
 
 __all__ = ["EventParts", "chrome_trace", "lane_of", "lanes", "parts_of_events", "write_trace"]

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
-from netsplit.graph.autocast import autocast_of
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import Loss, call_model, lacking
+from netsplit.graph.batches.batch import Batch, Loss, call_model, lacking
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.evaluation import OutputDims, check_inference, output_dims
 from netsplit.graph.checks.plain import stance
 from netsplit.graph.ir import Graph
+from netsplit.graph.operators import autocast_of
 from netsplit.graph.recording.step import capture, capture_inference
 from netsplit.graph.recording.whole import ModuleCall
-from netsplit.graph.surroundings.keep import kept
+from netsplit.graph.user_code import kept
 from netsplit.interrupts import interrupts_held
 from netsplit.training.options import Training
 

@@ -9,7 +9,7 @@ from typing import Any, Self, get_args
 from torch import nn
 
 from netsplit.errors import ConfigError
-from netsplit.graph.batches.calls import Loss
+from netsplit.graph.batches.batch import Loss
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import MOMENTUM, for_model
 from netsplit.partition.base import MemoryRule

@@ -26,9 +26,9 @@ from torch.utils._pytree import tree_map_only
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
 from netsplit.graph.checks.plain import first_names, has_values, holding, unseen
-from netsplit.graph.code_places import where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
+from netsplit.graph.user_code import where_of
 from netsplit.interrupts import interrupts_held
 from netsplit.runtime.checkpoint.files import Kind, State, check_fits, kind_of, read_extra
 from netsplit.runtime.checkpoint.shares import Cut, draws_state, load_draws, load_own, saved_cut

@@ -11,10 +11,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from netsplit.graph.autocast import refuse_surrounding
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.checks.difference import difference
-from netsplit.graph.checks.plain import by_name
+from netsplit.graph.checks.plain import by_name, difference
+from netsplit.graph.operators import refuse_surrounding
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.reading import UnreadBatch
 from netsplit.training.programs import Programs

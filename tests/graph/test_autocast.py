@@ -14,8 +14,8 @@ from netsplit.graph import (
     loads,
     rebuild,
 )
-from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
+from netsplit.graph.operators import autocast_of
 from netsplit.training.captures import Captures
 from netsplit.training.options import Training
 from tests.cover import covering

@@ -4,8 +4,7 @@ import networkx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.graph.order import topological_order
-from netsplit.graph.quotient import passing, strong_components, successors
+from netsplit.graph.quotient import passing, strong_components, successors, topological_order
 
 
 @st.composite

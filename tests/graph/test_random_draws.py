@@ -15,15 +15,13 @@ import netsplit
 from netsplit.errors import NetSplitError
 from netsplit.graph import DrawKey, Node, capture, draws, initial_values, rebuild, run_microbatch
 from netsplit.graph.batches.tree import flatten
+from netsplit.graph.operators import _SWITCHED, node_draws, operator_draws
 from netsplit.graph.random_draws import (
-    _SWITCHED,
     CALL,
     drawing,
     drawn,
     generators_kept,
     in_logical_order,
-    node_draws,
-    operator_draws,
     seed_generators,
 )
 from netsplit.graph.recording.whole import FunctionCall

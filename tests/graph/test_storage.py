@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from netsplit.graph.arguments import gives_sparse_gradients
 from netsplit.graph.ir import Node
-from netsplit.graph.storage import gives_sparse_gradients
 
 
 def looking_up() -> dict[str, int]:

@@ -21,7 +21,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph import Graph, capture, draws, initial_values
 from netsplit.graph.checks.check import check_capture
 from netsplit.graph.checks.cutting import refuse_shared_writes
-from netsplit.graph.random_draws import node_draws
+from netsplit.graph.operators import node_draws
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.partition import Placement, SolverReport
 from netsplit.profile.costs import Costs

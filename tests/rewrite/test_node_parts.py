@@ -20,7 +20,7 @@ from netsplit.rewrite import (
     replicate,
 )
 from netsplit.rewrite.emitter import MOVES
-from netsplit.rewrite.node_parts import node_parts, parts_label
+from netsplit.rewrite.rewriting import node_parts, parts_label
 from tests.examples import tried
 from tests.rewrite.test_training import HEADS, NAMES, drawn
 from tests.runtime.equivalence.running import captured

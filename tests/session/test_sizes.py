@@ -16,8 +16,7 @@ from netsplit.cluster.described import DescribedDevice, LinkCost, described_clus
 from netsplit.errors import InfeasibleError
 from netsplit.partition import Auto
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
-from netsplit.profile.sized import beside, between
+from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, beside, between
 from netsplit.program.schedules import GPipe
 from netsplit.session import step as steps
 from netsplit.session.decision import WholeDecision, problem_of

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from netsplit.program import GPipe
 from netsplit.rewrite import applied
-from netsplit.rewrite.node_parts import node_parts
+from netsplit.rewrite.rewriting import node_parts
 from netsplit.simulate.timeline import Event, Timeline
 from netsplit.simulate.trace import chrome_trace, parts_of_events, write_trace
 from tests.examples import tried

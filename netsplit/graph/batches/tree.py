@@ -31,7 +31,7 @@ _WHOLE = (type, FunctionType, MethodType, BuiltinFunctionType, ModuleType, nn.Mo
 
 @dataclass(frozen=True)
 class Marked:
-    """A tensor of a batch with the dimension of its samples; None: it has none (see `graph.batch`)."""
+    """A tensor of a batch with the dimension of its samples; None: it has none (see `batches.batch`)."""
 
     tensor: Tensor
     dim: int | None

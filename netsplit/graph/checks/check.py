@@ -19,19 +19,20 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import Loss
-from netsplit.graph.checks.difference import attribute_values, changed_attribute, difference, largest
+from netsplit.graph.batches.batch import Batch, Loss
 from netsplit.graph.checks.plain import (
     MOST_OF_MEMORY,
     SideBySide,
     TensorsAtOnce,
+    attribute_values,
+    changed_attribute,
     copies,
+    difference,
+    largest,
     own,
     threads_for,
     with_own_calls,
 )
-from netsplit.graph.code_places import line_of, where_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values, rebuild
 from netsplit.graph.operators import touching_initializers, written_initializers
@@ -39,7 +40,7 @@ from netsplit.graph.random_draws import DrawKey, run_microbatch
 from netsplit.graph.recording.capturing import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import TrainingStep
-from netsplit.graph.surroundings.keep import kept
+from netsplit.graph.user_code import kept, line_of, where_of
 from netsplit.tables import nbytes
 
 __all__ = ["check_capture"]

@@ -25,9 +25,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
-from netsplit.graph.autocast import autocast_of
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import Loss
+from netsplit.graph.batches.batch import Batch, Loss
 from netsplit.graph.checks.plain import (
     MOST_OF_MEMORY,
     TensorsAtOnce,
@@ -36,13 +34,12 @@ from netsplit.graph.checks.plain import (
     stance,
     threads_for,
 )
-from netsplit.graph.code_places import line_of
 from netsplit.graph.ir import Graph
-from netsplit.graph.operators import written_inputs
-from netsplit.graph.random_draws import node_draws, seed_generators
+from netsplit.graph.operators import autocast_of, node_draws, written_inputs
+from netsplit.graph.random_draws import seed_generators
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
-from netsplit.graph.surroundings.keep import kept
+from netsplit.graph.user_code import kept, line_of
 
 __all__ = ["NotCompared", "batch_differs", "few_differ", "refuse_shared_writes", "why_not_compared"]
 

@@ -24,25 +24,26 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
-from netsplit.graph.autocast import autocast_of
 from netsplit.graph.batches.batch import Batch
-from netsplit.graph.checks.difference import attribute_values, changed_attribute, difference
 from netsplit.graph.checks.plain import (
     MOST_OF_MEMORY,
     SideBySide,
     TensorsAtOnce,
+    attribute_values,
+    changed_attribute,
     copies,
+    difference,
     has_values,
     holding,
     own,
     stance,
 )
-from netsplit.graph.code_places import is_users, line_of
 from netsplit.graph.ir import Graph
-from netsplit.graph.operators import written_initializers
+from netsplit.graph.operators import autocast_of, written_initializers
 from netsplit.graph.recording.capturing import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import Inference
+from netsplit.graph.user_code import is_users, line_of
 from netsplit.tables import nbytes
 
 __all__ = ["OutputDims", "check_inference", "output_dims"]

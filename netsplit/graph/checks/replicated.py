@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from torch import nn
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.arguments import gives_sparse_gradients
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Node, once_of
 from netsplit.graph.operators import (
     over_the_batch,
@@ -17,7 +18,6 @@ from netsplit.graph.operators import (
     written_initializers,
 )
 from netsplit.graph.recording.whole import ModuleCall
-from netsplit.graph.storage import gives_sparse_gradients
 
 __all__ = [
     "check_replicas", "replicated_statistics", "require_replicable", "statistics_notes", "unreplicable",

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.code_places import line_of
 from netsplit.graph.onnx.files import OnnxNode, onnx_package
 from netsplit.graph.onnx.operators import DRAWING, STATISTICS
+from netsplit.graph.user_code import line_of
 
 __all__ = ["Kind", "constant_of", "evaluate_node", "fold_constants", "kinds_of"]
 

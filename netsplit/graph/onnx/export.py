@@ -17,10 +17,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from netsplit.errors import NetSplitError
 from netsplit.files import write_atomically
-from netsplit.graph.code_places import line_of
 from netsplit.graph.onnx.files import METADATA, onnx_package
 from netsplit.graph.recording.step import as_tuple
-from netsplit.graph.surroundings.keep import kept
+from netsplit.graph.user_code import kept, line_of
 
 __all__ = ["export_inference", "export_training", "exported_inference"]
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
-from netsplit.graph.code_places import line_of
 from netsplit.graph.onnx.call import OnnxCall, Value, as_tensor
 from netsplit.graph.onnx.constants import evaluate_node, fold_constants, kinds_of
 from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, onnx_package, opsets_of
 from netsplit.graph.onnx.operators import DRAWING, HOST_ONLY, OPERATORS
+from netsplit.graph.user_code import line_of
 
 __all__ = ["OLDEST", "OnnxModule", "from_onnx"]
 

@@ -7,13 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from netsplit.errors import CaptureError
-from netsplit.graph.analyse import Facts, analyse, kept_for_backward, storage_id
+from netsplit.graph.analyse import (
+    Facts,
+    analyse,
+    is_spread,
+    kept_for_backward,
+    memory_order,
+    repeated_dims,
+    storage_id,
+)
 from netsplit.graph.arguments import Reference, read_by, renamed
-from netsplit.graph.batches.batch import is_spread, memory_order, repeated_dims
 from netsplit.graph.ir import CALL, Graph, Node, Variable
-from netsplit.graph.recording.constants import RecordedCall
 from netsplit.graph.recording.record import Recorder
-from netsplit.graph.recording.stand_ins import refuse_sharing
+from netsplit.graph.recording.stand_ins import RecordedCall, refuse_sharing
 from netsplit.graph.recording.whole import GradientHook
 
 __all__ = ["built"]

@@ -24,18 +24,17 @@ from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher
 
 from netsplit.errors import CaptureError, ConfigError, NetSplitError
-from netsplit.graph.autocast import autocast_context
-from netsplit.graph.batches.batch import Batch, Strides, copy_as_it_lies
+from netsplit.graph.analyse import Strides, copy_as_it_lies
+from netsplit.graph.batches.batch import Batch
 from netsplit.graph.batches.tree import Tree, flatten
-from netsplit.graph.code_places import line_of, quoted, where_of
 from netsplit.graph.ir import Graph
-from netsplit.graph.random_draws import marked
+from netsplit.graph.operators import autocast_context, marked
 from netsplit.graph.recording.build import built
 from netsplit.graph.recording.record import Recorder, Unrecordable
 from netsplit.graph.recording.stand_ins import StandInMode, named_tensors, refuse_tensors
 from netsplit.graph.recording.traps import said_to_compile, trapped
 from netsplit.graph.recording.whole import ModuleCall, skeleton_of
-from netsplit.graph.surroundings.keep import kept
+from netsplit.graph.user_code import kept, line_of, quoted, where_of
 
 __all__ = ["RecordedStep", "graph_of_step", "valid_other_values"]
 

@@ -23,12 +23,10 @@ from torch.utils._pytree import tree_leaves
 
 from netsplit.errors import CaptureError, NetSplitError
 from netsplit.graph.arguments import encode
-from netsplit.graph.code_places import frame_of, line_of, quoted, user_frame
 from netsplit.graph.ir import CALL
-from netsplit.graph.operators import written_by_schema
-from netsplit.graph.random_draws import marked, operator_draws
-from netsplit.graph.recording.constants import RecordedCall, constant_value
-from netsplit.graph.recording.stand_ins import StandIns
+from netsplit.graph.operators import marked, operator_draws, written_by_schema
+from netsplit.graph.recording.stand_ins import RecordedCall, StandIns, constant_value
+from netsplit.graph.user_code import frame_of, line_of, quoted, user_frame
 
 __all__ = ["Recorder", "Unrecordable", "Watched"]
 

@@ -2,12 +2,15 @@
 
 A real tensor that reaches an operator is a parameter, a buffer, or one that the model's code brought: a
 literal, a plain attribute, something from around the function. Each gets one stand-in, and one name.
+
+What literals alone make, by operators that draw nothing, has a value that is known (`constant_value`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,12 +21,14 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.batch import repeated_dims
-from netsplit.graph.ir import Initializer
+from netsplit.graph.analyse import repeated_dims, storage_id
+from netsplit.graph.arguments import decoded, read_by
+from netsplit.graph.ir import CALL, Initializer
+from netsplit.graph.operators import resolve
 
 __all__ = [
-    "StandInMode", "StandIns", "attribute_tensors", "named_tensors", "persistent_tensors",
-    "refuse_other_parameters", "refuse_sharing", "refuse_tensors",
+    "RecordedCall", "StandInMode", "StandIns", "attribute_tensors", "constant_value", "named_tensors",
+    "persistent_tensors", "refuse_other_parameters", "refuse_sharing", "refuse_tensors",
 ]  # fmt: skip
 
 
@@ -304,3 +309,93 @@ def _digest(tensor: Tensor) -> str:
             flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
             digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
     return digest.hexdigest()[:12]
+
+
+@dataclass
+class RecordedCall:
+    """One operator call. References in templates are to variables and initializers by name."""
+
+    name: str
+    op: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: list[str]
+    module: str
+    source: str
+    no_grad: bool
+    autocast: str | None
+    checkpoint: str
+    saved: list[Tensor] = field(default_factory=list)
+    random: bool = False
+    writes: tuple[tuple[str, str], ...] = ()
+    blocked: tuple[str, ...] = ()
+    default_dtype: str | None = None
+
+
+_ATEN = torch.ops.aten
+
+
+_OF_SHAPE = frozenset(
+    {
+        str(each.default)
+        for each in (
+            *(_ATEN.full_like, _ATEN.zeros_like, _ATEN.ones_like, _ATEN.empty_like),
+            *(_ATEN.new_full, _ATEN.new_zeros, _ATEN.new_ones, _ATEN.new_empty),
+        )
+    }
+)
+
+
+"""Operators that read of their tensors the shape and the type only."""
+
+
+def constant_value(
+    calls: Sequence[RecordedCall], tensors: Mapping[str, Tensor], stand_ins: StandIns, tag: str, name: str
+) -> Tensor | None:
+    """The value that a variable or initializer has after some calls; None: it is not constant.
+
+    By memory: a view depends on what was written into its base, before it was taken or after.
+
+    Args:
+        calls: of the recording, so far.
+        tensors: the stand-ins of its variables.
+        stand_ins: those of its initializers.
+    """
+    constants, values = stand_ins.constants, dict[str, Tensor]()
+
+    def memory(tag: str, name: str) -> int:
+        return storage_id(tensors[name] if tag == "var" else stand_ins.fake[name])
+
+    def value(tag: str, name: str) -> Tensor:
+        if tag == "init" or name in values:
+            return constants[name] if tag == "init" else values[name]
+        return torch.empty((), dtype=tensors[name].dtype).expand(tuple(tensors[name].shape))  # a shape alone
+
+    needed, read = {memory(tag, name)}, {(tag, name)}
+    makers: list[RecordedCall] = []
+    for call in reversed(calls):
+        outputs = (("var", k) for k in call.outputs if k)
+        if needed.isdisjoint(memory(*each) for each in (*outputs, *call.writes)):
+            continue
+        if call.random or call.op.startswith(CALL) or call.autocast or call.default_dtype:
+            return None
+        makers.append(call)
+        if call.op not in _OF_SHAPE:
+            read |= set(read_by(call))
+            needed |= {memory(*each) for each in read_by(call)}
+    written = {memory(*each) for call in makers for each in call.writes}
+    inputs = tensors.keys() - {k for call in calls for k in call.outputs}
+    literals = {
+        k for k, tensor in constants.items() if not tensor.is_meta and memory("init", k) not in written
+    }
+    if not needed.isdisjoint(memory("var", k) for k in inputs):
+        return None
+    if any(tag == "init" and k not in literals for tag, k in read):
+        return None
+    with _disable_current_modes(), torch.no_grad():
+        for call in reversed(makers):
+            args, kwargs = decoded(call, value, "cpu")
+            result = resolve(call.op)(*args, **kwargs)
+            results = [result] if isinstance(result, Tensor) else list(result)
+            values |= {k: each for k, each in zip(call.outputs, results, strict=True) if k}
+        return value(tag, name)

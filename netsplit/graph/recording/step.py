@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.batch import Batch
-from netsplit.graph.batches.calls import (
+from netsplit.graph.batches.batch import (
+    Batch,
     Loss,
     call_loss,
     call_model,
@@ -26,7 +26,7 @@ from netsplit.graph.batches.tree import Tree
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import written_inputs
 from netsplit.graph.recording.capturing import RecordedStep, graph_of_step
-from netsplit.graph.surroundings.keep import kept
+from netsplit.graph.user_code import kept
 
 __all__ = ["Inference", "LossFunction", "TrainingStep", "as_tuple", "capture", "capture_inference"]
 

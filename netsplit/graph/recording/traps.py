@@ -28,12 +28,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.batch import Strides
+from netsplit.graph.analyse import Strides
 from netsplit.graph.batches.tree import flatten
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.whole import FunctionCall
-from netsplit.graph.surroundings.keep import has_contents, reached
+from netsplit.graph.user_code import has_contents, reached
 
 __all__ = [
     "Whole", "checkpoints_replaced", "intercepted_functions", "said_to_compile", "script_unoptimised",

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.graph.arguments import storage_bytes, storage_of
 from netsplit.graph.ir import Graph
-from netsplit.graph.storage import storage_bytes, storage_of
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import atom_needs, read_bytes
 from netsplit.partition.common.instance import Floats, Instance, Ints

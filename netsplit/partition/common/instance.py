@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from netsplit import graph as graphs
 from netsplit.compiled import Floats, Ints, Packed
+from netsplit.graph.arguments import hands_on
 from netsplit.graph.quotient import DisjointSets, Sets, atoms_of, units_of
-from netsplit.graph.storage import hands_on
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Stage
 from netsplit.profile.costs import DeviceCosts

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from netsplit.compiled import compiled, inlined
-from netsplit.graph.order import topological_order
-from netsplit.graph.quotient import strong_components, successors
+from netsplit.graph.quotient import strong_components, successors, topological_order
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 

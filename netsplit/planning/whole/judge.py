@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from netsplit.graph.order import topological_order
-from netsplit.graph.quotient import successors
+from netsplit.graph.quotient import successors, topological_order
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Placement
 from netsplit.placement.sharding import sharded_levels

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.graph.arguments import Reference, decoded, read_by
-from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.module import path_of_tensor
-from netsplit.graph.operators import in_its_mode, mode_of, operator_of, written_references
+from netsplit.graph.operators import autocast_of, in_its_mode, mode_of, operator_of, written_references
 from netsplit.profile.measure.clock import Clock, Lap
 from netsplit.profile.measure.memory_meter import MemoryMeter
 

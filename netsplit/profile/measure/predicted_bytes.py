@@ -17,10 +17,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.arguments import Reference, read_by, renamed
+from netsplit.graph.arguments import Reference, read_by, renamed, storage_bytes
 from netsplit.graph.ir import CALL, Graph, Initializer, Node, Variable, once_of
 from netsplit.graph.recording.stand_ins import StandInMode
-from netsplit.graph.storage import storage_bytes
 from netsplit.profile.costs import NodeBytes
 from netsplit.profile.measure.bench import ForwardResult, LiveValues, NodeBench, random_like
 from netsplit.profile.measure.clock import Clock, worker_conditions

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from netsplit.graph.autocast import autocast_of
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import path_of_tensor, rebuild
+from netsplit.graph.operators import autocast_of
 from netsplit.profile.measure.bench import LiveValues, random_like
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from netsplit.errors import ConfigError
-from netsplit.graph.order import longest_before
+from netsplit.graph.quotient import longest_before
 from netsplit.placement.exchange import ExchangeName
 from netsplit.placement.placement import ShardName, device_in_turn
 from netsplit.settings import check_numbers, check_switches

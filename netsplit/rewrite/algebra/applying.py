@@ -19,7 +19,7 @@ from netsplit.errors import RewriteError
 from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.module import rebuild
-from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import topological_order
 from netsplit.rewrite.algebra.matching import Match, match_of
 from netsplit.rewrite.algebra.patterns import shape_of, written
 from netsplit.rewrite.algebra.rule import Algebra, Ref

@@ -19,8 +19,7 @@ import torch
 
 from netsplit.graph.arguments import Reference, read_by, references, renamed
 from netsplit.graph.ir import CALL, Graph, Node, once_of
-from netsplit.graph.operators import resolve, storage_root, written_storages
-from netsplit.graph.random_draws import node_draws
+from netsplit.graph.operators import node_draws, resolve, storage_root, written_storages
 from netsplit.rewrite.algebra.rule import Operator
 from netsplit.rewrite.emitter import in_no_mode
 

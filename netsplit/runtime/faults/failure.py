@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import fx
 
 from netsplit.errors import BatchError, NetSplitError, WorkerError
-from netsplit.graph.code_places import quoted
 from netsplit.graph.ir import CALL, Graph, once_of
 from netsplit.graph.module import NODE
+from netsplit.graph.user_code import quoted
 from netsplit.program.instructions import Program
 
 __all__ = [

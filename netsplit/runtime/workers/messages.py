@@ -24,7 +24,7 @@ import cloudpickle
 import torch
 
 from netsplit.cluster.cluster import Device
-from netsplit.graph.batches.batch import memory_order
+from netsplit.graph.analyse import memory_order
 
 __all__ = [
     "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "Heartbeat", "HeartbeatFile", "Reply", "Setup", "Sign",

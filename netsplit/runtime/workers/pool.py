@@ -26,7 +26,7 @@ import cloudpickle
 
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
-from netsplit.graph.surroundings.surroundings import by_value
+from netsplit.graph.recording.whole import by_value
 from netsplit.interrupts import interrupts_held, let_interrupt
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose, standing

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from netsplit.graph.storage import storage_of
+from netsplit.graph.arguments import storage_of
 from netsplit.optim.buckets import largest_bucket
 from netsplit.profile.costs import Offload, StepScratch
 from netsplit.program.check import HELD_BYTES, Arrivals, acknowledged

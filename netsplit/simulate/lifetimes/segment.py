@@ -8,11 +8,10 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from netsplit.graph.arguments import argument
+from netsplit.graph.arguments import argument, storage_of
 from netsplit.graph.deferral.deferrable import weight_operand
 from netsplit.graph.ir import Graph, Node, once_of
 from netsplit.graph.operators import is_here, written_initializers
-from netsplit.graph.storage import storage_of
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
 from netsplit.rewrite.layouts import stand_in_run

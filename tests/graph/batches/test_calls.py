@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from netsplit.errors import CaptureError, ConfigError
 from netsplit.graph import Graph, capture, capture_inference, initial_values, rebuild
-from netsplit.graph.batches.batch import Arguments, Batch
-from netsplit.graph.batches.calls import call_loss, call_model
+from netsplit.graph.batches.batch import Arguments, Batch, call_loss, call_model
 from tests.cover import covering
 
 Pair = namedtuple("Pair", ["x", "mask"])

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.graph import Graph, capture
-from netsplit.graph.batches.other_sizes import graph_at
+from netsplit.graph.ir import graph_at
 from tests.cover import few
 from tests.nets import CASES, Case
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from netsplit.graph.surroundings.keep import kept
+from netsplit.graph.user_code import kept
 
 SEEN: list[Tensor] = []
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import ConfigError
-from netsplit.graph.surroundings.surroundings import by_value, carried_modules
+from netsplit.graph.recording.whole import by_value, carried_modules
 from tests.graph.recording import kept_in_a_module as kept
 
 WORKER = """
@@ -70,13 +70,13 @@ def test_a_function_of_torch_that_was_replaced_is_refused(monkeypatch: pytest.Mo
 
 PRECISION = """
 import sys, cloudpickle, torch
-from netsplit.graph.surroundings.surroundings import settings, take_settings
+from netsplit.graph.recording.whole import settings, take_settings
 exec(sys.argv[1])
 cloudpickle.dump(settings(), open(sys.argv[2], "wb"))
 """
 TAKEN = """
 import sys, cloudpickle
-from netsplit.graph.surroundings.surroundings import settings, take_settings
+from netsplit.graph.recording.whole import settings, take_settings
 given = cloudpickle.loads(open(sys.argv[1], "rb").read())
 take_settings(given)
 here = settings()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from netsplit.graph import capture
-from netsplit.graph.batches.batch import memory_order
+from netsplit.graph.analyse import memory_order
 from netsplit.graph.ir import Variable
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1

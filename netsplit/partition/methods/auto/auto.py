@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from netsplit.graph.arguments import gives_sparse_gradients, storage_of
 from netsplit.graph.ir import CALL, INITIALIZER, Graph
-from netsplit.graph.storage import gives_sparse_gradients, storage_of
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from netsplit.graph.ir import Graph, Node
-from netsplit.graph.order import topological_order
-from netsplit.graph.quotient import DisjointSets, strong_components, successors
+from netsplit.graph.quotient import DisjointSets, strong_components, successors, topological_order
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.search import Search

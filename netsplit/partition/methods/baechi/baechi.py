@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.graph.ir import Graph
-from netsplit.graph.order import topological_order
+from netsplit.graph.quotient import topological_order
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance, Ints

@@ -31,8 +31,7 @@ from functools import cached_property
 
 import numpy as np
 
-from netsplit.graph.order import longest_before, topological_order
-from netsplit.graph.quotient import DisjointSets, passing, successors
+from netsplit.graph.quotient import DisjointSets, longest_before, passing, successors, topological_order
 from netsplit.partition.common.instance import Floats, Instance, Ints
 
 __all__ = ["Coarse", "CoarseSchedule", "CoarseTasks", "coarsen", "heights", "mergeable_batch"]

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsplit.errors import InfeasibleError
-from netsplit.graph.order import chosen_order
-from netsplit.graph.quotient import successors
+from netsplit.graph.quotient import chosen_order, successors
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats
 from netsplit.partition.methods.pipedream.antichains import (

@@ -1,12 +1,12 @@
-"""A model's Python state and tensors, kept while its own code runs, and put back.
+"""The user's own code: its lines in errors, what it reaches, and its Python state put back after a run.
 
-What is kept is what the user's own code reaches and can change: attributes, containers, closures, and the
-globals that it names.
+What is kept is what that code can change: attributes, containers, closures, and the globals that it names.
 """
 
 from __future__ import annotations
 
 import functools
+import linecache
 import random
 import sys
 import sysconfig
@@ -24,18 +24,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from netsplit.graph.code_places import is_users
+__all__ = [
+    "frame_of", "has_contents", "is_own_file", "is_own_module", "is_users", "kept", "line_of",
+    "names_in", "quoted", "reached", "user_frame", "where_of",
+]  # fmt: skip
 
-__all__ = ["has_contents", "is_own_file", "is_own_module", "kept", "names_in", "reached"]
 
 _DEEPEST = 4000
+
+
 """Calls within one another: modules may nest as deep as Python lets them, with calls of ours between."""
 
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
 _CLOSED = (*_PLAIN, Tensor, CodeType, torch.dtype, torch.device, np.ndarray, torch.Generator, Logger)
+
+
 _MOST, _LONG = 20_000, 4096
+
+
 _PLACES = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"])
+
+
 _INSTALLED = (*_PLACES, *(each for each in sys.path if Path(each).name in ("site-packages", "dist-packages")))
+
 
 PutBack = Callable[[], Any]
 
@@ -260,3 +274,70 @@ def is_own_module(name: str) -> bool:
         written = module is None or getattr(module, "__spec__", None) is None
         return name == "__main__" or (written and name != "builtins")
     return is_own_file(file)
+
+
+_LONGEST = 120  # characters of a line of code that is quoted
+
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+_HERE = str(Path(__file__).parent)
+
+
+_STEP = str(Path(__file__).parent / "recording" / "step.py")
+
+
+def quoted(frame: str) -> str:
+    """``file:line`` with the code that is there."""
+    file, _, line = frame.rpartition(":")
+    code = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+    code = code if len(code) <= _LONGEST else f"{code[:_LONGEST]} …"
+    return f"{frame} ('{code}')" if code else frame
+
+
+def where_of(error: BaseException) -> str:
+    """ " at file:line ('code')" of the user's innermost line; "" where there is none."""
+    frame = frame_of(error)
+    return f" at {quoted(frame)}" if frame else ""
+
+
+def frame_of(error: BaseException) -> str:
+    """``file:line`` of the user's innermost line that an error came through."""
+    frame, trace = "", error.__traceback__
+    while trace is not None:
+        if is_users(trace.tb_frame.f_code.co_filename):
+            frame = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return frame
+
+
+def line_of(error: BaseException) -> str:
+    """The first line of its message."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__).rstrip(".")
+
+
+def user_frame() -> str:
+    """``file:line`` of the innermost frame that is neither torch's nor of this room; "" where there is none.
+
+    What called the training step is no part of the model: it is not looked at.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _STEP:
+        if is_users(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+_USERS: dict[str, bool] = {}
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is neither torch's nor of this room."""
+    known = _USERS.get(file)
+    if known is None:
+        known = not file.startswith((_TORCH, _HERE, "<")) and not file.endswith("contextlib.py")
+        _USERS[file] = known
+    return known
