@@ -16,7 +16,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.difference import difference
 from netsplit.graph.checks.plain import by_name
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.reading import UnreadBatch
+from netsplit.runtime.feeds import UnreadBatch
 from netsplit.training.programs import Programs
 
 __all__ = ["ModelWatch"]
