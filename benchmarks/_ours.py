@@ -27,7 +27,7 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.whole.judge import problem_under
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program.instructions import Program
-from netsplit.runtime.workers.worker import Worker
+from netsplit.runtime.workers.messages import Worker
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
 from netsplit.settings import ProfileMode

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._subjects import Subject
-from netsplit.runtime.compiled import COMPILING_S
+from netsplit.runtime.transport.handle import COMPILING_S
 from netsplit.runtime.workers.launch import KEPT_MEMORY
 
 __all__ = ["OPTIMIZER", "Answer", "Plain", "Rival", "TorchPipeline"]

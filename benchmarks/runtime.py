@@ -37,7 +37,8 @@ from netsplit.api import SCHEDULES
 from netsplit.errors import ConfigError
 from netsplit.files import write_json
 from netsplit.partition import Single
-from netsplit.runtime.compiled import COMPILING_S, check_backend
+from netsplit.runtime.transport.handle import COMPILING_S
+from netsplit.settings import check_backend
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 

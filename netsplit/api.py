@@ -24,13 +24,12 @@ from netsplit.planning.workload import Workload
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.progress import shown_stages
 from netsplit.runtime.checkpoint.weights import WeightSource
-from netsplit.runtime.compiled import check_backend
 from netsplit.runtime.share import OptimizerFactory
 from netsplit.session.decision import plan_ahead
 from netsplit.session.predicted_costs import FileCosts, PredictedCosts
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
-from netsplit.settings import OffloadName, OnNonFinite, ProfileMode, check_switches
+from netsplit.settings import OffloadName, OnNonFinite, ProfileMode, check_backend, check_switches
 from netsplit.signature import suggest
 from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.adapt.switchable import check_adaptable

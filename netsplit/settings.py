@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from netsplit.errors import ConfigError
 
 __all__ = [
     "CheckpointSettings", "LowPrecision", "ObjectiveName", "OffloadName", "OnNonFinite", "ProfileMode",
-    "Settings", "check_numbers", "check_switches",
+    "Settings", "check_backend", "check_numbers", "check_switches",
 ]  # fmt: skip
 
 ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
@@ -137,3 +138,40 @@ def check_switches(**given: Any) -> None:
     for key, value in given.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{key} is {value!r}: give true or false (True or False in Python).")
+
+
+def check_backend(backend: str | None, devices: Iterable[str], autocast: str | None = None) -> None:
+    """Check the backend for `devices`, as torch names them, before any worker starts.
+
+    Raises:
+        ConfigError: torch has no such backend, it keeps outputs in CUDA graphs, there is an `autocast`, or no
+            C++ compiler for CPUs.
+    """
+    if backend is None:
+        return
+    from torch._dynamo import list_backends
+
+    known = list_backends(exclude_tags=())
+    if backend not in known:
+        usual = [each for each in known if "TESTING" not in each and "minifier" not in each]
+        raise ConfigError(
+            f"compile_backend is {backend!r}, which torch.compile does not know: choose one of "
+            f"{', '.join(usual)}."
+        )
+    if backend == "cudagraphs":
+        raise ConfigError(
+            "compile_backend is 'cudagraphs', which reuses one output buffer for every call, so "
+            "micro-batches would overwrite each other: use 'inductor'."
+        )
+    if autocast is not None:
+        raise ConfigError("compile_backend and autocast cannot be combined: leave one of them out.")
+    if backend == "inductor" and any(each.startswith("cpu") for each in devices):
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        try:
+            get_cpp_compiler()
+        except Exception as error:
+            raise ConfigError(
+                "compile_backend is 'inductor', which needs a C++ compiler on CPUs, and none was found: "
+                "install one, or use 'aot_eager'."
+            ) from error

@@ -11,8 +11,8 @@ from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs
 from netsplit.runtime.transport.neighbours import Neighbours
+from netsplit.runtime.workers.messages import Worker
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.worker import Worker
 from netsplit.session.measured_costs import MeasuredCosts
 from netsplit.session.session import Session
 

@@ -25,7 +25,7 @@ import netsplit
 from benchmarks._command import command_parser
 from netsplit.program import GPipe
 from netsplit.runtime.recorder import TimelineRecorder
-from netsplit.runtime.workers.worker import Worker
+from netsplit.runtime.workers.messages import Worker
 from netsplit.tables import Column, Table
 from netsplit.training.adapt.adaptation import Decision
 

@@ -29,7 +29,7 @@ from benchmarks.gpu.plain import SGD, TOLERANCE, batches_of, difference, net, pl
 from netsplit.cluster.local import ClusterSpec, LocalDevice, local_cluster
 from netsplit.errors import NetSplitError
 from netsplit.program.schedules import GPipe, OneFOneB
-from netsplit.runtime.workers.handshake import KEY_VARIABLE, mark_of
+from netsplit.runtime.workers.launch import KEY_VARIABLE, mark_of
 
 __all__ = ["gpu_and_cpu", "nccl", "same_gpu", "stopped_peer"]
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from benchmarks.two_hosts.hosts import INTERFACE, Host, TwoHosts
-from netsplit.runtime.workers.handshake import KEY_VARIABLE
+from netsplit.runtime.workers.launch import KEY_VARIABLE
 
 __all__ = ["PORT", "Agents", "carried_out"]
 

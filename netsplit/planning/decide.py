@@ -8,15 +8,17 @@ and a method's own bound counts only where the method proved it for that objecti
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from netsplit.cycles import uncollected
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
@@ -99,7 +101,23 @@ def _unclaimed(placement: Placement) -> Placement:
     return replace(placement, report=report)
 
 
-@uncollected()
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Within it the collector of cycles rests; afterwards it is as it was before.
+
+    Of a program with hundreds of thousands of instructions, looking at all of them again and again for cycles
+    took a third of the time of its verification. For work that ends soon: cycles of others stay so long, too.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_uncollected()
 def verified(
     problem: Problem,
     placement: Placement,

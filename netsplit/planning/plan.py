@@ -41,11 +41,9 @@ from netsplit.planning.plan_diff import PlanDiff, placement_change, played_devic
 from netsplit.program.instructions import Forward, Program
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.rewrite.rewriting import node_parts
-from netsplit.simulate.device_times import memory_course
-from netsplit.simulate.exchanges import exchange_line
 from netsplit.simulate.memory import costed_profiles
-from netsplit.simulate.simulator import Simulator
-from netsplit.simulate.timeline import Timeline
+from netsplit.simulate.simulator import Simulator, exchange_line
+from netsplit.simulate.timeline import Timeline, memory_course
 from netsplit.simulate.trace import EventParts, parts_of_events
 from netsplit.tables import Column, Table, nbytes
 

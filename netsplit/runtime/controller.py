@@ -13,29 +13,28 @@ from torch import Tensor
 
 from netsplit.data.reading.reader import BatchPlace
 from netsplit.errors import BatchError, NonFiniteError
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Initializer
 from netsplit.graph.random_draws import DrawKey
 from netsplit.graph.recording.whole import carried_modules, settings, take_settings
 from netsplit.interrupts import interrupts_held
 from netsplit.profile.costs import Offload
 from netsplit.program.instructions import Program
 from netsplit.runtime import worker_calls
-from netsplit.runtime.checkpoint.torch_format import to_send
 from netsplit.runtime.checkpoint.weights import WeightSource
-from netsplit.runtime.compiled import COMPILING_S
-from netsplit.runtime.faults.failure import AS_BEFORE, BatchFailure
-from netsplit.runtime.faults.nonfinite import Inspection
-from netsplit.runtime.reading import require_read
+from netsplit.runtime.faults import AS_BEFORE, BatchFailure, Inspection
+from netsplit.runtime.feeds import require_read
 from netsplit.runtime.recorder import timeline_events
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
+from netsplit.runtime.transport.handle import COMPILING_S
 from netsplit.runtime.worker_calls import DeviceIteration
-from netsplit.runtime.workers.messages import goes_as_bytes
+from netsplit.runtime.workers.messages import Worker, goes_as_bytes
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.worker import Worker
 from netsplit.settings import OnNonFinite
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["Attempts", "LoadedPrograms", "LossWords", "graphs_of", "light", "merged_timeline", "tell"]
+__all__ = [
+    "Attempts", "LoadedPrograms", "LossWords", "graphs_of", "light", "merged_timeline", "tell", "to_send",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +140,12 @@ def light(program: Program) -> Program:
     plain: dict[str, Any] = {"constants": {}, "output_spec": None}
     tail = None if program.tail is None else replace(program.tail, **plain)
     return replace(program, graph=replace(program.graph, **plain), tail=tail)
+
+
+def to_send(initializer: Initializer, values: Mapping[str, Tensor]) -> Tensor:
+    """An initializer's tensor; a part without its whole's memory, which a view would take along."""
+    value: Tensor = initializer.within(values).detach()
+    return value if initializer.region is None or value.is_meta else value.clone()
 
 
 class Attempts:

@@ -24,7 +24,7 @@ from netsplit.program.other_batches import stepping_all
 from netsplit.runtime import moves, worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, write_checkpoint
 from netsplit.runtime.checkpoint.shares import Copies
-from netsplit.runtime.checkpoint.torch_format import to_send, whole_tensors
+from netsplit.runtime.checkpoint.torch_format import whole_tensors
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.controller import (
     Attempts,
@@ -34,28 +34,25 @@ from netsplit.runtime.controller import (
     light,
     merged_timeline,
     tell,
+    to_send,
 )
-from netsplit.runtime.faults.failure import require_steady
-from netsplit.runtime.faults.nonfinite import origin_of
+from netsplit.runtime.faults import origin_of, require_steady
 from netsplit.runtime.feeds import (
+    UnlikeBatch,
+    UnreadBatch,
     as_batch,
+    fed_devices,
+    input_tensors,
     loss_fractions,
     mean_loss,
     mean_metrics,
-    shared_microbatches,
-    split_batch,
-)
-from netsplit.runtime.reading import (
-    UnlikeBatch,
-    UnreadBatch,
-    fed_devices,
-    input_tensors,
     read_ahead,
     require_alike,
     require_read,
+    shared_microbatches,
+    split_batch,
 )
-from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule
-from netsplit.runtime.sliced import sliced_for
+from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule, sliced_for
 from netsplit.runtime.values import Absent, Key
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration
 from netsplit.runtime.workers.pool import WorkerPool

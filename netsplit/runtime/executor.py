@@ -36,16 +36,16 @@ from netsplit.program.instructions import (
     Step,
 )
 from netsplit.program.sharding import bundles_used
-from netsplit.runtime.faults.failure import may_be_unlike, require_as_captured
-from netsplit.runtime.faults.nonfinite import Inspection
+from netsplit.runtime.faults import Inspection, may_be_unlike, require_as_captured
 from netsplit.runtime.handing_on import HandingOn
-from netsplit.runtime.offload.saved_tensors import SavedTensors
+from netsplit.runtime.offload import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.handle import Handle, Transport
 from netsplit.runtime.values import (
     Absent,
+    Before,
     Context,
     IterationValues,
     Key,
@@ -53,8 +53,8 @@ from netsplit.runtime.values import (
     last_read,
     places_of_copies,
     readers_of,
+    versions_of,
 )
-from netsplit.runtime.versions import Before, versions_of
 from netsplit.simulate.timeline import EventKind
 
 __all__ = ["Executor"]

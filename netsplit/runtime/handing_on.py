@@ -18,10 +18,10 @@ from netsplit.errors import WorkerError
 from netsplit.graph.ir import Graph, Variable
 from netsplit.program.check import HELD_BYTES
 from netsplit.program.instructions import Collective, Instruction, Program, Recv, Send
-from netsplit.runtime.compiled import COMPILING_S
-from netsplit.runtime.faults.failure import one_line
+from netsplit.runtime.faults import one_line
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.transport.handle import (
+    COMPILING_S,
     Chunks,
     Handle,
     Ordered,

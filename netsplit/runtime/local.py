@@ -19,11 +19,11 @@ from netsplit.program.instructions import Program
 from netsplit.program.other_batches import stepping_all
 from netsplit.runtime.checkpoint.torch_format import whole_tensors
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.faults.failure import AS_BEFORE, failure_of, require_steady
+from netsplit.runtime.faults import AS_BEFORE, failure_of, require_steady
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
-from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
-from netsplit.runtime.sliced import SlicedParameters, sliced_for
-from netsplit.runtime.transport.local import LocalTransport
+from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule, sliced_for
+from netsplit.runtime.sliced import SlicedParameters
+from netsplit.runtime.transport.handle import LocalTransport
 from netsplit.runtime.values import Absent
 
 __all__ = ["LocalRuntime"]

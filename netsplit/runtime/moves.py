@@ -26,7 +26,7 @@ from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout
 from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.worker_calls import add
-from netsplit.runtime.workers.worker import Worker
+from netsplit.runtime.workers.messages import Worker
 
 __all__ = ["Inventory", "StateMove", "inventory", "move", "moves_of"]
 

@@ -6,7 +6,8 @@ compute_without_keeping(inputs) ─► outputs, written buffers ─► again(inp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -17,8 +18,7 @@ from netsplit.graph.module import NODE, copies_as_captured, find_at_once, place_
 from netsplit.graph.operators import node_draws, written_initializers, written_storages
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 from netsplit.program.instructions import Backward, Program, Segment
-from netsplit.runtime.compiled import compiled_call
-from netsplit.runtime.offload.saved_tensors import leaving_between
+from netsplit.runtime.offload import leaving_between
 
 __all__ = ["DevicePieces", "Piece"]
 
@@ -74,7 +74,7 @@ class Piece:
         self.usual: Callable[..., tuple[Tensor, ...]] = self.module.forward
         if backend is not None and plain:
             apart = [call for call in self.module.graph.nodes if call.meta.get(NODE) in drawing]
-            self.usual = compiled_call(self.module, backend, apart)
+            self.usual = _compiled_call(self.module, backend, apart)
         else:
             find_at_once(self.module)
         self.run = self.usual  # or the module, watched, where a value that is not finite is looked for
@@ -182,3 +182,25 @@ class DevicePieces:
             )
             for s in sorted(segments)
         }
+
+
+def _compiled_call(
+    module: fx.GraphModule, backend: str, drawing: Iterable[fx.Node] = ()
+) -> Callable[..., Any]:
+    """A rebuilt module's call, compiled when it is first called, for the shapes it is called with.
+
+    In this process, without helpers: a worker has one thread, and others wait for it.
+
+    Args:
+        drawing: its calls that draw: what is compiled ends before each and begins anew after it, so that
+            torch's own kernels draw by the seeds that the iteration gives them.
+    """
+    for call in drawing:
+        call.target = torch.compiler.disable(call.target)
+    module.recompile()
+
+    if backend == "inductor":
+        import torch._inductor.config as settings
+
+        settings.compile_threads = 1
+    return torch.compile(module, backend=backend, fullgraph=False, dynamic=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import torch
@@ -22,12 +22,13 @@ from netsplit.graph.ir import Graph, Initializer, Region
 from netsplit.optim.learning_rate import LearningRate, step
 from netsplit.optim.optimizers import ForModel, NamedOptimizer, OptimizerFactory, make_optimizer
 from netsplit.profile.costs import Offload
-from netsplit.runtime.offload.moments import HostMoments
-from netsplit.runtime.offload.saved_tensors import HostMemory
+from netsplit.profile.optimizer_checks import is_element_wise
+from netsplit.program.instructions import Program
+from netsplit.runtime.offload import HostMemory, HostMoments
 from netsplit.runtime.sliced import SlicedParameters
 from netsplit.settings import OnNonFinite
 
-__all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule", "check_clipping"]
+__all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule", "check_clipping", "sliced_for"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,15 @@ class UpdateRule:
     def shared_norm(self) -> bool:
         """Whether a step needs to know all devices' gradients."""
         return self.clip_norm is not None or self.loss_scaling
+
+
+def sliced_for(program: Program, optimizer: OptimizerFactory | None) -> Program:
+    """The program with whole parameters for slices, where the optimiser is not element-wise."""
+    names = [k for bundle in program.bundles if bundle.trained for k in bundle.names]
+    trained = [k for k in names if program.graph.initializers[k].requires_grad]
+    if not trained or is_element_wise(optimizer, program.graph, trained):
+        return program
+    return replace(program, bundles=tuple(replace(each, whole=True) for each in program.bundles))
 
 
 def check_clipping(clip_norm: float | None, graph: Graph) -> None:

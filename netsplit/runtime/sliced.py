@@ -7,7 +7,7 @@ gradients of whole ones ─pack─► [D, n] ─Scatter─► [n] ─unpack─�
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
 
@@ -15,23 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.graph.ir import Initializer, Region
-from netsplit.optim.optimizers import OptimizerFactory
-from netsplit.profile.optimizer_checks import is_element_wise
 from netsplit.program.instructions import Program
 from netsplit.program.slices import Slice
 
-__all__ = ["SlicedParameters", "sliced_for"]
+__all__ = ["SlicedParameters"]
 
 _ALIGNED = 16  # bytes at which every slice begins in what is sent, so that it is read as it is
-
-
-def sliced_for(program: Program, optimizer: OptimizerFactory | None) -> Program:
-    """The program with whole parameters for slices, where the optimiser is not element-wise."""
-    names = [k for bundle in program.bundles if bundle.trained for k in bundle.names]
-    trained = [k for k in names if program.graph.initializers[k].requires_grad]
-    if not trained or is_element_wise(optimizer, program.graph, trained):
-        return program
-    return replace(program, bundles=tuple(replace(each, whole=True) for each in program.bundles))
 
 
 @dataclass(eq=False)

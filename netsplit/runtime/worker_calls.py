@@ -20,15 +20,14 @@ from netsplit.runtime.checkpoint.files import CheckpointPart, Refusal
 from netsplit.runtime.checkpoint.shares import Holder
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.faults.failure import BatchFailure, failure_of, is_fatal
-from netsplit.runtime.faults.nonfinite import Inspection
-from netsplit.runtime.reading import drop_samples, parts_read
+from netsplit.runtime.faults import BatchFailure, Inspection, failure_of, is_fatal
+from netsplit.runtime.feeds import drop_samples, parts_read
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.sliced import SlicedParameters
 from netsplit.runtime.transport.handle import Handle
 from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.values import Absent, IterationValues, Key
-from netsplit.runtime.workers.worker import Worker
+from netsplit.runtime.workers.messages import Worker
 from netsplit.simulate.timeline import Event
 
 if TYPE_CHECKING:

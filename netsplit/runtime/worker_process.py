@@ -29,10 +29,10 @@ import torch.distributed as dist
 
 from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError, NetSplitError, WorkerError
-from netsplit.runtime.faults.failure import is_of_connection, one_line
+from netsplit.runtime.faults import is_of_connection, one_line
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.transport.process import group_timeout
-from netsplit.runtime.workers.handshake import KEY_VARIABLE, Hello, tune, versions
+from netsplit.runtime.workers.launch import KEY_VARIABLE, Hello, tune, versions
 from netsplit.runtime.workers.messages import (
     FAILED,
     SIGN_OF_LIFE_S,
@@ -42,9 +42,9 @@ from netsplit.runtime.workers.messages import (
     Reply,
     Setup,
     Sign,
+    Worker,
     packed,
 )
-from netsplit.runtime.workers.worker import Worker
 
 __all__ = ["main"]
 

@@ -25,7 +25,7 @@ from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_und
 from netsplit.profile.costs import Offload
 from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.schedules import Schedule
-from netsplit.runtime.offload.moments import check_buckets
+from netsplit.runtime.offload import check_buckets
 from netsplit.session.calibration import MeasuredParts
 from netsplit.session.measured_costs import CostSource
 from netsplit.session.sizes import BatchCuts, StepSizes

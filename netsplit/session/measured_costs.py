@@ -23,22 +23,27 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.local import ClusterSpec
 from netsplit.graph.ir import Graph
 from netsplit.graph.recording.whole import settings
+from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs, SizeSeconds
+from netsplit.profile.measure.clock import trivial_step
 from netsplit.profile.measure.optimizer import describe_optimizer, optimizer_alpha, optimizer_scratch
 from netsplit.profile.measure.stretch import SizedStep, take_turns
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
+from netsplit.program.compile import compile_program
+from netsplit.program.schedules import SingleBatch
 from netsplit.progress import Stages
 from netsplit.runtime.controller import tell
-from netsplit.runtime.controller_seconds import controller_seconds
-from netsplit.runtime.workers.machines import identity_of, mates_of
+from netsplit.runtime.distributed import DistributedRuntime
+from netsplit.runtime.workers.messages import Worker
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.worker import Worker
 from netsplit.session.calibration import (
     REPEATS,
     Calibration,
     KnownParts,
     MeasuredParts,
     begin_measuring,
+    identity_of,
+    mates_of,
     measure_copying,
     measure_part,
     predicted_here,
@@ -46,8 +51,7 @@ from netsplit.session.calibration import (
 )
 from netsplit.session.trial_run import FAR, TrialRun, checked_trial, fit_trial
 
-__all__ = ["CostSource", "MeasuredCosts"]
-
+__all__ = ["CostSource", "MeasuredCosts", "controller_seconds"]
 
 log = logging.getLogger(__name__)
 
@@ -261,3 +265,27 @@ def _ago(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {name}"
     return f"{seconds:.0f} s"
+
+
+_TRIVIAL_REPEATS = 24
+
+
+def controller_seconds(pool: WorkerPool, cluster: Cluster, costs: Costs) -> float:
+    """Seconds of an iteration of one number on the first worker, less its instructions.
+
+    The bytes of a batch are not counted, nor what a dataset takes to read.
+
+    Args:
+        costs: what an instruction takes there.
+    """
+    name, graph = cluster.devices[0].name, trivial_step()
+    program = compile_program(graph, Placement.given({"mul": name}, {"mul": 0}), cluster, SingleBatch())
+    runtime = DistributedRuntime(program, pool, {"w": torch.ones(1, dtype=torch.float32)}, None)
+    batch, seconds = torch.ones(1, dtype=torch.float32), []
+    for _ in range(_TRIVIAL_REPEATS):
+        began = time.perf_counter()
+        runtime.train_batch(batch)
+        seconds.append(time.perf_counter() - began)
+    pool.deployed = None
+    instructions_s = len(program.instructions[name]) * costs.of(cluster.devices[0].kind).instruction_s
+    return max(sorted(seconds)[_TRIVIAL_REPEATS // 4] - instructions_s, 0.0)

@@ -19,7 +19,7 @@ from netsplit.config import build, require_node, settings_in, validated
 from netsplit.data.keys import ReadingKeys
 from netsplit.errors import ConfigError
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.runtime.compiled import check_backend
+from netsplit.settings import check_backend
 from netsplit.signature import TARGET, locate, signature_of
 from netsplit.training.checkpoints import origin_checkpoint
 

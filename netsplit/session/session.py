@@ -37,9 +37,9 @@ from netsplit.profile.optimizer_checks import check_switchable
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.workers.machines import located, with_room
+from netsplit.runtime.workers.messages import Worker
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.worker import Worker
+from netsplit.session.calibration import located, with_room
 from netsplit.session.decision import problem_of, training_plan
 from netsplit.session.measured_costs import MeasuredCosts
 from netsplit.session.step import ModelStep

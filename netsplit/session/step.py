@@ -6,7 +6,7 @@ model, loss, batch, Training ──graph──► Graph ──problem──► P
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,11 +14,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.errors import ConfigError
+from netsplit.errors import CaptureError, ConfigError
 from netsplit.graph.batches.batch import Batch, Loss
 from netsplit.graph.checks.replicated import require_replicable
 from netsplit.graph.ir import Graph
 from netsplit.graph.module import initial_values
+from netsplit.graph.recording.stand_ins import persistent_tensors
 from netsplit.optim.optimizers import ForModel, for_model
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
@@ -29,7 +30,7 @@ from netsplit.profile.costs import Costs, offloaded
 from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
-from netsplit.runtime.checkpoint.weights import WeightSource, weight_source_of
+from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.share import check_clipping
 from netsplit.session.calibration import Calibration, MeasuredParts
 from netsplit.simulate.simulator import Simulator
@@ -108,7 +109,7 @@ class ModelStep:
 
     def weights(self, graph: Graph, measured: bool = False) -> WeightSource | None:
         """The source of values that are on the meta device."""
-        source = weight_source_of(self.training.weights, self.model, graph, self.values(graph))
+        source = _weight_source(self.training.weights, self.model, graph, self.values(graph))
         if source is not None and measured:
             raise ConfigError("a model on the meta device cannot be measured: give profile='predicted'.")
         return source
@@ -210,3 +211,41 @@ def with_known_parts(problem: Problem) -> Problem:
     return replace(
         problem, costs=meter.costs, simulator=problem.simulator.moved_to(problem.cluster, meter.costs)
     )
+
+
+def _weight_source(
+    weights: WeightSource | None, model: nn.Module, graph: Graph, values: Mapping[str, Tensor]
+) -> WeightSource | None:
+    """Where workers have those of `values` from that are on the meta device; None where none are.
+
+    Raises:
+        CaptureError: one of them is a literal of the model's code.
+        ConfigError: no `weights` are given, or these lack one, or nothing would be read, or a tensor
+            without a value is on no device.
+    """
+    wanted = {k: init for k, init in graph.initializers.items() if values[k].is_meta}
+    placed = {name for k, init in graph.initializers.items() for name in (k, *init.aliases)}
+    unread = [k for k, t in persistent_tensors(model).items() if t.is_meta and k not in placed]
+    if unread:
+        raise ConfigError(
+            f"'{unread[0]}' is on the meta device and the training step never reads it, so no device would "
+            "hold it: give it a value, or remove it from the model."
+        )
+    if made := [k for k in wanted if k in graph.constants]:
+        raise CaptureError(
+            f"'{made[0]}', a tensor made outside forward, is on the meta device and has no value: make it "
+            "in forward, or register it as a buffer."
+        )
+    if wanted and weights is None:
+        raise ConfigError(
+            f"'{next(iter(wanted))}' has no value because the model is on the meta device: give "
+            "weights=SeededWeights(0) or SafetensorsWeights(path)."
+        )
+    if weights is None:
+        return None
+    if not wanted:
+        raise ConfigError(
+            "weights would not be read, as no tensor of the model is on the meta device: make the model "
+            "under torch.device('meta'), or load them into it and leave weights out."
+        )
+    return weights.check(wanted, model)

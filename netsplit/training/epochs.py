@@ -25,7 +25,7 @@ from netsplit.data.reading.reader import BatchPlace
 from netsplit.data.reading.samples import Stream
 from netsplit.errors import ConfigError, NetSplitError, ReadError, WorkerError
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.reading import UnlikeBatch
+from netsplit.runtime.feeds import UnlikeBatch
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.feeding import Feeding
 from netsplit.training.history import Epoch, History, Iteration, Observer, Position

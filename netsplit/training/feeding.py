@@ -16,7 +16,7 @@ from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
 from netsplit.data.reading.samples import Stream
 from netsplit.errors import ConfigError
 from netsplit.graph.batches.batch import Batch
-from netsplit.runtime.reading import (
+from netsplit.runtime.feeds import (
     SharedSamples,
     UnlikeBatch,
     UnreadBatch,

@@ -15,7 +15,7 @@ from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.plain import by_name, difference
 from netsplit.graph.operators import refuse_surrounding
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.reading import UnreadBatch
+from netsplit.runtime.feeds import UnreadBatch
 from netsplit.training.programs import Programs
 
 __all__ = ["ModelWatch"]

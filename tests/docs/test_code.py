@@ -22,7 +22,7 @@ from hydra import compose, initialize_config_dir
 
 from netsplit.partition import METHODS, Auto
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.runtime.workers.worker import Worker
+from netsplit.runtime.workers.messages import Worker
 from tests.docs.given import GIVEN
 from tests.docs.page import PAGES, ROOT, Block, blocks
 from tests.docs.test_commands import FOLLOWED

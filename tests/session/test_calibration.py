@@ -20,7 +20,7 @@ from netsplit.profile.measure.clock import trivial_step
 from netsplit.profile.measured import Measured, ProfileCache
 from netsplit.program import GPipe
 from netsplit.progress import Stages
-from netsplit.runtime.workers.handshake import Hello
+from netsplit.runtime.workers.launch import Hello
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.session import measured_costs
 from netsplit.session.calibration import Calibration

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from netsplit.planning.explanation.path import critical_path, overheads, totals
 from netsplit.simulate import simulate
-from netsplit.simulate.device_times import device_times, waits
-from netsplit.simulate.timeline import Event
+from netsplit.simulate.timeline import Event, device_times, waits
 from tests.examples import tried
 from tests.simulate.drawn import Drawn, assert_engines_agree, programs
 from tests.simulate.timeline_check import wrong_in

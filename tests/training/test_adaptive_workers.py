@@ -15,8 +15,8 @@ import netsplit
 from netsplit.partition import Dpos
 from netsplit.program import GPipe
 from netsplit.runtime.recorder import TimelineRecorder
+from netsplit.runtime.workers.messages import Worker
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.worker import Worker
 from netsplit.training.adapt.adaptation import Adapt
 from netsplit.training.parallel import ParallelModel
 from tests.nets import SGD, TOLERANCE

@@ -24,7 +24,7 @@ from netsplit.data.keys import ReadingKeys
 from netsplit.data.reading.own import as_data
 from netsplit.errors import ReadError
 from netsplit.runtime.distributed import DistributedRuntime
-from netsplit.runtime.reading import UnreadBatch
+from netsplit.runtime.feeds import UnreadBatch
 from netsplit.training.checkpoints import Checkpoints
 from netsplit.training.epochs import fit
 from netsplit.training.parallel import ParallelModel

@@ -15,9 +15,9 @@ from netsplit.program.schedules.base import (
     Pipeline,
     Recompute,
     Schedule,
+    minimal_delay,
     split_backward,
 )
-from netsplit.program.schedules.lists import minimal_delay
 from netsplit.program.schedules.order import TASKS_OF_A_CELL, Policy, list_schedule, timed_schedule, tries_of
 from netsplit.settings import check_numbers
 

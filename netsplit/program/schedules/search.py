@@ -15,8 +15,15 @@ from itertools import product
 from math import ceil
 from typing import ClassVar
 
-from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule, TaskTimes
-from netsplit.program.schedules.lists import begin_all, by_device
+from netsplit.program.schedules.base import (
+    Compute,
+    Phase,
+    Pipeline,
+    Schedule,
+    TaskTimes,
+    begin_all,
+    by_device,
+)
 from netsplit.program.schedules.named import (
     ZBH1,
     EagerOneFOneB,

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import ClassVar
 
-from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule, TaskTimes
-from netsplit.program.schedules.lists import merged_lists
+from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule, TaskTimes, merged_lists
 from netsplit.program.schedules.named import warm_up
 from netsplit.program.schedules.order import EQUAL, Policy, Urgency, list_schedule
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from netsplit.graph.ir import Initializer, Region
+from netsplit.graph.ir import Region
 
 if TYPE_CHECKING:  # they take a second to load, in every worker, and many never save or read
     import io
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # they take a second to load, in every worker, and many never
     from torch.distributed.checkpoint.planner import ReadItem, WriteItem
 
 __all__ = [
-    "TensorParts", "piece_at", "plain_values", "put_tensor", "read_metadata", "reader_of", "to_send",
+    "TensorParts", "piece_at", "plain_values", "put_tensor", "read_metadata", "reader_of",
     "whole_tensors",
 ]  # fmt: skip
 
@@ -109,12 +109,6 @@ def whole_tensors(tensors: Mapping[str, Tensor], regions: Mapping[str, Region]) 
             whole[region.whole] = torch.empty(region.shape, dtype=tensor.dtype)
         region.cut(whole[region.whole], tensor.shape).copy_(tensor)
     return whole
-
-
-def to_send(initializer: Initializer, values: Mapping[str, Tensor]) -> Tensor:
-    """An initializer's tensor; a part without its whole's memory, which a view would take along."""
-    value: Tensor = initializer.within(values).detach()
-    return value if initializer.region is None or value.is_meta else value.clone()
 
 
 class _Descriptions(pickle.Unpickler):

@@ -20,10 +20,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from netsplit.errors import CaptureError, ConfigError
+from netsplit.errors import ConfigError
 from netsplit.files import parsed_json
-from netsplit.graph.ir import Graph, Initializer
-from netsplit.graph.recording.stand_ins import persistent_tensors
+from netsplit.graph.ir import Initializer
 from netsplit.lazy import of_extra
 from netsplit.runtime.checkpoint.files import Saved
 
@@ -34,7 +33,6 @@ __all__ = [
     "WeightSource",
     "opened",
     "places_of",
-    "weight_source_of",
 ]
 
 _HOW = "give SeededWeights(initialize=...), which fills tensors by their names."
@@ -112,44 +110,6 @@ class WeightSource(Protocol):
 
     def read(self, wanted: Mapping[str, Initializer]) -> dict[str, Tensor]:
         """New tensors on the CPU, by the names wanted."""
-
-
-def weight_source_of(
-    weights: WeightSource | None, model: nn.Module, graph: Graph, values: Mapping[str, Tensor]
-) -> WeightSource | None:
-    """Where workers have those of `values` from that are on the meta device; None where none are.
-
-    Raises:
-        CaptureError: one of them is a literal of the model's code.
-        ConfigError: no `weights` are given, or these lack one, or nothing would be read, or a tensor
-            without a value is on no device.
-    """
-    wanted = {k: init for k, init in graph.initializers.items() if values[k].is_meta}
-    placed = {name for k, init in graph.initializers.items() for name in (k, *init.aliases)}
-    unread = [k for k, t in persistent_tensors(model).items() if t.is_meta and k not in placed]
-    if unread:
-        raise ConfigError(
-            f"'{unread[0]}' is on the meta device and the training step never reads it, so no device would "
-            "hold it: give it a value, or remove it from the model."
-        )
-    if made := [k for k in wanted if k in graph.constants]:
-        raise CaptureError(
-            f"'{made[0]}', a tensor made outside forward, is on the meta device and has no value: make it "
-            "in forward, or register it as a buffer."
-        )
-    if wanted and weights is None:
-        raise ConfigError(
-            f"'{next(iter(wanted))}' has no value because the model is on the meta device: give "
-            "weights=SeededWeights(0) or SafetensorsWeights(path)."
-        )
-    if weights is None:
-        return None
-    if not wanted:
-        raise ConfigError(
-            "weights would not be read, as no tensor of the model is on the meta device: make the model "
-            "under torch.device('meta'), or load them into it and leave weights out."
-        )
-    return weights.check(wanted, model)
 
 
 @dataclass(frozen=True)

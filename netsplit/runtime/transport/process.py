@@ -24,9 +24,15 @@ import torch
 import torch.distributed as dist
 
 from netsplit.program.instructions import Collective, Program, Send
-from netsplit.runtime.compiled import COMPILING_S
-from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout, moved
-from netsplit.runtime.transport.local import GatheredRows, Sum
+from netsplit.runtime.transport.handle import (
+    COMPILING_S,
+    GatheredRows,
+    Handle,
+    Sum,
+    TransportLost,
+    TransportTimeout,
+    moved,
+)
 from netsplit.runtime.transport.neighbours import Neighbours
 
 __all__ = ["ProcessTransport", "group_timeout"]

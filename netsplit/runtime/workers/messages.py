@@ -14,7 +14,8 @@ import mmap
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from pickle import PickleBuffer
 from types import FunctionType
@@ -25,10 +26,12 @@ import torch
 
 from netsplit.cluster.cluster import Device
 from netsplit.graph.analyse import memory_order
+from netsplit.runtime.transport.neighbours import Neighbours
+from netsplit.runtime.transport.process import ProcessTransport
 
 __all__ = [
     "FAILED", "SIGN_OF_LIFE_S", "STOP", "CallWorkers", "Heartbeat", "HeartbeatFile", "Reply", "Setup", "Sign",
-    "goes_as_bytes", "packed", "read_place",
+    "Worker", "goes_as_bytes", "packed", "read_place",
 ]  # fmt: skip
 
 STOP = b"stop"  # an orderly end
@@ -184,3 +187,27 @@ def _unpacked(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> to
     if not data:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+@dataclass
+class Worker:
+    """What a called function finds: who it is, and what earlier calls left in `memory`."""
+
+    rank: int
+    device: Device
+    devices: tuple[Device, ...]
+    torch_device: torch.device
+    timeout_s: float
+    heartbeat_file: HeartbeatFile
+    neighbours: Neighbours
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def transport(self) -> ProcessTransport:
+        """Towards the other devices; one as long as the process lives, as groups are never given back."""
+        devices = {device.name: torch.device(device.torch_device) for device in self.devices}
+        return ProcessTransport(devices, self.device.name, self.timeout_s, self.neighbours)
+
+    @property
+    def rank_of(self) -> dict[str, int]:
+        return {device.name: rank for rank, device in enumerate(self.devices)}

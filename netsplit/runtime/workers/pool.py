@@ -30,18 +30,19 @@ from netsplit.graph.recording.whole import by_value
 from netsplit.interrupts import interrupts_held, let_interrupt
 from netsplit.program.instructions import Program
 from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose, standing
-from netsplit.runtime.workers.handshake import (
+from netsplit.runtime.workers.launch import (
     KEY_VARIABLE,
     Hello,
+    Launcher,
     await_free,
     check_free,
     check_hello,
     check_loopback,
+    external_command,
     greet,
     limit_waits,
     tune,
 )
-from netsplit.runtime.workers.launch import Launcher, external_command
 from netsplit.runtime.workers.messages import (
     FAILED,
     SIGN_OF_LIFE_S,

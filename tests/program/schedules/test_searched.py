@@ -21,8 +21,7 @@ from netsplit.program.schedules import (
     Schedule,
     Searched,
 )
-from netsplit.program.schedules.base import Phase, TaskTimes
-from netsplit.program.schedules.lists import begin_all, by_device
+from netsplit.program.schedules.base import Phase, TaskTimes, begin_all, by_device
 from netsplit.program.schedules.search import most_pairs
 from netsplit.simulate.simulator import Simulator
 from tests.program.schedules.test_schedules import chain, pipelines

@@ -13,8 +13,7 @@ from torch.distributed.pipelining.schedules import (
 
 from netsplit.errors import ConfigError
 from netsplit.program.schedules import SCHEDULES, ZBV, Compute, DualPipeV, Pipeline, Schedule, VHalf, VMin
-from netsplit.program.schedules.base import TaskTimes
-from netsplit.program.schedules.lists import begin_all, by_device
+from netsplit.program.schedules.base import TaskTimes, begin_all, by_device
 from netsplit.program.schedules.order import EQUAL
 from tests.program.schedules.test_schedules import chain
 

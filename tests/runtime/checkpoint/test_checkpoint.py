@@ -54,7 +54,7 @@ from netsplit.runtime.checkpoint.files import (
 )
 from netsplit.runtime.checkpoint.shares import Copies, Holder, load_draws, load_plain
 from netsplit.runtime.local import LocalRuntime
-from netsplit.runtime.workers.worker import Worker
+from netsplit.runtime.workers.messages import Worker
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
 from netsplit.training.checkpoints import Checkpoints

@@ -17,8 +17,7 @@ from netsplit.graph.analyse import memory_order
 from netsplit.graph.ir import Variable
 from netsplit.program import GPipe, Schedule
 from netsplit.program.schedules import ZBH1
-from netsplit.runtime.transport.handle import Chunks, Ordered, messages_of
-from netsplit.runtime.transport.local import LocalTransport
+from netsplit.runtime.transport.handle import Chunks, LocalTransport, Ordered, messages_of
 from tests.nets import SGD, Case
 from tests.runtime.equivalence.running import PATIENT, assert_same, batches_of, compiled, local
 from tests.runtime.references import plain_loop

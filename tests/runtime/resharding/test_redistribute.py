@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 import netsplit
 from netsplit.errors import ReshardError
-from netsplit.runtime.workers.worker import Worker
+from netsplit.runtime.workers.messages import Worker
 from tests.cover import covering
 from tests.examples import tried
 from tests.workers import Pools

@@ -13,7 +13,7 @@ from torch import Tensor
 from netsplit.errors import ReshardError
 from netsplit.reshard import ORDERS, STRATEGIES, Box, Layout, Mesh, Network, ReshardPlan, plan_reshard
 from netsplit.runtime.resharding.reshard_piece import reshard_piece
-from netsplit.runtime.workers.worker import Worker
+from netsplit.runtime.workers.messages import Worker
 from tests.cover import covering
 from tests.examples import tried
 from tests.workers import Pools, by_gloo

@@ -14,10 +14,9 @@ import torch.distributed as dist
 from netsplit.graph import capture, initial_values
 from netsplit.program import GPipe
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.faults.failure import is_fatal, is_of_connection
+from netsplit.runtime.faults import is_fatal, is_of_connection
 from netsplit.runtime.share import Share
-from netsplit.runtime.transport.handle import Chunks, TransportTimeout, moved
-from netsplit.runtime.transport.local import LocalTransport
+from netsplit.runtime.transport.handle import Chunks, LocalTransport, TransportTimeout, moved
 from netsplit.runtime.transport.process import ProcessTransport, _PendingWork
 from tests.builders import compile_placed, cpus
 from tests.nets import CASES, SGD

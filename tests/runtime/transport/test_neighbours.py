@@ -14,7 +14,7 @@ from netsplit.runtime.transport import neighbours as module
 from netsplit.runtime.transport.handle import TransportLost, TransportTimeout
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.transport.process import ProcessTransport
-from netsplit.runtime.workers.worker import Worker
+from netsplit.runtime.workers.messages import Worker
 from tests.workers import Pools
 
 pytestmark = pytest.mark.skipif(

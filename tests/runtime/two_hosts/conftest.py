@@ -13,8 +13,7 @@ import pytest
 from benchmarks.two_hosts.agents import PORT, Agents
 from benchmarks.two_hosts.hosts import TwoHosts, missing
 from netsplit.cluster.local import LocalDevice, local_cluster
-from netsplit.runtime.workers.handshake import KEY_VARIABLE
-from netsplit.runtime.workers.launch import external_command
+from netsplit.runtime.workers.launch import KEY_VARIABLE, external_command
 from netsplit.runtime.workers.pool import WorkerPool
 
 RATE_MBIT = 100.0

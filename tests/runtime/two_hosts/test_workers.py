@@ -21,8 +21,8 @@ from netsplit.program import GPipe
 from netsplit.reshard import Layout, Mesh, Network, ReshardPlan, plan_reshard
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.resharding.reshard_piece import reshard_piece
+from netsplit.runtime.workers.messages import Worker
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.worker import Worker
 from tests.builders import compile_placed, cpus
 from tests.nets import CASES, SGD, TOLERANCE, plain_training
 from tests.runtime.two_hosts.conftest import NAMES, TIMEOUT_S, workers_on

@@ -25,9 +25,8 @@ from netsplit.program import GPipe
 from netsplit.program.instructions import Forward, Recv, Reduce, Step
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.diagnosis import Findings, Standing, diagnose
-from netsplit.runtime.workers.messages import Reply
+from netsplit.runtime.workers.messages import Reply, Worker
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.runtime.workers.worker import Worker
 from tests.builders import compile_placed, cpus
 from tests.messages import tells
 from tests.nets import CASES, SGD

@@ -23,7 +23,7 @@ import netsplit
 from netsplit.graph.batches.batch import Batch
 from netsplit.interrupts import interrupts_held
 from netsplit.progress import Stages
-from netsplit.runtime.workers.worker import Worker
+from netsplit.runtime.workers.messages import Worker
 from netsplit.training.captures import checked_capture
 from netsplit.training.parallel import ParallelModel
 from tests.workers import Pools, lent_to_sessions

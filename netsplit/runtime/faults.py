@@ -1,36 +1,36 @@
-"""Why a device could not compute its part of a batch: the exception, the operator, the line of the user."""
+"""What goes wrong while a batch is computed, in words: the exception, the operator, the line of the user; and
+where a loss that is no finite number comes from.
+
+For the latter the batch is computed once more, operator by operator. A mask of minus infinity is not finite
+either, and nothing is wrong with it. So one goes from the loss back along what is not finite, to an operator
+with finite inputs, or to a parameter or part of the batch.
+"""
 
 from __future__ import annotations
 
 import linecache
 import re
 import traceback
-from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import fx
+from torch import Tensor, fx
 
 from netsplit.errors import BatchError, NetSplitError, WorkerError
 from netsplit.graph.ir import CALL, Graph, once_of
-from netsplit.graph.module import NODE
+from netsplit.graph.module import NODE, VARIABLE
 from netsplit.graph.user_code import quoted
-from netsplit.program.instructions import Program
+from netsplit.program.instructions import Program, origin
 
 __all__ = [
-    "AS_BEFORE",
-    "BatchFailure",
-    "failure_of",
-    "is_fatal",
-    "is_of_connection",
-    "may_be_unlike",
-    "one_line",
-    "require_as_captured",
-    "require_steady",
-    "words_of_node",
-]
+    "AS_BEFORE", "BatchFailure", "Inspection", "failure_of", "is_fatal", "is_finite", "is_of_connection",
+    "may_be_unlike", "one_line", "origin_of", "require_as_captured", "require_steady", "words_of_node",
+]  # fmt: skip
 
 AS_BEFORE = "the batch was skipped and the model is unchanged"
 
@@ -166,3 +166,67 @@ def _untrained_by_code(graph: Graph) -> frozenset[str]:
         if node.op.startswith(CALL) or (not reads_trained and not untrained.isdisjoint(node.inputs)):
             untrained.update(k for k in node.outputs if k and not graph.variables[k].requires_grad)
     return frozenset(untrained)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex()) or bool(torch.isfinite(tensor).all())
+
+
+@dataclass
+class Inspection:
+    """What of one device's part of an iteration is not finite: variables by micro-batch, and initializers."""
+
+    variables: set[tuple[str, int]] = field(default_factory=set)
+    initializers: set[str] = field(default_factory=set)
+
+    def inspect(self, tensors: Mapping[str, Tensor]) -> None:
+        """Look at initializers."""
+        self.initializers |= {k for k, tensor in tensors.items() if not is_finite(tensor.detach())}
+
+    def watching(self, module: fx.GraphModule, i: int) -> Callable[..., Any]:
+        """What computes as the module does, and looks at each result of micro-batch i."""
+        return partial(_Inspected(module, self, i).run, enable_io_processing=False)
+
+
+class _Inspected(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, inspection: Inspection, i: int) -> None:
+        super().__init__(module)
+        self.inspection, self.i = inspection, i
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        k = n.meta.get(VARIABLE)
+        if k is not None and isinstance(result, Tensor) and not is_finite(result.detach()):
+            self.inspection.variables.add((k, self.i))
+        return result
+
+
+def origin_of(
+    program: Program, inspections: Sequence[Inspection], feeds: Sequence[Mapping[str, Tensor]]
+) -> str:
+    """Names the device, operator and micro-batch, or what of the batch or the model it was."""
+    graph = program.graph
+    bad = {each for inspection in inspections for each in inspection.variables}
+    bad |= {(k, i) for i, feed in enumerate(feeds) for k, tensor in feed.items() if not is_finite(tensor)}
+    spoilt = {k for inspection in inspections for k in inspection.initializers}
+    loss = graph.output_variables[0]
+    i = next((i for i in range(program.microbatches) if (loss, i) in bad), None)
+    if i is None:
+        return "it was finite when computed again"
+    makers = {k: node for node in graph for k in node.outputs if k}
+
+    k = loss
+    while k in makers:
+        node = makers[k]
+        sources = [origin(graph, each) for each in node.inputs]
+        before = [each for each in sources if (each, i) in bad]
+        if not before:
+            break
+        k = before[0]
+    if k not in makers:
+        words = f"a tensor of shape {tuple(feeds[i][k].shape)}"
+        return f"the batch itself is not finite, in {words} of micro-batch {i}"
+    home = program.on(program.device_of[node.name], i)
+    own = [name for name in node.initializers if name in spoilt]
+    what = f"'{own[0]}' of the model is not finite and is used" if own else "it arises"
+    return f"{what} on device {home} in {words_of_node(graph, node.name)}, micro-batch {i}"

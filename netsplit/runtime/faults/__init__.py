@@ -1,1 +1,0 @@
-"""What goes wrong while a batch is computed, in words."""

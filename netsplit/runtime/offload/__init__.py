@@ -1,1 +1,0 @@
-"""What a device keeps in its host's memory: optimiser state between steps, saved tensors till backward."""
