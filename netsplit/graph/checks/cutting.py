@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,9 +26,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Batch, Loss
 from netsplit.graph.checks.plain import (
-    MOST_OF_MEMORY,
     TensorsAtOnce,
     copies,
+    free_bytes,
     has_values,
     stance,
     threads_for,
@@ -301,7 +300,7 @@ def _activations(graph: Graph, samples: int) -> int:
 def _room(model: nn.Module, loss: Loss | None, copies: int) -> float:
     """Bytes that are left beside copies of all tensors."""
     tensors = {t._cdata: t.nbytes for t in named_tensors(model, loss).values()}
-    return MOST_OF_MEMORY * psutil.virtual_memory().available - copies * sum(tensors.values())
+    return free_bytes() - copies * sum(tensors.values())
 
 
 def _dense(gradient: Tensor) -> Tensor:
