@@ -218,7 +218,8 @@ class _CaptureCheck:
     def _check_order(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
         """Refuse what forwards of later micro-batches before backwards of earlier ones would change."""
         both = (self._in_flight(batches, together) for together in (False, True))
-        for what, (a, b) in zip(self._state_names(), zip(*both, strict=True), strict=True):
+        names = [each for k in self.real for each in (f"'{k}'", f"the gradient of '{k}'")]
+        for what, (a, b) in zip(names, zip(*both, strict=True), strict=True):
             apart = difference(a, b)
             if apart is not None:
                 raise CaptureError(
@@ -226,9 +227,6 @@ class _CaptureCheck:
                     f"pipeline changes: {what} differs ({apart}); usually the forward overwrites a buffer "
                     "whose old value its backward needs."
                 )
-
-    def _state_names(self) -> list[str]:
-        return [each for k in self.real for each in (f"'{k}'", f"the gradient of '{k}'")]
 
     def _in_flight(self, batches: Sequence[tuple[Tensor, ...]], together: bool) -> list[Tensor | None]:
         """Values and gradients after micro-batches one by one, or all forwards before all backwards."""

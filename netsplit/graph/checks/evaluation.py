@@ -43,7 +43,7 @@ from netsplit.graph.operators import autocast_of, written_initializers
 from netsplit.graph.recording.capturing import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import Inference
-from netsplit.graph.user_code import is_users, line_of
+from netsplit.graph.user_code import line_of
 from netsplit.tables import nbytes
 
 __all__ = ["OutputDims", "check_inference", "output_dims"]
@@ -132,17 +132,11 @@ class _EvaluationCheck:
                 )
 
     def _cause(self) -> str:
-        for module in self.model.modules():
-            if any(_is_own(module, name) for name in ("train", "eval")):
-                own = type(module).__name__
-                return f"{own} overrides train() or eval(), which a captured graph does not call; "
+        kinds: list[type[nn.Module]] = [type(module) for module in self.model.modules()]
+        for kind in kinds:
+            if kind.train is not nn.Module.train or kind.eval is not nn.Module.eval:
+                return f"{kind.__name__} overrides train() or eval(), which no captured graph calls; "
         return "the usual cause is state kept in Python between forwards; "
-
-
-def _is_own(module: nn.Module, name: str) -> bool:
-    """Whether a method is not torch's."""
-    own = getattr(type(module), name, None)
-    return is_users(getattr(getattr(own, "__code__", None), "co_filename", __file__))
 
 
 def _move_weights(model: nn.Module, part: float) -> None:

@@ -27,7 +27,9 @@ __all__ = ["built"]
 
 def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], autocast: str | None) -> Graph:
     """The graph of a finished recording; what has no effect is left out."""
-    refuse_sharing(recorder.stand_ins.real, _written_initializers(recorder))
+    held = {storage_id(t): k for k, t in recorder.stand_ins.fake.items()}
+    written = {storage_id(recorder.tensor(*each)) for call in recorder.calls for each in call.writes}
+    refuse_sharing(recorder.stand_ins.real, {k for storage, k in held.items() if storage in written})
     _refuse_writes(recorder)
     _add_hooks(recorder)
     calls = list(_used(recorder, recorder.calls, outputs))
@@ -133,12 +135,6 @@ def _variables(recorder: Recorder, nodes: Mapping[str, Node], names: Sequence[st
         )
         for k in names
     }
-
-
-def _written_initializers(recorder: Recorder) -> set[str]:
-    held = {storage_id(t): k for k, t in recorder.stand_ins.fake.items()}
-    written = {storage_id(recorder.tensor(*each)) for call in recorder.calls for each in call.writes}
-    return {k for storage, k in held.items() if storage in written}
 
 
 def _refuse_writes(recorder: Recorder) -> None:

@@ -283,7 +283,13 @@ class Recorder(SchemaCheckMode):
         return base if count == 0 else f"{base}_{count}"
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any, saved: list[Tensor]) -> None:
-        results = [result] if isinstance(result, Tensor) else list(result) if _several(result) else []
+        results = (
+            [result]
+            if isinstance(result, Tensor)
+            else list(result)
+            if isinstance(result, list | tuple)
+            else []
+        )
         random = operator_draws(func, args, kwargs)
         if not func._schema.is_mutable and not random and (not results or any(result is arg for arg in args)):
             return
@@ -399,7 +405,3 @@ def _dtype(dtype: torch.dtype) -> str:
 
 def _laid_out(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
-
-
-def _several(result: Any) -> bool:
-    return isinstance(result, list | tuple)

@@ -230,7 +230,12 @@ def carried_modules(roots: Iterable[Any]) -> list[ModuleType]:
     within = reached(roots)
     _refuse_replaced(within)
     names = {each.__module__ for each in within if isinstance(each, FunctionType | type)}
-    modules = [sys.modules[name] for name in sorted(filter(None, names)) if _is_carried(name)]
+    # Those of the user's which workers would import; scripts travel by value anyway.
+    modules = [
+        sys.modules[name]
+        for name in sorted(filter(None, names & sys.modules.keys()))
+        if name.partition(".")[0] not in ("__main__", "netsplit") and is_own_module(name)
+    ]
     error = _refusal(roots, modules)
     if error is None:
         return modules
@@ -264,12 +269,6 @@ def by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
     finally:
         for module in new:
             cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_carried(name: str) -> bool:
-    """Whether it is a module of the user's which workers would import; scripts travel by value anyway."""
-    ours = name.partition(".")[0] in ("__main__", "netsplit")
-    return not ours and name in sys.modules and is_own_module(name)
 
 
 def _refuse_replaced(within: Iterable[Any]) -> None:
