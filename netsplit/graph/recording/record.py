@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -176,7 +177,8 @@ class Recorder(SchemaCheckMode):
         writes = tuple(next(iter(templates[i].items())) for i in payload.writes)
         self._append(name, op, templates, {}, results, saved, payload.random, writes)
         missed = [t for t in tensors if t.requires_grad and not reached(t)]
-        self.calls[-1].blocked = tuple(self._known(t)["var"] for t in missed if "var" in self._known(t))
+        blocked = tuple(self._known(t)["var"] for t in missed if "var" in self._known(t))
+        self.calls[-1] = replace(self.calls[-1], blocked=blocked)
 
     def ours(self, tensor: Tensor) -> Tensor:
         """The stand-in of a real tensor; of a stand-in, itself."""
@@ -329,8 +331,9 @@ class Recorder(SchemaCheckMode):
         default = torch.get_default_dtype()
         self.calls.append(
             RecordedCall(
-                name, op, args, kwargs, outputs, path, user_frame(), no_grad, autocast, checkpoint,
-                saved, random, writes, (), None if default is self._default else _dtype(default),
+                name, op, (), tuple(outputs), (), args, kwargs, path, user_frame(), no_grad=no_grad,
+                autocast=autocast, default_dtype=None if default is self._default else _dtype(default),
+                checkpoint=checkpoint, tensors=tuple(saved), random=random, writes=writes,
             )
         )  # fmt: skip
 
