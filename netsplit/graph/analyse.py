@@ -17,8 +17,8 @@ from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.quotient import Sets, joined, strong_components
 
 __all__ = [
-    "Facts", "Strides", "analyse", "copy_as_it_lies", "is_spread", "kept_for_backward", "memory_order",
-    "repeated_dims", "storage_id",
+    "Facts", "Strides", "analyse", "carries", "copy_as_it_lies", "is_spread", "kept_for_backward",
+    "memory_order", "repeated_dims", "storage_id",
 ]  # fmt: skip
 
 
@@ -34,21 +34,6 @@ class Facts:
     initializers: Mapping[str, Hashable]
     carrying: Collection[str]
     writes: Mapping[str, tuple[tuple[str, str], ...]]
-
-    @classmethod
-    def of_tensors(
-        cls,
-        tensors: Mapping[str, torch.Tensor],
-        initializers: Mapping[str, torch.Tensor],
-        writes: Mapping[str, tuple[tuple[str, str], ...]],
-    ) -> Facts:
-        """Each tensor is one without data, which lies in memory as the real one does."""
-        return cls(
-            {k: storage_id(tensor) for k, tensor in tensors.items()},
-            {k: storage_id(tensor) for k, tensor in initializers.items()},
-            frozenset(k for k, tensor in tensors.items() if _carries(tensor)),
-            writes,
-        )
 
     @cached_property
     def written(self) -> dict[Hashable, list[str]]:
@@ -113,7 +98,7 @@ def _reached(graph: Graph, facts: Facts) -> set[str]:
     return {k for k in graph.variables if facts.variables[k] in memory and k in facts.carrying}
 
 
-def _carries(tensor: torch.Tensor) -> bool:
+def carries(tensor: torch.Tensor) -> bool:
     """A leaf that is no initializer takes a gradient, and hands none on."""
     try:
         return tensor.requires_grad and not tensor.is_leaf

@@ -8,8 +8,8 @@ lists stand for themselves. Below: which variables have memory of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from netsplit.graph.ir import INITIALIZER, Graph, Node
 
@@ -17,22 +17,12 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "HANDING_ON", "Reference", "Templates", "argument", "decode", "decoded", "encode",
+    "HANDING_ON", "Reference", "argument", "decode", "decoded", "encode",
     "gives_sparse_gradients", "hands_on", "read_by", "references", "renamed", "sparse_gradients",
     "storage_bytes", "storage_of",
 ]  # fmt: skip
 
 Reference = tuple[str, str]  # "var" or "init", name
-
-
-class Templates(Protocol):
-    """Whatever holds the arguments of a call: a node, a call that was recorded."""
-
-    @property
-    def args(self) -> Sequence[Any]: ...
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]: ...
 
 
 def references(template: Any) -> Iterator[Reference]:
@@ -46,17 +36,17 @@ def references(template: Any) -> Iterator[Reference]:
             yield tag, name
 
 
-def argument(call: Templates, i: int, name: str = "") -> Any:
+def argument(call: Node, i: int, name: str = "") -> Any:
     """The template that a call has at a place or under a name; None where it has none."""
     return call.args[i] if len(call.args) > i else call.kwargs.get(name)
 
 
-def read_by(call: Templates) -> list[Reference]:
+def read_by(call: Node) -> list[Reference]:
     """Every reference in a call's arguments, in order."""
     return list(references([*call.args, *call.kwargs.values()]))
 
 
-def renamed(call: Templates, names: Mapping[Reference, Reference]) -> dict[str, Any]:
+def renamed(call: Node, names: Mapping[Reference, Reference]) -> dict[str, Any]:
     """`args` and `kwargs` of a call with other references, for `dataclasses.replace`."""
 
     def other(template: Any) -> Any:
@@ -121,7 +111,7 @@ def decode(template: Any, tensor: Callable[[str, str], Any], device: torch.devic
 
 
 def decoded(
-    call: Templates, tensor: Callable[[str, str], Any], device: torch.device | str | None = None
+    call: Node, tensor: Callable[[str, str], Any], device: torch.device | str | None = None
 ) -> tuple[list[Any], dict[str, Any]]:
     """A call's positional and keyword arguments, each as `decode` has it."""
     kwargs = {key: decode(template, tensor, device) for key, template in call.kwargs.items()}

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json, write_text
-from netsplit.graph.ir import Graph, Initializer, Node, NodeCut, NodeRole, Region, Variable
+from netsplit.graph.ir import Graph, Initializer, Node, Variable
 
 __all__ = ["dumps", "load", "loads", "save"]
 
@@ -57,9 +57,9 @@ def loads(text: str, where: str = "graph") -> Graph:
     if not isinstance(data, dict) or data.get("format") != _FORMAT or data.get("version") != _VERSION:
         raise NetSplitError(f"{where}: not a {_FORMAT} file of version {_VERSION}.")
     try:
-        nodes = [_node(item) for item in data["nodes"]]
-        variables = [_from_fields(Variable, item) for item in data["variables"]]
-        initializers = [_initializer(item) for item in data["initializers"]]
+        nodes = _read(Node, data["nodes"])
+        variables = _read(Variable, data["variables"])
+        initializers = _read(Initializer, data["initializers"])
         named = _by_name(nodes, "nodes", where)
         return Graph(
             nodes=named,
@@ -89,6 +89,21 @@ def load(path: str | Path) -> Graph:
     return loads(file.read_text(encoding="utf-8"), str(file))
 
 
+def _read(kind: type[T], items: Any) -> list[T]:
+    """Raises TypeError: they are no such records."""
+    from pydantic import TypeAdapter, ValidationError  # 40 ms, which only a file takes
+
+    adapter: TypeAdapter[list[T]] = TypeAdapter(list[kind])  # type: ignore[valid-type]
+    known = {each.name for each in fields(kind)}
+    try:
+        if unknown := {key for item in items for key in item} - known:
+            raise TypeError(min(unknown))
+        return adapter.validate_python(items)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TypeError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
 def _by_name(items: list[T], key: str, where: str) -> dict[str, T]:
     names = [each.name for each in items]
     named = dict(zip(names, items, strict=True))
@@ -109,26 +124,3 @@ def _sets(data: dict[str, Any], key: str, nodes: dict[str, Node], where: str) ->
 def _without(item: dict[str, Any], *keys: str) -> dict[str, Any]:
     """An item that has nothing there as before there were such keys: profiles are kept by this text."""
     return {k: value for k, value in item.items() if value or k not in keys}
-
-
-def _initializer(item: dict[str, Any]) -> Initializer:
-    region = item.get("region")
-    return _from_fields(
-        Initializer, {**item, "region": None if region is None else _from_fields(Region, region)}
-    )
-
-
-def _from_fields(kind: Any, item: dict[str, Any]) -> Any:
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in item.items()})
-
-
-_TUPLES = frozenset(f.name for f in fields(Node) if str(f.type).startswith("tuple"))
-
-
-def _node(item: dict[str, Any]) -> Node:
-    """Templates keep their lists: only the node's own fields are tuples."""
-    kept: dict[str, Any] = {k: tuple(v) if k in _TUPLES else v for k, v in item.items()}
-    if (part := kept.get("part")) is not None:
-        cuts = tuple(_from_fields(NodeCut, each) for each in part["cuts"])
-        kept["part"] = _from_fields(NodeRole, {**part, "cuts": cuts})
-    return Node(**kept)

@@ -125,16 +125,18 @@ def _check_alone(factory: ForModel) -> None:
     every step with a gradient, in some without, and in none."""
     kind = type(make_optimizer(factory, {}).optimizer).__name__
     for pair in _pairs(factory):
-        _require_alike(factory, pair, 0, (
-            f"optimizer {kind} updates a parameter differently when others are there, which may be on other "
-            "devices: choose one that updates each parameter on its own, such as torch.optim.AdamW "
-            "(clip_norm cuts the norm over all devices)."
-        ))  # fmt: skip
-        _require_alike(factory, pair, _MISSING, (
-            f"optimizer {kind} updates a parameter differently when others, maybe on other devices, had "
-            "gradients in a step where it had none: count all steps in groups and attributes, or count in "
-            "self.state[parameter]."
-        ))  # fmt: skip
+        for missing, when, instead in (
+            (0, "are there", "choose one that updates each parameter on its own, such as torch.optim.AdamW"),
+            (_MISSING, "had gradients in a step where it had none", "count steps in self.state[parameter]"),
+        ):  # fmt: skip
+            start, gradients = _drawn(factory, pair, missing)
+            together = _moved(factory, start, gradients)
+            alone = {k: _moved(factory, {k: start[k]}, gradients)[k] for k in pair}
+            if not all(_near(alone[k], together[k], 1e-3) for k in pair):
+                raise ConfigError(
+                    f"optimizer {kind} updates a parameter differently when others, maybe on other devices, "
+                    f"{when}: {instead}."
+                )
         start, gradients = _drawn(factory, pair)
         without = [{pair[-1]: each[pair[-1]]} if len(pair) > 1 else {} for each in gradients]
         if bool(_moved(factory, start, without)[pair[0]].any()):
@@ -142,15 +144,6 @@ def _check_alone(factory: ForModel) -> None:
                 f"optimizer {kind} updates parameters that have no gradient, which may be on no device: "
                 "make it skip parameters without a gradient."
             )
-
-
-def _require_alike(factory: ForModel, pair: Sequence[str], missing: int, otherwise: str) -> None:
-    start, gradients = _drawn(factory, pair, missing)
-    together = _moved(factory, start, gradients)
-    for name in pair:
-        alone = _moved(factory, {name: start[name]}, gradients)[name]
-        if not _near(alone, together[name], 1e-3):
-            raise ConfigError(otherwise)
 
 
 def _near(one: Tensor, other: Tensor, part: float) -> bool:

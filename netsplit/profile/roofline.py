@@ -362,7 +362,8 @@ def _pooling(call: _Call, kind: str) -> Work:
     places = prod(call.out_shape)
     taps = prod(call.shape(0)) / places  # adaptive: every input once
     if isinstance(window, Sequence) and "adaptive" not in call.node.kind:
-        taps = prod(window) ** (1 if len(window) > 1 else _spatial(call))
+        spatial = next((n for n in (1, 2, 3) if f"{n}d" in call.node.kind), 2)
+        taps = prod(window) ** (1 if len(window) > 1 else spatial)
     width = call.size(0) / prod(call.shape(0))
     index = 8 if kind == "pooling" else 0  # a maximum's place
     flops = _PER_ELEMENT["pooling"] * places
@@ -426,7 +427,3 @@ _RULES: dict[str, Callable[[_Call, str], Work]] = {
     "recurrent": _recurrent,
     "view": _view,
 }
-
-
-def _spatial(call: _Call) -> int:
-    return next((n for n in (1, 2, 3) if f"{n}d" in call.node.kind), 2)

@@ -11,6 +11,7 @@ from netsplit.graph.analyse import Facts, analyse, is_spread, memory_order, repe
 from netsplit.graph.arguments import Reference, read_by, renamed
 from netsplit.graph.ir import CALL, INITIALIZER, Graph, Initializer, Node, NodeRole, Variable, once_of
 from netsplit.graph.operators import resolve, written_references
+from netsplit.graph.user_code import line_of
 from netsplit.layout.regions import Region, both, through, whole_region
 from netsplit.rewrite.layouts import MemoryLayout, NodeRun, StandInRuns, keep_layouts, layouts_of
 
@@ -142,7 +143,7 @@ class Emitter:
         except Exception as error:
             raise RewriteError(
                 f"'{node.name}' ({node.kind}) cannot read its joined parts, whose memory layout differs "
-                f"({_first_line(error)}): leave what feeds it whole."
+                f"({line_of(error)}): leave what feeds it whole."
             ) from error
         self.nodes[node.name] = replace(now, saved=run.saved, saved_bytes=run.saved_bytes)
         self.layouts |= {k: run.outputs.get(k, self.plain[k]) for k in node.outputs if k}
@@ -162,7 +163,7 @@ class Emitter:
             run = self.runs.run(node, self.layouts)
         except Exception as error:
             raise RewriteError(
-                f"'{node.name}' ({node.kind}) does not run on its new inputs: {_first_line(error)}."
+                f"'{node.name}' ({node.kind}) does not run on its new inputs: {line_of(error)}."
             ) from error
         emitted = replace(node, saved=run.saved, saved_bytes=run.saved_bytes)
         self.nodes[node.name] = emitted
@@ -244,7 +245,3 @@ def _reading(node: Node) -> Node:
         inputs=tuple(k for tag, k in read if tag == "var"),
         initializers=tuple(k for tag, k in read if tag == "init"),
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -114,7 +114,8 @@ class Batch:
                     "batch never gets: detach it, or call requires_grad_() on it within the forward."
                 )
         if known is not None and dims is None:
-            dims = _remembered(known, input_tree, target_tree)
+            dims = known.get((input_tree.key, target_tree.key))
+            dims = known.get(input_tree.key) if dims is None and not target_tree.count else dims
         cut_dims = _dims(tensors, marks, len(first), dims)
         counts = {t.shape[d] for t, d in zip(tensors, cut_dims, strict=True) if d is not None and d < t.ndim}
         wrong = [t for t, d in zip(tensors, cut_dims, strict=True) if d is not None and d >= t.ndim]
@@ -201,13 +202,6 @@ class Batch:
         n = self.inputs.count
         tensors = [tensors[j] for j in self.same]
         return self.inputs.build(tensors[:n]), self.targets.build(tensors[n:])
-
-
-def _remembered(
-    known: dict[Hashable, tuple[int | None, ...]], inputs: Tree, targets: Tree
-) -> tuple[int | None, ...] | None:
-    whole = known.get((inputs.key, targets.key))
-    return whole if whole is not None or targets.count else known.get(inputs.key)
 
 
 def _dims(

@@ -14,22 +14,22 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-import psutil
 import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Batch, Loss
 from netsplit.graph.checks.plain import (
-    MOST_OF_MEMORY,
     SideBySide,
     TensorsAtOnce,
     attribute_values,
     changed_attribute,
     copies,
     difference,
+    has_values,
     largest,
     own,
+    room_for,
     threads_for,
     with_own_calls,
 )
@@ -41,7 +41,6 @@ from netsplit.graph.recording.capturing import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.user_code import kept, line_of, where_of
-from netsplit.tables import nbytes
 
 __all__ = ["check_capture"]
 
@@ -64,15 +63,9 @@ def check_capture(model: nn.Module, loss: Loss | None, graph: Graph, batch: Batc
             what differs first, and what usually causes it.
     """
     values = initial_values(model, graph, loss if isinstance(loss, nn.Module) else None)
-    if any(tensor.is_meta for tensor in (*values.values(), *batch.tensors)):
-        return None
     activations = 2 * sum(v.nbytes for v in graph.variables.values())
     need = _COPIES * sum(t.nbytes for t in values.values()) + activations
-    if need > MOST_OF_MEMORY * psutil.virtual_memory().available:
-        log.warning(
-            "Training of %s is not compared with plain PyTorch: that needs %s.",
-            type(model).__name__, nbytes(need),
-        )  # fmt: skip
+    if not has_values(model, loss, batch) or not room_for(need, f"Training of {type(model).__name__} is"):
         return None
     start = time.perf_counter()
     with threads_for(activations), kept(model, loss), torch.enable_grad():
@@ -225,7 +218,8 @@ class _CaptureCheck:
     def _check_order(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
         """Refuse what forwards of later micro-batches before backwards of earlier ones would change."""
         both = (self._in_flight(batches, together) for together in (False, True))
-        for what, (a, b) in zip(self._state_names(), zip(*both, strict=True), strict=True):
+        names = [each for k in self.real for each in (f"'{k}'", f"the gradient of '{k}'")]
+        for what, (a, b) in zip(names, zip(*both, strict=True), strict=True):
             apart = difference(a, b)
             if apart is not None:
                 raise CaptureError(
@@ -233,9 +227,6 @@ class _CaptureCheck:
                     f"pipeline changes: {what} differs ({apart}); usually the forward overwrites a buffer "
                     "whose old value its backward needs."
                 )
-
-    def _state_names(self) -> list[str]:
-        return [each for k in self.real for each in (f"'{k}'", f"the gradient of '{k}'")]
 
     def _in_flight(self, batches: Sequence[tuple[Tensor, ...]], together: bool) -> list[Tensor | None]:
         """Values and gradients after micro-batches one by one, or all forwards before all backwards."""

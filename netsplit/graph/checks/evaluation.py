@@ -19,23 +19,23 @@ import logging
 import time
 from collections.abc import Hashable, Mapping
 
-import psutil
 import torch
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.checks.plain import (
-    MOST_OF_MEMORY,
     SideBySide,
     TensorsAtOnce,
     attribute_values,
     changed_attribute,
     copies,
     difference,
+    free_bytes,
     has_values,
     holding,
     own,
+    room_for,
     stance,
 )
 from netsplit.graph.ir import Graph
@@ -43,7 +43,7 @@ from netsplit.graph.operators import autocast_of, written_initializers
 from netsplit.graph.recording.capturing import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import Inference
-from netsplit.graph.user_code import is_users, line_of
+from netsplit.graph.user_code import line_of
 from netsplit.tables import nbytes
 
 __all__ = ["OutputDims", "check_inference", "output_dims"]
@@ -67,16 +67,10 @@ def check_inference(model: nn.Module, graph: Graph, batch: Batch, values: Values
     Raises:
         CaptureError: predictions would be others than the model's; names the cause.
     """
-    tensors = named_tensors(model)
-    if any(tensor.is_meta for tensor in (*tensors.values(), *batch.tensors)):
-        return None
-    activations = 2 * sum(v.nbytes for v in graph.variables.values())
-    need = _COPIES * sum(t.nbytes for t in tensors.values()) + activations
-    if need > MOST_OF_MEMORY * psutil.virtual_memory().available:
-        log.warning(
-            "Predictions of %s are not compared with plain PyTorch's: that needs %s.",
-            type(model).__name__, nbytes(need),
-        )  # fmt: skip
+    need = _COPIES * sum(t.nbytes for t in named_tensors(model).values())
+    need += 2 * sum(v.nbytes for v in graph.variables.values())
+    what = f"Predictions of {type(model).__name__} are"
+    if not has_values(model, None, batch) or not room_for(need, what):
         return None
     start = time.perf_counter()
     with holding(model, values), torch.no_grad():
@@ -138,17 +132,11 @@ class _EvaluationCheck:
                 )
 
     def _cause(self) -> str:
-        for module in self.model.modules():
-            if any(_is_own(module, name) for name in ("train", "eval")):
-                own = type(module).__name__
-                return f"{own} overrides train() or eval(), which a captured graph does not call; "
+        kinds: list[type[nn.Module]] = [type(module) for module in self.model.modules()]
+        for kind in kinds:
+            if kind.train is not nn.Module.train or kind.eval is not nn.Module.eval:
+                return f"{kind.__name__} overrides train() or eval(), which no captured graph calls; "
         return "the usual cause is state kept in Python between forwards; "
-
-
-def _is_own(module: nn.Module, name: str) -> bool:
-    """Whether a method is not torch's."""
-    own = getattr(type(module), name, None)
-    return is_users(getattr(getattr(own, "__code__", None), "co_filename", __file__))
 
 
 def _move_weights(model: nn.Module, part: float) -> None:
@@ -188,7 +176,7 @@ def output_dims(
             raise _Mixed(f"{whole} stays whole and may mix samples")
         need = _ROW_COPIES * sum(i.nbytes for i in graph.initializers.values())
         need += 2 * sum(v.nbytes for v in graph.variables.values())
-        if need > MOST_OF_MEMORY * psutil.virtual_memory().available:
+        if need > free_bytes():
             raise _Mixed(f"comparing them with micro-batches would need {nbytes(need)} here")
         held = model if has_values(model, None) else copy.deepcopy(model).to_empty(device="cpu")
         with holding(held, values), torch.no_grad(), stance(graph), autocast_of(graph, "cpu"):

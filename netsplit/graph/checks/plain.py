@@ -6,6 +6,7 @@ It is left as it was given.
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import random
 import warnings
@@ -18,6 +19,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor, fx, nn
 
@@ -32,17 +34,32 @@ from netsplit.graph.recording.capturing import RecordedStep
 from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.whole import ModuleCall
 from netsplit.graph.user_code import kept, line_of, where_of
+from netsplit.tables import nbytes
 
 __all__ = [
-    "MOST_OF_MEMORY", "SideBySide", "TensorsAtOnce", "attribute_values", "by_name", "changed_attribute",
-    "copies", "difference", "first_names", "has_values", "holding", "largest", "own", "stance",
-    "threads_for", "unseen", "with_own_calls",
+    "SideBySide",
+    "TensorsAtOnce",
+    "attribute_values",
+    "by_name",
+    "changed_attribute",
+    "copies",
+    "difference",
+    "first_names",
+    "free_bytes",
+    "has_values",
+    "holding",
+    "largest",
+    "own",
+    "room_for",
+    "stance",
+    "threads_for",
+    "unseen",
+    "with_own_calls",
 ]  # fmt: skip
 
-MOST_OF_MEMORY = 0.8
-"""The part of a machine's free memory that comparisons may take."""
-
+_MOST_OF_MEMORY = 0.8  # of the machine's free memory, that comparisons may take
 _SMALL = 2**28  # bytes
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -133,6 +150,19 @@ class SideBySide:
             f"; its code that stays whole ({names}) may read only parameters and buffers passed to it (not "
             "from a closure, an object, a class)"
         )
+
+
+def free_bytes() -> float:
+    """Memory that a comparison may take."""
+    return _MOST_OF_MEMORY * psutil.virtual_memory().available
+
+
+def room_for(need: int, what: str) -> bool:
+    """Whether a comparison that takes so many bytes has room; where not, it says what is not compared."""
+    if need > free_bytes():
+        log.warning("%s not compared with plain PyTorch: that needs %s.", what, nbytes(need))
+        return False
+    return True
 
 
 @contextmanager

@@ -101,16 +101,12 @@ def fold_constants(
         if node.op == "Constant" and not node.domain:
             value = constant_of(node)
             (numbers if is_few(value) else large)[node.outputs[0]] = value
-        elif node.inputs and _computable(node) and all(not k or k in numbers for k in node.inputs):
+        elif node.inputs and not node.domain and node.op not in DRAWING and {*node.inputs} <= {"", *numbers}:
             values = evaluate_node(node, [numbers.get(k) for k in node.inputs], opset)
             numbers |= dict(zip(node.outputs, values, strict=False))
         else:
             left.append(node)
     return tuple(left), large
-
-
-def _computable(node: OnnxNode) -> bool:
-    return not node.domain and node.op not in DRAWING
 
 
 def evaluate_node(

@@ -93,7 +93,11 @@ class OnnxFile:
         sources = (*stop, *self.inputs)
         read = reads.union(ends)
         return OnnxPart(
-            nodes=tuple(_without_unread(node, read) for node in reversed(chosen)),
+            # Exporters name all that a batch normalisation could give.
+            nodes=tuple(
+                replace(node, outputs=tuple(k if k in read else "" for k in node.outputs))
+                for node in reversed(chosen)
+            ),
             inputs=tuple(k for k in sources if k in reads),
             outputs=ends,
             shapes=self.inputs,
@@ -133,11 +137,6 @@ def _dims(value: Any) -> tuple[int | None, ...] | None:
     """Sizes that the file fixes; None where any will do, or for all where it does not say."""
     kind = value.type.tensor_type
     return tuple(each.dim_value or None for each in kind.shape.dim) if kind.HasField("shape") else None
-
-
-def _without_unread(node: OnnxNode, read: set[str]) -> OnnxNode:
-    """The node with "" for unread outputs: exporters name all that a batch normalisation could give."""
-    return replace(node, outputs=tuple(name if name in read else "" for name in node.outputs))
 
 
 def _matching(patterns: Iterable[str], names: list[str]) -> frozenset[str]:

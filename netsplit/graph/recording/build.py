@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import (
     Facts,
     analyse,
+    carries,
     is_spread,
     kept_for_backward,
     memory_order,
@@ -27,7 +28,9 @@ __all__ = ["built"]
 
 def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], autocast: str | None) -> Graph:
     """The graph of a finished recording; what has no effect is left out."""
-    refuse_sharing(recorder.stand_ins.real, _written_initializers(recorder))
+    held = {storage_id(t): k for k, t in recorder.stand_ins.fake.items()}
+    written = {storage_id(recorder.tensor(*each)) for call in recorder.calls for each in call.writes}
+    refuse_sharing(recorder.stand_ins.real, {k for storage, k in held.items() if storage in written})
     _refuse_writes(recorder)
     _add_hooks(recorder)
     calls = list(_used(recorder, recorder.calls, outputs))
@@ -48,9 +51,10 @@ def built(recorder: Recorder, inputs: Sequence[str], outputs: Sequence[str], aut
         constants={k: t for k, t in recorder.stand_ins.constants.items() if k in initializers},
         calls={node.op: recorder.payloads[node.op] for node in nodes.values() if node.op.startswith(CALL)},
     )
-    facts = Facts.of_tensors(
-        {k: recorder.tensors[k] for k in names},
-        {k: recorder.stand_ins.fake[k] for k in initializers},
+    facts = Facts(
+        {k: storage_id(recorder.tensors[k]) for k in names},
+        {k: storage_id(recorder.stand_ins.fake[k]) for k in initializers},
+        frozenset(k for k in names if carries(recorder.tensors[k])),
         {call.name: call.writes for call in calls},
     )
     return analyse(graph, facts)
@@ -77,25 +81,12 @@ def _node(recorder: Recorder, call: RecordedCall, own: Set[int]) -> Node:
     read = list(dict.fromkeys(read_by(call)))
     inputs = tuple(name for tag, name in read if tag == "var")
     local = {k: recorder.tensors[k] for k in (*inputs, *(k for k in call.outputs if k))}
-    saved, other = kept_for_backward(call.saved, local, own)
-    return Node(
-        name=call.name,
-        op=call.op,
-        inputs=inputs,
-        outputs=tuple(call.outputs),
-        initializers=tuple(name for tag, name in read if tag == "init"),
-        args=call.args,
-        kwargs=call.kwargs,
-        module=call.module,
-        source=call.source,
-        saved=saved,
-        saved_bytes=other,
-        no_grad=call.no_grad,
-        autocast=call.autocast,
-        default_dtype=call.default_dtype,
-        checkpoint=call.checkpoint,
-        blocked=call.blocked,
-    )
+    saved, other = kept_for_backward(call.tensors, local, own)
+    given = {each.name: getattr(call, each.name) for each in fields(Node)}
+    initializers = tuple(name for tag, name in read if tag == "init")
+    return Node(**given | {
+        "inputs": inputs, "initializers": initializers, "saved": saved, "saved_bytes": other,
+    })  # fmt: skip
 
 
 def _without_recomputed(nodes: dict[str, Node]) -> dict[str, Node]:
@@ -133,12 +124,6 @@ def _variables(recorder: Recorder, nodes: Mapping[str, Node], names: Sequence[st
         )
         for k in names
     }
-
-
-def _written_initializers(recorder: Recorder) -> set[str]:
-    held = {storage_id(t): k for k, t in recorder.stand_ins.fake.items()}
-    written = {storage_id(recorder.tensor(*each)) for call in recorder.calls for each in call.writes}
-    return {k for storage, k in held.items() if storage in written}
 
 
 def _refuse_writes(recorder: Recorder) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -176,7 +177,8 @@ class Recorder(SchemaCheckMode):
         writes = tuple(next(iter(templates[i].items())) for i in payload.writes)
         self._append(name, op, templates, {}, results, saved, payload.random, writes)
         missed = [t for t in tensors if t.requires_grad and not reached(t)]
-        self.calls[-1].blocked = tuple(self._known(t)["var"] for t in missed if "var" in self._known(t))
+        blocked = tuple(self._known(t)["var"] for t in missed if "var" in self._known(t))
+        self.calls[-1] = replace(self.calls[-1], blocked=blocked)
 
     def ours(self, tensor: Tensor) -> Tensor:
         """The stand-in of a real tensor; of a stand-in, itself."""
@@ -283,7 +285,13 @@ class Recorder(SchemaCheckMode):
         return base if count == 0 else f"{base}_{count}"
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any, saved: list[Tensor]) -> None:
-        results = [result] if isinstance(result, Tensor) else list(result) if _several(result) else []
+        results = (
+            [result]
+            if isinstance(result, Tensor)
+            else list(result)
+            if isinstance(result, list | tuple)
+            else []
+        )
         random = operator_draws(func, args, kwargs)
         if not func._schema.is_mutable and not random and (not results or any(result is arg for arg in args)):
             return
@@ -323,8 +331,9 @@ class Recorder(SchemaCheckMode):
         default = torch.get_default_dtype()
         self.calls.append(
             RecordedCall(
-                name, op, args, kwargs, outputs, path, user_frame(), no_grad, autocast, checkpoint,
-                saved, random, writes, (), None if default is self._default else _dtype(default),
+                name, op, (), tuple(outputs), (), args, kwargs, path, user_frame(), no_grad=no_grad,
+                autocast=autocast, default_dtype=None if default is self._default else _dtype(default),
+                checkpoint=checkpoint, tensors=tuple(saved), random=random, writes=writes,
             )
         )  # fmt: skip
 
@@ -399,7 +408,3 @@ def _dtype(dtype: torch.dtype) -> str:
 
 def _laid_out(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
-
-
-def _several(result: Any) -> bool:
-    return isinstance(result, list | tuple)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import repeated_dims, storage_id
-from netsplit.graph.arguments import decoded, read_by
-from netsplit.graph.ir import CALL, Initializer
+from netsplit.graph.arguments import Reference, decoded, read_by
+from netsplit.graph.ir import CALL, Initializer, Node
 from netsplit.graph.operators import resolve
 
 __all__ = [
@@ -311,25 +311,13 @@ def _digest(tensor: Tensor) -> str:
     return digest.hexdigest()[:12]
 
 
-@dataclass
-class RecordedCall:
-    """One operator call. References in templates are to variables and initializers by name."""
+@dataclass(frozen=True)
+class RecordedCall(Node):
+    """One operator call: a node, of which it is not yet known what it reads and what its backward keeps."""
 
-    name: str
-    op: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    outputs: list[str]
-    module: str
-    source: str
-    no_grad: bool
-    autocast: str | None
-    checkpoint: str
-    saved: list[Tensor] = field(default_factory=list)
+    tensors: tuple[Tensor, ...] = ()  # that autograd saved
     random: bool = False
-    writes: tuple[tuple[str, str], ...] = ()
-    blocked: tuple[str, ...] = ()
-    default_dtype: str | None = None
+    writes: tuple[Reference, ...] = ()
 
 
 _ATEN = torch.ops.aten

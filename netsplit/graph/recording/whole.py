@@ -19,8 +19,9 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 import torch
@@ -49,23 +50,18 @@ def _as_before(tensors: Sequence[Tensor], strides: Sequence[Strides], writes: Se
     ]
 
 
+@dataclass(eq=False)
 class FunctionCall:
     """``function.apply`` on arguments `(args, kwargs)` of which some are tensors."""
 
-    random = True
+    function: type[torch.autograd.Function]
+    structure: Tree
+    writes: tuple[int, ...] = ()
+    strides: tuple[Strides, ...] = ()
+    random: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        function: type[torch.autograd.Function],
-        structure: Tree,
-        writes: tuple[int, ...] = (),
-        strides: tuple[Strides, ...] = (),
-    ) -> None:
-        self.function = function
-        self.structure = structure
-        self.writes = writes
-        self.strides = strides
-        self.__name__ = function.__name__
+    def __post_init__(self) -> None:
+        self.__name__ = self.function.__name__
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         args, kwargs = self.structure.build(_as_before(tensors, self.strides, self.writes))
@@ -102,6 +98,7 @@ class GradientHook:
         return (_Hooked.apply(tensor, self.hooks) if tensor.requires_grad else tensor.view_as(tensor),)
 
 
+@dataclass(eq=False)
 class ModuleCall:
     """A module's own forward, on tensors given for its parameters and buffers and for its arguments.
 
@@ -113,25 +110,18 @@ class ModuleCall:
         strides: of these tensors.
     """
 
-    random = True
+    module: nn.Module
+    names: Sequence[tuple[str, ...]]
+    structure: Tree
+    writes: tuple[int, ...] = ()
+    strides: tuple[Strides, ...] = ()
+    random: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        module: nn.Module,
-        names: Sequence[tuple[str, ...]],
-        structure: Tree,
-        writes: tuple[int, ...] = (),
-        strides: tuple[Strides, ...] = (),
-    ) -> None:
-        self.module = module
-        self.names = tuple(names)
-        self.structure = structure
-        self.writes = writes
-        self.strides = strides
-        known = named_tensors(module)
+    def __post_init__(self) -> None:
+        known = named_tensors(self.module)
         # Kept here as well: torch's copies of a parameter are without them.
         self.attributes = tuple(dict(vars(known[each[0]])) for each in self.names)
-        self.__name__ = type(module).__name__
+        self.__name__ = type(self.module).__name__
 
     def is_of(self, module: nn.Module) -> bool:
         """Whether this is a call of that module, as far as its class and its tensors' names tell."""
@@ -230,7 +220,12 @@ def carried_modules(roots: Iterable[Any]) -> list[ModuleType]:
     within = reached(roots)
     _refuse_replaced(within)
     names = {each.__module__ for each in within if isinstance(each, FunctionType | type)}
-    modules = [sys.modules[name] for name in sorted(filter(None, names)) if _is_carried(name)]
+    # Those of the user's which workers would import; scripts travel by value anyway.
+    modules = [
+        sys.modules[name]
+        for name in sorted(filter(None, names & sys.modules.keys()))
+        if name.partition(".")[0] not in ("__main__", "netsplit") and is_own_module(name)
+    ]
     error = _refusal(roots, modules)
     if error is None:
         return modules
@@ -264,12 +259,6 @@ def by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
     finally:
         for module in new:
             cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_carried(name: str) -> bool:
-    """Whether it is a module of the user's which workers would import; scripts travel by value anyway."""
-    ours = name.partition(".")[0] in ("__main__", "netsplit")
-    return not ours and name in sys.modules and is_own_module(name)
 
 
 def _refuse_replaced(within: Iterable[Any]) -> None:

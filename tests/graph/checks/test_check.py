@@ -253,7 +253,7 @@ def test_without_the_memory_for_it_that_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=100))
-    monkeypatch.setattr("netsplit.graph.checks.check.psutil", memory)
+    monkeypatch.setattr("netsplit.graph.checks.plain.psutil", memory)
     checked_capture(Counts(), nn.MSELoss(), batch_of())
     assert "Training of Counts is not compared with plain PyTorch: that needs" in caplog.text
 

@@ -54,18 +54,9 @@ def _div(call: OnnxCall) -> Tensor:
     return torch.div(call.tensor(0), call.tensor(1), rounding_mode="trunc")
 
 
-def _mod(call: OnnxCall) -> Tensor:
-    """The rest with the sign of the divisor, or of the dividend where `fmod` is set."""
-    return (torch.fmod if call.attr("fmod", 0) else torch.remainder)(call.tensor(0), call.tensor(1))
-
-
 def _pow(call: OnnxCall) -> Tensor:
     base, exponent = call.tensor(0), _operand(call, 1)
     return torch.pow(base, exponent).to(base.dtype)
-
-
-def _mean(call: OnnxCall) -> Tensor:
-    return reduce(torch.add, call.tensors()) / len(call)
 
 
 def _prelu(call: OnnxCall) -> Tensor:
@@ -95,10 +86,6 @@ def _is_inf(call: OnnxCall) -> Tensor:
     return infinite | (x == -math.inf) if call.attr("detect_negative", 1) else infinite
 
 
-def _cast(call: OnnxCall) -> Tensor:
-    return call.tensor(0).to(dtype_of(call.attr("to"), f"node '{call.node.name}' (Cast)"))
-
-
 def _selu(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     alpha = call.attr("alpha", 1.67326319217681884765625)
@@ -110,22 +97,22 @@ def _swish(call: OnnxCall) -> Tensor:
     return x * torch.sigmoid(x if alpha == 1 else alpha * x)
 
 
+def _type(call: OnnxCall, name: str, default: torch.dtype | None = None) -> torch.dtype:
+    number = call.attr(name)
+    if number is None and default is not None:
+        return default
+    return dtype_of(number, f"node '{call.node.name}' ({call.node.op})")
+
+
 def _random(call: OnnxCall, normal: bool) -> Tensor:
     """Drawn by torch's own generator; the file's `seed` is not looked at."""
-    like, number = call.tensor(0), call.attr("dtype")
-    dtype = like.dtype if number is None else dtype_of(number, f"node '{call.node.name}' ({call.node.op})")
+    like = call.tensor(0)
+    dtype = _type(call, "dtype", like.dtype)
     if normal:
         return torch.randn_like(like, dtype=dtype) * call.attr("scale", 1.0) + call.attr("mean", 0.0)
     low, high = call.attr("low", 0.0), call.attr("high", 1.0)
     drawn = torch.rand_like(like, dtype=dtype)
     return drawn if (low, high) == (0.0, 1.0) else drawn * (high - low) + low
-
-
-def _bernoulli(call: OnnxCall) -> Tensor:
-    like = call.tensor(0)
-    number = call.attr("dtype")
-    dtype = like.dtype if number is None else dtype_of(number, f"node '{call.node.name}' (Bernoulli)")
-    return torch.bernoulli(like).to(dtype)
 
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -144,7 +131,7 @@ ELEMENTWISE: dict[str, Function] = {
     "Sub": _binary(operator.sub),
     "Mul": _binary(operator.mul),
     "Div": _div,
-    "Mod": _mod,
+    "Mod": lambda call: (torch.fmod if call.attr("fmod", 0) else torch.remainder)(*call.tensors()),
     "Pow": _pow,
     "And": _tensors(torch.logical_and),
     "Or": _tensors(torch.logical_or),
@@ -157,9 +144,9 @@ ELEMENTWISE: dict[str, Function] = {
     "Max": _variadic(torch.maximum),
     "Min": _variadic(torch.minimum),
     "Sum": _variadic(torch.add),
-    "Mean": _mean,
+    "Mean": lambda call: reduce(torch.add, call.tensors()) / len(call),
     "Where": lambda call: torch.where(call.tensor(0), call.tensor(1), call.tensor(2)),
-    "Cast": _cast,
+    "Cast": lambda call: call.tensor(0).to(_type(call, "to")),
     "CastLike": lambda call: call.tensor(0).to(call.tensor(1).dtype),
     "Clip": _clip,
     "IsInf": _is_inf,
@@ -174,5 +161,5 @@ ELEMENTWISE: dict[str, Function] = {
     "Swish": _swish,
     "RandomUniformLike": lambda call: _random(call, normal=False),
     "RandomNormalLike": lambda call: _random(call, normal=True),
-    "Bernoulli": _bernoulli,
+    "Bernoulli": lambda call: torch.bernoulli(x := call.tensor(0)).to(_type(call, "dtype", x.dtype)),
 }

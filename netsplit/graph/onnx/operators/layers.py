@@ -118,12 +118,6 @@ def _group_norm(call: OnnxCall) -> Tensor:
     return F.group_norm(x, groups, scale, bias, call.attr("epsilon", 1e-5))
 
 
-def _rms_norm(call: OnnxCall) -> Tensor:
-    x = call.tensor(0)
-    shape = list(x.shape[call.attr("axis", -1) :])
-    return F.rms_norm(x, shape, None, call.attr("epsilon", 1e-5)) * call.tensor(1)
-
-
 def _local_response(call: OnnxCall) -> Tensor:
     size = call.attr("size")
     if size % 2 == 0:
@@ -144,22 +138,15 @@ def _dropout(call: OnnxCall) -> Any:
     return x * kept / (1 - ratio), kept
 
 
+def _loss(call: OnnxCall, function: Callable[..., Tensor]) -> Tensor:
+    ignored, reduction = call.attr("ignore_index", -100), call.attr("reduction", "mean")
+    scores, labels, weight = call.tensor(0), call.tensor(1), call.optional(2)
+    return function(scores, labels, weight, ignore_index=ignored, reduction=reduction)
+
+
 def _cross_entropy(call: OnnxCall) -> Any:
-    scores, labels, weight = call.tensor(0), call.tensor(1), call.optional(2)
-    ignored, reduction = call.attr("ignore_index", -100), call.attr("reduction", "mean")
-    loss = F.cross_entropy(scores, labels, weight, ignore_index=ignored, reduction=reduction)
-    return (loss, F.log_softmax(scores, dim=1)) if call.wants(1) else loss
-
-
-def _nll(call: OnnxCall) -> Tensor:
-    ignored, reduction = call.attr("ignore_index", -100), call.attr("reduction", "mean")
-    scores, labels, weight = call.tensor(0), call.tensor(1), call.optional(2)
-    return F.nll_loss(scores, labels, weight, ignore_index=ignored, reduction=reduction)
-
-
-def _instance_norm(call: OnnxCall) -> Tensor:
-    x, scale, bias = call.tensor(0), call.tensor(1), call.tensor(2)
-    return F.instance_norm(x, weight=scale, bias=bias, eps=call.attr("epsilon", 1e-5))
+    loss = _loss(call, F.cross_entropy)
+    return (loss, F.log_softmax(call.tensor(0), dim=1)) if call.wants(1) else loss
 
 
 def _l2_normalised(call: OnnxCall) -> Tensor:
@@ -174,15 +161,19 @@ LAYERS: dict[str, Function] = {
     "MatMul": lambda call: torch.matmul(call.tensor(0), call.tensor(1)),
     "Einsum": lambda call: torch.einsum(call.attr("equation"), *call.tensors()),
     "BatchNormalization": _batch_norm,
-    "InstanceNormalization": _instance_norm,
+    "InstanceNormalization": lambda call: F.instance_norm(
+        call.tensor(0), weight=call.tensor(1), bias=call.tensor(2), eps=call.attr("epsilon", 1e-5)
+    ),
     "LayerNormalization": _layer_norm,
     "GroupNormalization": _group_norm,
-    "RMSNormalization": _rms_norm,
+    "RMSNormalization": lambda call: F.rms_norm(
+        x := call.tensor(0), x.shape[call.attr("axis", -1) :], call.tensor(1), call.attr("epsilon", 1e-5)
+    ),
     "LpNormalization": _l2_normalised,
     "LRN": _local_response,
     "Dropout": _dropout,
     "Softmax": lambda call: F.softmax(call.tensor(0), dim=call.attr("axis", -1)),
     "LogSoftmax": lambda call: F.log_softmax(call.tensor(0), dim=call.attr("axis", -1)),
     "SoftmaxCrossEntropyLoss": _cross_entropy,
-    "NegativeLogLikelihoodLoss": _nll,
+    "NegativeLogLikelihoodLoss": lambda call: _loss(call, F.nll_loss),
 }

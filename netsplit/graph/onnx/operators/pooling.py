@@ -98,10 +98,6 @@ POOLING: dict[str, Callable[[OnnxCall], Any]] = {
 }
 
 
-def _log_sum(x: Tensor, axes: list[int], keep: bool) -> Tensor:
-    return torch.log(torch.sum(x, axes, keepdim=keep))
-
-
 def _prod(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     for axis in sorted((a % x.ndim for a in axes), reverse=True):
         x = torch.prod(x, axis, keepdim=keep)
@@ -116,7 +112,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
     "ReduceProd": _prod,
     "ReduceL1": lambda x, axes, keep: torch.sum(torch.abs(x), axes, keepdim=keep),
     "ReduceL2": lambda x, axes, keep: torch.linalg.vector_norm(x, 2, axes, keepdim=keep),
-    "ReduceLogSum": _log_sum,
+    "ReduceLogSum": lambda x, axes, keep: torch.log(torch.sum(x, axes, keepdim=keep)),
     "ReduceLogSumExp": lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep),
     "ReduceSumSquare": lambda x, axes, keep: torch.sum(x * x, axes, keepdim=keep),
 }

@@ -39,11 +39,6 @@ def _flatten(call: OnnxCall) -> Tensor:
     return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
 
-def _transpose(call: OnnxCall) -> Tensor:
-    x = call.tensor(0)
-    return x.permute(call.attr("perm") or list(reversed(range(x.ndim))))
-
-
 def _squeeze(call: OnnxCall) -> Tensor:
     x, axes = call.tensor(0), call.axes(1)
     axes = [d for d, size in enumerate(x.shape) if size == 1] if axes is None else axes
@@ -59,10 +54,6 @@ def _unsqueeze(call: OnnxCall) -> Tensor:
     for axis in sorted(a % rank for a in axes):
         x = x.unsqueeze(axis)
     return x
-
-
-def _concat(call: OnnxCall) -> Tensor:
-    return torch.cat(call.tensors(), dim=call.attr("axis"))
 
 
 def _split(call: OnnxCall) -> tuple[Tensor, ...]:
@@ -115,11 +106,6 @@ def _gather(call: OnnxCall) -> Tensor:
     return rows.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
-def _gather_elements(call: OnnxCall) -> Tensor:
-    x, axis = call.tensor(0), call.attr("axis", 0)
-    return torch.gather(x, axis, _indices(call, 1, x.shape[axis]))
-
-
 def _gather_nd(call: OnnxCall) -> Tensor:
     x, indices, batch = call.tensor(0), call.tensor(1), call.attr("batch_dims", 0)
     places = list(indices.unbind(-1))
@@ -146,11 +132,6 @@ def _scatter_nd(call: OnnxCall) -> Tensor:
     if how not in ("none", "add"):
         raise call.refuse(f"its reduction '{how}' is not supported: only 'none' and 'add' are.")
     return torch.index_put(x, tuple(indices.unbind(-1)), updates, accumulate=how == "add")
-
-
-def _expand(call: OnnxCall) -> Tensor:
-    x = call.tensor(0)
-    return x.expand(torch.broadcast_shapes(tuple(x.shape), tuple(call.ints(1))))
 
 
 def _pad(call: OnnxCall) -> Tensor:
@@ -223,18 +204,20 @@ SHAPES: dict[str, Function] = {
     "Size": lambda call: np.array(prod(call.tensor(0).shape), dtype=np.int64),
     "Reshape": _reshape,
     "Flatten": _flatten,
-    "Transpose": _transpose,
+    "Transpose": lambda call: (x := call.tensor(0)).permute(call.attr("perm") or [*range(x.ndim)][::-1]),
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
-    "Concat": _concat,
+    "Concat": lambda call: torch.cat(call.tensors(), dim=call.attr("axis")),
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,
-    "GatherElements": _gather_elements,
+    "GatherElements": lambda call: torch.gather(
+        x := call.tensor(0), axis := call.attr("axis", 0), _indices(call, 1, x.shape[axis])
+    ),
     "GatherND": _gather_nd,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
-    "Expand": _expand,
+    "Expand": lambda call: (x := call.tensor(0)).expand(torch.broadcast_shapes(x.shape, call.ints(1))),
     "Tile": lambda call: call.tensor(0).repeat(call.ints(1)),
     "Pad": _pad,
     "Trilu": _trilu,
