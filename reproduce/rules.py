@@ -3,7 +3,8 @@
     expressions of n operators over the first of each fingerprint ──► two of one fingerprint ──► Rule
     ──► without renamings, and what contains a smaller rule ──► true at other sizes ──► proven ──► the file
 
-``python -m reproduce.rules`` makes the file of the package anew, which takes some minutes.
+``python -m reproduce.rules`` makes the file of the package anew, which takes some minutes;
+``python -m reproduce.rules FILE`` counts how rules of a FlexFlow file end.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from netsplit.rewrite.algebra.builtin import FILE
+from netsplit.rewrite.algebra.foreign import read_rules
 from netsplit.rewrite.algebra.proofs import follows, properties
 from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, Term
 from reproduce.evaluation import Absent, DrawnTensor, cases, drawn_tensor, operator_values
@@ -419,5 +422,9 @@ def main(size: int = 3, parallel_size: int = 2, workers: int = 2) -> dict[str, A
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    main()
-    log.info(summary())
+    if sys.argv[1:]:
+        for each in read_rules(sys.argv[1]):
+            log.info("%s: %s", each.name, ": ".join(filter(None, (each.proof, each.reason))))
+    else:
+        main()
+        log.info(summary())

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -194,6 +195,9 @@ class _Matcher:
         if not (names <= known.keys() and self._may_go(match)):
             return None
         left = {ref: shape_of(self.graph, reference) for ref, reference in bound.items()}
+        sizes = {name: (prod(own[:-1]), *own[-1:], 1) for name, own in left.items()}
+        if any(sizes[a][d] != sizes[b][e] for (a, d), (b, e) in rule.equal):
+            return None
         numbers: list[dict[str, Any]] = []
         for term in rule.right:
             rank = len(left.get(_source(rule, term), (0, 0)))

@@ -41,10 +41,11 @@ convolutions or embeddings are a tensor's own.
 
 PARALLEL = ("partition", "combine", "replicate", "reduce")
 
-Origin: TypeAlias = Literal["built in", "generated"]
+Origin: TypeAlias = Literal["built in", "generated", "file"]
 
-Proof: TypeAlias = Literal["proven", "none"]
-"""What came of it: proven for all sizes at which the left side exists; nobody has tried."""
+Proof: TypeAlias = Literal["proven", "guarded", "identity of layouts", "way", "rejected", "none"]
+"""What came of it: proven for all sizes at which the left side exists; for some of them; about layouts alone,
+of several operators or none, or of one; why not is its `reason`; nobody has tried."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ class Rule:
     outputs: tuple[tuple[Ref, Ref], ...]  # what is the same: of the left side, of the right
     origin: Origin = "built in"
     proof: Proof = "none"
+    reason: str = ""  # why it is rejected, or guarded
+    equal: tuple[tuple[tuple[str, int], tuple[str, int]], ...] = ()
+    """Pairs of inputs' dimensions, as (name, 0 rows or 1 columns), that have to be as large."""
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -120,8 +124,7 @@ class Rule:
     def from_dict(cls, values: Mapping[str, Any]) -> Rule:
         """A rule from its fields, after JSON. Raises `RewriteError`: they are something else."""
         try:
-            older = ("guards", "equal", "reason")
-            own = {key: tuples_of(value) for key, value in values.items() if key not in older}
+            own = {key: tuples_of(value) for key, value in values.items() if key != "guards"}  # older files'
             for side in ("left", "right"):
                 own[side] = tuple(Term(**{k: tuples_of(v) for k, v in each.items()}) for each in values[side])
             return cls(**own)

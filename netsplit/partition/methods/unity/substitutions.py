@@ -22,6 +22,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.methods.unity.choices import TaskKind
 from netsplit.rewrite import Match, applied_rule, fingerprint, matches, rules_builtin
 from netsplit.rewrite.algebra.builtin import both_ways, generated_rules
+from netsplit.rewrite.algebra.foreign import read_rules
 from netsplit.rewrite.algebra.rule import Rule
 
 __all__ = ["Substituted", "Tasks", "best_graph", "rules_of"]
@@ -46,8 +47,18 @@ class Substituted:
 
 
 def rules_of(name: str) -> Sequence[Rule]:
-    """The rules built in, or "generated"."""
-    return both_ways(generated_rules()) if name == "generated" else rules_builtin()
+    """Rules built in, generated, or of a file of FlexFlow's, if proven; why others are wrong is logged.
+    Raises as `read_rules`."""
+    if name == "builtin":
+        return rules_builtin()
+    if name == "generated":
+        return both_ways(generated_rules())
+    rules = read_rules(name)
+    rejected = [f"{rule.name} ({rule.reason})" for rule in rules if rule.proof == "rejected"]
+    if rejected:
+        few = "; ".join(rejected[:3]) + "; ..." * (len(rejected) > 3)
+        log.warning("%s: %d of %d rules are rejected: %s", name, len(rejected), len(rules), few)
+    return [rule for rule in rules if rule.proof in ("proven", "guarded")]
 
 
 @dataclass(frozen=True, eq=False)

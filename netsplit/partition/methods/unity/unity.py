@@ -94,7 +94,7 @@ class Unity(Partitioner):
         split: branches may be on devices of their own.
         cache: tables of alike parts of the graph are computed once.
         algebra: operators may be replaced by others.
-        rules: "builtin" or "generated".
+        rules: "builtin", "generated", or a file of FlexFlow's, which is proven first.
         search: "joint"; "paper": tasks are changed one by one, as algebra is, and views are mapped;
             or "sequential": the graph that is fastest on one device, and then its mapping.
         alpha: of candidates, how many times the best they may cost to be looked at.
@@ -109,7 +109,7 @@ class Unity(Partitioner):
     split: bool = True
     cache: bool = True
     algebra: bool = True
-    rules: Literal["builtin", "generated"] = "builtin"
+    rules: str = "builtin"
     search: Search = "joint"
     alpha: float = 1.05
     budget: int = 300
@@ -120,7 +120,6 @@ class Unity(Partitioner):
         self.require("dimensions", known, f"a list of {', '.join(DIMENSIONS)}")
         self.require("alpha", isinstance(self.alpha, int | float) and self.alpha >= 1, "1 or more")
         self.require_choice("search", Search)
-        self.require_choice("rules", Literal["builtin", "generated"])
         for name in ("budget", "piece"):
             value = getattr(self, name)
             self.require(name, type(value) is int and value >= 1, "a whole number of 1 or more")
