@@ -71,8 +71,7 @@ def cut_segments(
 
 
 def pooled_in(graph: Graph, segments: Sequence[Segment], unchanging: Collection[str]) -> frozenset[str]:
-    """Of variables that are the same for all micro-batches those that are parts of parameters and that a
-    segment reads for others of its device (`Program.pooled`)."""
+    """Unchanging variables that are parts of parameters and that a segment reads for others of its device."""
     made = {k for segment in segments for k in segment.outputs}.intersection(unchanging)
     return frozenset(k for segment in segments for k in segment.inputs if k in made and _is_part(graph, k))
 
@@ -207,11 +206,7 @@ def timed_pipeline(
     schedule: Schedule,
     lasting: Collection[str],
 ) -> Pipeline:
-    """With the seconds of its tasks, without waiting and without what goes with one micro-batch alone.
-
-    Raises:
-        NetSplitError: as `segment_seconds`.
-    """
+    """With the seconds of its tasks, without waiting; raises as `segment_seconds`."""
     maker = makers_of(segments)
     carried: dict[tuple[int, int], list[str]] = {}
     for segment in segments:

@@ -55,8 +55,7 @@ class Bundle:
 def slices_of(
     initializers: Mapping[str, Initializer], bundles: Sequence[Bundle]
 ) -> dict[str, tuple[Slice, ...]]:
-    """Of every parameter in a bundle its slices, as ``torch.chunk`` makes them; what has fewer rows than
-    there are devices lies whole on the one that has least so far."""
+    """Of every parameter in a bundle its slices, as ``torch.chunk`` makes them; whole for few rows."""
     held: Counter[str] = Counter()
     slices: dict[str, tuple[Slice, ...]] = {}
     for bundle in bundles:
@@ -82,8 +81,7 @@ def slices_of(
 def largest_slices(
     initializers: Mapping[str, Initializer], bundle: Bundle, slices: Mapping[str, Sequence[Slice]]
 ) -> tuple[int, int]:
-    """Bytes of the device that has most of a bundle: as they are, and of the gradients as they are summed, in
-    single precision at least."""
+    """Bytes of the device that has most of a bundle: as they are, and of gradients in float32 at least."""
     nbytes, grads = Counter[str](), Counter[str]()
     for k in bundle.names:
         own = initializers[k]
