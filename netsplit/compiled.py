@@ -69,11 +69,8 @@ class Compiled:
 
 
 def compiled(function: Callable[..., Any]) -> Compiled:
-    """Compiled at the first call, kept on disk, and run without the interpreter's lock.
-
-    It returns arrays and numbers: numba makes a NamedTuple by a call of its class, in which Ctrl-C would end
-    the process.
-    """
+    """Compiled at the first call, kept on disk, run without the interpreter's lock; returns no NamedTuple, in
+    whose class's call Ctrl-C would end the process."""
     return Compiled(function)
 
 
@@ -83,10 +80,7 @@ def inner(function: Callable[..., Any]) -> Compiled:
 
 
 def inlined(function: Callable[..., Any]) -> Compiled:
-    """As `inner`, for what makes no arrays: counting references to those of its tuples would take as long.
-
-    The caller counts them.
-    """
+    """As `inner`, for what makes no arrays: the caller counts references to those of its tuples."""
     return Compiled(function, forceinline=True, _nrt=False, **_NOT_FROM_PYTHON)
 
 

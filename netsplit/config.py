@@ -50,9 +50,8 @@ TOO_LARGE = (
 def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
     """Call the node's `_target_` with the node's parameters and `extra`, which the node must not give.
 
-    With `_partial_: true` the answer is a `functools.partial`, and parameters may be missing: the
-    caller gives them later (an optimiser's `params`). Parameters that are nodes with a `_target_`
-    of their own are built first. A ValueError of the target counts as a refusal of its values.
+    With `_partial_: true` the answer is a `functools.partial`, and parameters may be missing. Parameters
+    that are nodes with a `_target_` of their own are built first.
 
     Raises:
         ConfigError: an unknown or missing key, a wrong type, a target that cannot be imported, or
@@ -83,11 +82,7 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
 
 
 def require_node(config: DictConfig, key: str, options: bool) -> None:
-    """Refuse what `build` can make nothing of, as `loss=None`, which is text.
-
-    Args:
-        options: the key is a config group's, of which one may be chosen.
-    """
+    """Refuse what `build` can make nothing of, as `loss=None`; `options`: the key is a config group's."""
     node = config.get(key)
     if not isinstance(node, DictConfig) or not node:
         choice = f", or choose an option of the group {key}" if options else ""
@@ -98,11 +93,7 @@ def require_node(config: DictConfig, key: str, options: bool) -> None:
 
 
 def settings_in(config: DictConfig, groups: Iterable[str] | None = None) -> Settings:
-    """The top-level settings, checked; imports nothing that a node names.
-
-    Args:
-        groups: the top-level keys there are beside the settings; None allows any.
-    """
+    """The top-level settings, checked; beside them there may be `groups`, or where that is None any key."""
     known = {*Settings.__annotations__, *(groups if groups is not None else map(str, config))}
     for key in map(str, config):
         if key not in known:
@@ -119,7 +110,6 @@ def validated(
     """The top-level settings; every node that has a `_target_`, at any depth, is checked too, and none built.
 
     Args:
-        config: the composed config.
         provided: full key of a node -> names of the parameters that the program will give to `build`.
     """
     settings = settings_in(config)
@@ -173,11 +163,7 @@ def _convert(
     owner: str,
     hint: str = "",
 ) -> dict[str, Any]:
-    """Keys and values of `config` checked against `signature`; only what the config gives comes back.
-
-    Args:
-        hint: said after what must be given and is not.
-    """
+    """Keys and values of `config` checked against `signature`; only what the config gives comes back."""
     anything = "**" in signature
     known = {name: parameter for name, parameter in signature.items() if name not in extra and name != "**"}
     arguments: dict[str, Any] = {}

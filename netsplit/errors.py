@@ -102,8 +102,7 @@ def brief(value: object) -> str:
 def plain_errors(function: Callable[P, R]) -> Callable[P, R]:
     """Its `NetSplitError`s come with one traceback; a second only of what the user's own code raised.
 
-    An interrupt while it waits for workers comes without those of this package: a notebook keeps tracebacks,
-    which would keep the model, and so its workers, after its last name is gone.
+    An interrupt while it waits for workers comes without this package's, which would keep the model.
     """
 
     @wraps(function)

@@ -51,12 +51,7 @@ def check_writable(path: str | Path) -> None:
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in its place; links are followed.
-
-    Raises:
-        NetSplitError: `path` is there and is no file.
-        OSError: as from writing `path` itself, whose name it has.
-    """
+    """Let `write` fill a temporary file beside `path`, then put it in its place; links are followed."""
     check_replaceable(path)
     target = Path(path).resolve()
     start = f".{target.name}."

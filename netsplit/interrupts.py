@@ -105,11 +105,7 @@ def let_interrupt() -> None:
 
 
 def interruptible(solve: Callable[[], T], stop: Callable[[], object]) -> T:
-    """`solve()`, in a thread of its own while the main one can be interrupted; that calls `stop`.
-
-    An interrupt is only noted as it comes, and raised by the waiting itself: whatever the main thread is in
-    just then, it is not lost.
-    """
+    """`solve()`, in a thread of its own while the main one can be interrupted; that calls `stop`."""
     if threading.current_thread() is not threading.main_thread():  # others are never interrupted
         return solve()
     answers: list[T] = []
@@ -138,12 +134,7 @@ def interruptible(solve: Callable[[], T], stop: Callable[[], object]) -> T:
 
 
 def cp_sat_solver(time_limit_s: float, seed: int, workers: int) -> Any:
-    """An `ortools.sat.python.cp_model.CpSolver`; `solve` it by `interruptible`, with its `stop_search`.
-
-    By itself it takes Ctrl-C from Python: the search ends as if by its limit, the next one ends the process,
-    while it runs in a thread the first does, and afterwards Ctrl-C ends no wait: it restores Python's
-    handler by C's `signal`.
-    """
+    """An `ortools` `CpSolver` that leaves Ctrl-C to Python; `solve` it by `interruptible`."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
@@ -166,10 +157,7 @@ def end_while_loading() -> None:
 
 @contextmanager
 def interrupts_raised() -> Iterator[None]:
-    """Raise KeyboardInterrupt, with the signal's name but for Ctrl-C: what has begun ends in good order.
-
-    The handlers that were there are set again at the end of the block.
-    """
+    """Raise KeyboardInterrupt, with the signal's name but for Ctrl-C, so that work ends in good order."""
     before = _handle(_raise)
     try:
         yield

@@ -56,13 +56,7 @@ def _under_type_checking(file: Path) -> dict[str, str]:
 
 
 def of_extra(extra: str, what: str, package: str, *modules: str) -> ModuleType:
-    """The first of the modules, all of them imported.
-
-    Args:
-        extra: of `netsplit` that installs them.
-        what: needs them, as a sentence begins.
-        package: that has them, as it is called where packages are installed from.
-    """
+    """The first of the modules, all imported, for `what` needs `package`, which the `extra` installs."""
     try:
         first, *_ = [import_module(module) for module in modules]
     except ModuleNotFoundError as error:

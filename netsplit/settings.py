@@ -111,12 +111,7 @@ _MOST_SEED = 2**63 - 1
 
 
 def check_numbers(**given: Any) -> None:
-    """Refuse numbers that say how is trained; the command and `netsplit.parallelize` name them alike.
-
-    Args:
-        given: `epochs`, `batch_size`, `seed`, `accumulate`, `max_programs`, a schedule's `microbatches` and
-            `update_every`, `clip_norm`, `schedule.kept`, `ema_decay`; of the last three, None is none.
-    """
+    """Refuse numbers that say how is trained; the command and `netsplit.parallelize` name them alike."""
     for key, value in given.items():
         if key in _LEAST:
             if isinstance(value, bool) or not isinstance(value, int):
@@ -141,12 +136,7 @@ def check_switches(**given: Any) -> None:
 
 
 def check_backend(backend: str | None, devices: Iterable[str], autocast: str | None = None) -> None:
-    """Check the backend for `devices`, as torch names them, before any worker starts.
-
-    Raises:
-        ConfigError: torch has no such backend, it keeps outputs in CUDA graphs, there is an `autocast`, or no
-            C++ compiler for CPUs.
-    """
+    """Raises ConfigError: `torch.compile` has no such backend for the devices, or not with `autocast`."""
     if backend is None:
         return
     from torch._dynamo import list_backends

@@ -35,12 +35,7 @@ class Parameter(NamedTuple):
 
 
 def signature_of(target: Callable[..., Any], name: str, key: str = "") -> dict[str, Parameter]:
-    """The target's keyword parameters; an entry "**" says that it takes any.
-
-    Args:
-        name: dotted, of the target.
-        key: where a config names it, for the sentence.
-    """
+    """The target's keyword parameters; an entry "**" says that it takes any. `key` is where it is named."""
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError) as error:

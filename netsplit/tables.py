@@ -87,11 +87,7 @@ class Table:
         ]
 
     def terminal(self, spaced: bool = False) -> rich.table.Table:
-        """The table for a console of rich.
-
-        Args:
-            spaced: an empty line after each row, whose cells may have several lines.
-        """
+        """The table for a console of rich; `spaced`: an empty line after each row."""
         from rich import box
         from rich.table import Table as RichTable
         from rich.text import Text

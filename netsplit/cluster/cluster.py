@@ -158,10 +158,7 @@ class Cluster:
 
     @cached_property
     def link_costs(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """[D, D] each, from row to column: latency in seconds, seconds per byte; zero where there is no link.
-
-        Of the links as they are when it is first asked for.
-        """
+        """[D, D] each, from row to column: latency in seconds, seconds per byte; zero without a link."""
         costs = np.zeros((2, len(self.devices), len(self.devices)))
         rank = {device.name: p for p, device in enumerate(self.devices)}
         for (source, target), link in self.links.items():
@@ -174,11 +171,7 @@ class Cluster:
         return 0.0 if source == target else self.links[source, target].seconds(nbytes)
 
     def ring(self, devices: Sequence[str]) -> list[tuple[str, str]]:
-        """The links of a ring: every device sends to the next, the last to the first.
-
-        The devices of a host follow one another, hosts in the order of their first: so a ring goes once out
-        of every host and once in, and its hops do not wait for one another at a NIC.
-        """
+        """The links of a ring, in which the devices of a host follow one another: once out, once in."""
         if len(devices) < 2:
             return []
         first: dict[str, int] = {}
@@ -200,8 +193,7 @@ class Cluster:
         return times * (len(ring) - 1) * rounds_s
 
     def with_links(self, links: dict[tuple[str, str], Link]) -> Cluster:
-        """The same devices over other links; where the slowest link of a level changes, so does its rate, and
-        a NIC becomes as much faster or slower as the fastest link through it."""
+        """The same devices over other links; rates of levels and NICs follow those of their links."""
         old, new = (self._rates_by_level(each) for each in (self.links, links))
         levels = tuple(
             (units, rate if before == after else after)
@@ -245,14 +237,7 @@ class Cluster:
 def nics_of(
     hosts: Mapping[str, Sequence[str]], links: Mapping[tuple[str, str], Link], bandwidth: float | None = None
 ) -> tuple[Nic, ...]:
-    """A NIC for every host, where there are several.
-
-    Args:
-        hosts: host -> its devices.
-        links: of all pairs.
-        bandwidth: of a NIC, in bytes per second and either direction; None: of the fastest link that leaves
-            the host, and of the fastest that comes in.
-    """
+    """A NIC for every host, where there are several; its rate is given, or that of its fastest link."""
     host_of = {device: host for host, devices in hosts.items() for device in devices}
     paces: dict[tuple[str | None, int], float] = {}
     for ends, link in links.items():

@@ -185,11 +185,7 @@ def gpu_cluster(
 def parse_bytes(
     size: int | str, key: str = "capacity", accepted: str = "bytes, or a size such as 24MiB, 1.5GB or all"
 ) -> int:
-    """Bytes of 25165824, "25165824", "24MiB" or "1.5 GB"; KB is 1000, KiB is 1024.
-
-    Raises:
-        ConfigError: naming `key`, if the size cannot be read or is not above 0.
-    """
+    """Bytes of 25165824, "25165824", "24MiB" or "1.5 GB"; raises ConfigError, naming `key`, for others."""
     nbytes = int(_size(str(size), key, accepted))
     if nbytes < 1:
         raise ConfigError(f"{key} is {size!r}: give more than 0 bytes.")
@@ -308,11 +304,7 @@ def allowed_processors() -> frozenset[int]:
 
 
 def processor_quota(root: Path = _ROOT) -> float:
-    """Processor seconds a second that the groups of this process get; infinite where nothing limits them.
-
-    Args:
-        root: of the file system.
-    """
+    """Processor seconds a second that the groups of this process get; infinite where nothing limits them."""
     groups = _text(root / "proc/self/cgroup")
     least = math.inf
     for line in groups.splitlines():

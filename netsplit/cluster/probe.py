@@ -55,11 +55,7 @@ class Mover(Protocol):
 
 
 def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
-    """The link whose line is nearest to measured (bytes, seconds), by least squares of relative errors.
-
-    Every sample weighs 1 / seconds²: plain least squares would fit the largest packets alone. A latency or a
-    rate below zero is set to zero and the other fitted again.
-    """
+    """The link nearest to measured (bytes, seconds), by least squares of relative errors, none below zero."""
     from scipy.optimize import nnls
 
     nbytes, seconds = np.array(samples, float).T
@@ -123,10 +119,7 @@ def probe_links(
 
 
 def _probe_pair(end: _End, target: str, sizes: Sequence[int], times: int, least: dict[int, float]) -> None:
-    """One round of packets to `target`; their seconds there and back go into `least`, by size.
-
-    Every repeat goes through all sizes, so that one disturbance cannot spoil all packets of a size.
-    """
+    """One round of packets to `target`; their seconds there and back go into `least`, by size."""
     spent_s = dict.fromkeys((1, *sizes), 0.0)
     for walk in range(times):
         for nbytes in list(spent_s):
@@ -143,10 +136,7 @@ def _probe_pair(end: _End, target: str, sizes: Sequence[int], times: int, least:
 
 
 def _probe_gpus(end: _End, target: str, sizes: Sequence[int], least: dict[int, float]) -> None:
-    """One round of batches; seconds of a packet one way go into `least`, by size.
-
-    The first batch of a size is a warm-up. Slow links are not sent large sizes.
-    """
+    """One round of batches; seconds of a packet one way go into `least`, by size."""
     for nbytes in sorted({*sizes, *LARGE_SIZES}):
         end.batch_seconds(nbytes, target)
         seconds = end.batch_seconds(nbytes, target)
@@ -161,10 +151,7 @@ def _packets(nbytes: int) -> int:
 
 
 def _one_way(least: dict[int, float], sizes: Sequence[int]) -> Samples:
-    """Seconds one way by size, of the least of all rounds there and back.
-
-    Not within a round: an acknowledgement that was late in one would make its packets too fast.
-    """
+    """Seconds one way by size, of the least of all rounds there and back."""
     ack_s = least[1]
     return [(n, max(least[n], ack_s) - ack_s / 2) for n in sizes if n in least]
 

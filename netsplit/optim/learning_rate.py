@@ -81,12 +81,7 @@ class LearningRate:
         return copy.scheduler_for(optimizer)
 
     def check(self, optimizer: ForModel) -> None:
-        """Try it on an optimiser without values, before any worker starts.
-
-        Raises:
-            ConfigError: it makes no scheduler, or one that is of another optimiser, cannot be stepped, or not
-                saved.
-        """
+        """Try it on an optimiser without values, before any worker starts; raises ConfigError."""
         try:
             own = make_optimizer(optimizer, {}).optimizer
             scheduler = self._tried_on(own)
@@ -125,12 +120,7 @@ class LearningRate:
             ) from error
 
     def check_switchable(self, optimizer: Optimizer, other: Optimizer) -> None:
-        """Whether a scheduler that another plan's devices make, of an optimiser like it, goes on where this
-        one stands.
-
-        Raises:
-            ConfigError: its `state_dict`, which moves, lacks what its rates go by.
-        """
+        """Raises ConfigError: with its `state_dict` loaded elsewhere, as for another plan, rates differ."""
         scheduler, resumed = map(self._tried_on, (optimizer, other))
         for _ in range(_TRIED):
             step(scheduler, 1.0)
@@ -164,11 +154,7 @@ class LearningRate:
 
 
 def step(scheduler: LRScheduler, loss: float | None) -> None:
-    """One step; `loss` is for schedulers that go by it.
-
-    Raises:
-        ConfigError: the scheduler is at its end, or wants a loss and there is none.
-    """
+    """One step; raises ConfigError for a scheduler at its end, or without the loss that it wants."""
     with warnings.catch_warnings():
         # Where a device has nothing to train, or a loss scale skips a step, the optimiser has not stepped.
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")

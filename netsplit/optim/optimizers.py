@@ -141,10 +141,7 @@ class NamedOptimizer:
 
 
 def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> ForModel:
-    """The factory for a model, and for a loss where that is a module with parameters (named ``loss.…``).
-
-    Parameters that do not require gradients are left out; a tied one has the first of its names.
-    """
+    """The factory for a model, and for a loss where that is a module with parameters (named ``loss.…``)."""
     if isinstance(factory, ForModel):
         return factory
     parameters: dict[int, tuple[str, nn.Parameter]] = {}
@@ -166,15 +163,13 @@ def make_optimizer(
     """The optimiser of a device's own parameters.
 
     Args:
-        factory: of a `ForModel`, what it is called with are all parameters of the model; those that are not
-            in `own` have no values (torch's meta device), and are taken out of the groups afterwards.
+        factory: a `ForModel` is called with all parameters of the model, those that are not in `own` on
+            torch's meta device, and they are taken out of the groups afterwards.
         own: by name.
-        parts: of those in `own` that are parts of a parameter, its name; they are called so, and have its
-            attributes and its group.
+        parts: of those in `own` that are parts of a parameter, its name.
 
     Raises:
-        ConfigError: no optimiser, several, or one of other parameters than those given; or one that has a
-            part in another group than its whole.
+        ConfigError: no optimiser, several, one of other parameters, or one that groups parts otherwise.
     """
     parts = parts or {}
     tensors = [(parts.get(k, k), tensor) for k, tensor in own.items()]
@@ -286,9 +281,7 @@ def _check(optimizer: Any, names: Mapping[int, str]) -> None:
 
 
 def _own_settings(optimizer: torch.optim.Optimizer) -> tuple[Tensor, ...]:
-    """Settings that are tensors, as a learning rate may be, become its own: schedulers write into them, and
-    the factory gives the same ones to the next optimiser that it makes. Those that it gave.
-    """
+    """Make copies of settings that are tensors, as schedulers write into them; those that were given."""
     given: dict[int, Tensor] = {}
     copied: dict[int, Tensor] = {}
 
@@ -362,8 +355,7 @@ def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def uncarried_attribute(optimizer: torch.optim.Optimizer, step: Callable[[], object]) -> str | None:
-    """The name of an attribute that changes as it steps, or of which that cannot be told, and is not of plain
-    values."""
+    """The name of an attribute, not of plain values, that changes as it steps, as far as can be told."""
     before = {key: _as_bytes(value) for key, value in vars(optimizer).items()}
     step()
     plain = {"state", "param_groups", "defaults", *plain_attributes(optimizer)}
@@ -375,9 +367,7 @@ def uncarried_attribute(optimizer: torch.optim.Optimizer, step: Callable[[], obj
 
 
 def check_hooks() -> None:
-    """Raises ConfigError: torch is to call some for every optimiser of this process, and devices' are in
-    others.
-    """
+    """Raises ConfigError: torch is to call hooks for every optimiser of this process, not for devices'."""
     if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
         raise ConfigError(
             "optimizer: a hook on all optimizers (torch.optim.optimizer.register_optimizer_step_…_hook) "

@@ -103,11 +103,7 @@ def _unclaimed(placement: Placement) -> Placement:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Within it the collector of cycles rests; afterwards it is as it was before.
-
-    Of a program with hundreds of thousands of instructions, looking at all of them again and again for cycles
-    took a third of the time of its verification. For work that ends soon: cycles of others stay so long, too.
-    """
+    """Within it the collector of cycles rests, which took a third of verifying large programs."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

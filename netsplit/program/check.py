@@ -35,12 +35,8 @@ _Key = tuple[str, int, bool]  # variable, micro-batch, gradient?
 
 
 def needs(program: Program, instruction: Instruction) -> list[_Key]:
-    """The transfers an instruction waits for.
-
-    A Forward waits for the copies it reads; a Backward, whole or its input part, for the gradients of its
-    outputs from other devices; of a Send see `Program.handed_on`. Whether such a transfer exists in the
-    program is for the caller to see.
-    """
+    """The transfers an instruction waits for, whether or not they exist: a Forward for the copies it reads, a
+    Backward for gradients of its outputs from other devices; of a Send see `Program.handed_on`."""
     if isinstance(instruction, Forward):
         segment, i = program.segments[instruction.segment], instruction.microbatch
         copies = [k for k in segment.inputs if _is_copy(program, k)]
@@ -180,13 +176,7 @@ class Arrivals:
 def acknowledged(
     program: Program, device: str, arrivals: Arrivals | None = None
 ) -> dict[int, tuple[Send, ...]]:
-    """Index of a device's instruction -> small sends of its own that are over once this instruction is.
-
-    Those that nothing later tells of are not in it: they are waited for at the iteration's end.
-
-    Args:
-        arrivals: those of the program, where more than one device asks.
-    """
+    """Index of a device's instruction -> small sends of its own that are over once this instruction is."""
     known = Arrivals.of(program) if arrivals is None else arrivals
     sent_at, taken_at = known.sent_at, known.taken_at
     taken: dict[int, list[Recv]] = {}

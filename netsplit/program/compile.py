@@ -143,8 +143,7 @@ def _copied(
     groups: Mapping[str, tuple[str, ...]],
     names: Sequence[str],
 ) -> tuple[tuple[str, ...], ...]:
-    """The sets of devices that hold copies of the same parameters, of which they sum the gradients: all
-    replicas of several stages."""
+    """The sets of devices that hold copies of the same parameters, of which they sum the gradients."""
     several = (
         devices
         for k, devices in holders.items()
@@ -322,8 +321,7 @@ class _Compiler:
                 self._one_gradient_less(k, home, i, batches)
 
     def _one_gradient_less(self, copy: str, home: str, i: int, batches: int) -> None:
-        """After one of the gradients of a copy on a device, of which it has so many micro-batches: with the
-        last one their sum goes back to where it has the copy from, and on from there."""
+        """After one of the gradients of a copy on a device: with the last one their sum goes back."""
         own, handed = self.readers[copy], self.returning[copy]
         lasts = copy in self.lasting
         key, count = ((copy, home), batches * own + handed) if lasts else ((copy, i), own + handed)

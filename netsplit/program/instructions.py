@@ -286,8 +286,7 @@ class Program:
         return frozenset(each for each in every if each[0] in self.pooled)
 
     def handed_on(self, send: Send, device: str) -> tuple[tuple[str, int, bool], ...]:
-        """(variable, micro-batch, gradient?) of what a device is sent itself before a send of its own can go:
-        the copy that it hands on, or the gradients of those that were handed on, to be added to its own."""
+        """(variable, micro-batch, gradient?) of what a device is sent before a send of its own can go."""
         if not send.gradient:
             return ((send.via, self.sent_with(send.via, device, send.microbatch), False),) if send.via else ()
         return tuple(

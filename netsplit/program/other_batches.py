@@ -46,8 +46,7 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
     """The program whose last micro-batch is computed by `tail`, a capture of the same model at fewer samples.
 
     Raises:
-        NetSplitError: the model computes something else with so many samples: other operators, or other
-            constants.
+        NetSplitError: the model has other operators or constants for so many samples.
     """
     require_same_operators(graph, tail)
     for k, init in graph.initializers.items():
@@ -93,12 +92,7 @@ def stepping_all(program: Program, usual: Program) -> Program:
     """The program with a Step on every device that has trained parameters; itself where none lacks one.
 
     A plain optimiser steps on what a batch's graph does not read, too: it counts the step, and takes the
-    gradients that earlier batches left.
-
-    Where devices step last, gradients that wait there are summed, and are in the norm, with the others.
-
-    Args:
-        usual: the program by which the devices hold what they hold.
+    gradients that earlier batches left. `usual` is the program by which devices hold what they hold.
     """
     if not program.training:
         return program
@@ -199,11 +193,8 @@ def _followed(program: Program, tail: Collection[tuple[str, Instruction]]) -> Pr
 
 
 def inference_placement(training: Graph, inference: Graph, device_of: Mapping[str, str]) -> dict[str, str]:
-    """Device of every node of `inference`, beside the tensors it uses.
-
-    A node goes where the training graph's node of the same module, operator and occurrence is; where
-    there is none, to what feeds it. Whoever uses a parameter goes to that parameter's device.
-    """
+    """Device of every node of `inference`: where its parameters are, else where its like of the same module,
+    operator and occurrence is, else that of what feeds it."""
     home = {k: device_of[node.name] for node in training for k in node.initializers}
     twin, fallback = _twins(inference, training), next(iter(device_of.values()))
     placed: dict[str, str] = {}
@@ -223,14 +214,10 @@ def inference_placement(training: Graph, inference: Graph, device_of: Mapping[st
 
 
 def like_rewritten(captured: Graph, training: Graph, other: Graph, more: Graph | None = None) -> Graph:
-    """Another capture with those operators in parts whose likes in training are, where it can have them.
-
-    It then reads the parts of parameters that training has; what it reads whole is put together of them.
-    Where its own parts would be others (fewer samples than parts of them), all operators are whole.
+    """Another capture with operators in parts whose likes in training are; whole where parts differ.
 
     Args:
-        captured: the training graph before its rewrites.
-        training: and after them.
+        captured, training: the training graph before and after its rewrites.
         more: the same step as `other` at more samples, as captured: it has the same nodes, made like this.
 
     Raises:

@@ -66,7 +66,7 @@ def in_parts(
 
     Args:
         graph: with transfer nodes.
-        recomputed: names of nodes; what cannot be computed apart is recomputed where all its nodes are named.
+        recomputed: nodes; what cannot be computed apart is recomputed where all its nodes are named.
         order, pipeline: of the schedule, which says how many micro-batches are in flight.
     """
     own = storage_bytes(graph)
@@ -179,8 +179,8 @@ class SegmentBytes:
         self.places = self.places + low
 
     def cut(self, in_flight: int) -> list[int]:
-        """Places where the whole run is cut into parts: what they hand on, of as many micro-batches as are in
-        flight, and the largest inside, of one, are least together."""
+        """Places where the run is cut: what parts hand on, of micro-batches in flight, and the largest
+        inside, of one, are least together."""
         count = len(self.places)
         a, b = np.triu_indices(count, 1)
         sizes = np.unique(self.inside[a, b])
@@ -223,8 +223,7 @@ def _runs(
 def _lifetimes(
     graph: Graph, segment: Segment, pieces: Sequence[tuple[str, ...]]
 ) -> tuple[dict[str, int], dict[str, int], set[str], list[int]]:
-    """Storage -> the piece that makes it, and the last that reads it (or their number, where others do);
-    storages that autograd saves; and bytes that operators of each piece save beside."""
+    """Storage -> the piece that makes it, and the last to read it; saved storages; pieces' other bytes."""
     made: dict[str, int] = {}
     last: dict[str, int] = {}
     kept: set[str] = set()

@@ -207,11 +207,7 @@ def timed_pipeline(
     schedule: Schedule,
     lasting: Collection[str],
 ) -> Pipeline:
-    """With the seconds of its tasks, without waiting and without what goes with one micro-batch alone.
-
-    Raises:
-        NetSplitError: as `segment_seconds`.
-    """
+    """With the seconds of its tasks, without waiting; raises as `segment_seconds`."""
     maker = makers_of(segments)
     carried: dict[tuple[int, int], list[str]] = {}
     for segment in segments:

@@ -83,11 +83,8 @@ class BundleTurns:
     """Walks a program's work in its global order, and says what is gathered before it and summed after it.
 
     A bundle is gathered on all of its devices when the first of them needs it, as far ahead of that as the
-    bytes of one segment allow; a device forgets it after a computation unless its next one needs it, too.
-    It is summed once all of its devices have gradients of it, so that none has more than one micro-batch's.
-
-    Args:
-        work: forwards and backwards, in the program's order.
+    bytes of one segment allow; a device forgets it unless its next computation needs it, too. It is summed
+    once all of its devices have gradients of it, so that none has more than one micro-batch's.
     """
 
     def __init__(
@@ -120,8 +117,7 @@ class BundleTurns:
         """Bundle, device -> backwards of one micro-batch that give gradients of it."""
 
     def gathered(self, at: int) -> Iterator[int]:
-        """Bundles to be gathered before a piece of work: its own, and those of what its device does next, as
-        many as have the bytes of a segment, at least those of one."""
+        """Bundles to be gathered before a piece of work: its own, and a segment's bytes of later ones."""
         device, ahead = self.device[at], set[int]()
         place: int | None = at
         while place is not None:
@@ -179,10 +175,7 @@ class BundleTurns:
 def bundles_used(
     program: Program, device: str
 ) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
-    """Segment -> bundles that must be whole for it; instruction -> bundles that go after it.
-
-    A bundle goes after a computation unless the next one that needs it comes before it is gathered again.
-    """
+    """Segment -> bundles that must be whole for it; instruction -> bundles that go after it."""
     reading: dict[int, tuple[int, ...]] = {}
     for b, bundle in enumerate(program.bundles):
         if bundle.level == "parameters" and device in bundle.devices:

@@ -82,8 +82,7 @@ def slices_of(
 def largest_slices(
     initializers: Mapping[str, Initializer], bundle: Bundle, slices: Mapping[str, Sequence[Slice]]
 ) -> tuple[int, int]:
-    """Bytes of the device that has most of a bundle: as they are, and of the gradients as they are summed, in
-    single precision at least."""
+    """Bytes of the device that has most of a bundle: as they are, and of gradients in float32 at least."""
     nbytes, grads = Counter[str](), Counter[str]()
     for k in bundle.names:
         own = initializers[k]

@@ -27,11 +27,7 @@ _KEPT = 4  # placed graphs of a graph
 def insert_transfers(
     graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange] = ()
 ) -> tuple[Graph, dict[str, str]]:
-    """The graph with transfer nodes, and the device of every node in it.
-
-    A transfer node's arguments are the variable and the name of the device that receives it. Input
-    variables need none: every device is fed what it reads. The last few placed graphs are kept, as one
-    placement is often compiled under several schedules.
+    """The graph with transfer nodes, and the device of every node in it; input variables need none.
 
     Raises:
         ConfigError: an exchange whose hops do not lead from the variable's home to all that read it.

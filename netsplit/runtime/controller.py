@@ -52,9 +52,7 @@ def _take(worker: Worker, given: dict[str, Any]) -> None:
 
 
 class LoadedPrograms:
-    """Programs on the workers, by number; the one trained by is the first.
-
-    `values` are the initializers; more than the program's where later programs may need them."""
+    """Programs on the workers, by number; the one trained by is the first. `values` are all initializers."""
 
     def __init__(
         self, program: Program, pool: WorkerPool, values: Mapping[str, Tensor], backend: str | None
@@ -133,10 +131,7 @@ def graphs_of(program: Program) -> list[Graph]:
 
 
 def light(program: Program) -> Program:
-    """The program without the constants' values, which go to the one device that uses them.
-
-    And without the outputs' structure: workers know flat tensors, and not the user's own classes.
-    """
+    """The program without constants' values and the outputs' structure, which workers need not know."""
     plain: dict[str, Any] = {"constants": {}, "output_spec": None}
     tail = None if program.tail is None else replace(program.tail, **plain)
     return replace(program, graph=replace(program.graph, **plain), tail=tail)
@@ -162,8 +157,7 @@ class Attempts:
         """What each device has of a batch, which none has stepped on.
 
         Raises:
-            BatchError: one could not compute its part; all have taken back what they did.
-            UnlikeBatch, ReadError: one could not read its part; likewise.
+            BatchError, UnlikeBatch, ReadError: one could not compute or read its part; all is as before.
         """
         own = _parts_of(program, feeds)
         self.begun = program
@@ -199,7 +193,8 @@ class Attempts:
     def commit(self, wait: bool = True) -> list[DeviceIteration]:
         """Have all devices step on what they computed; `wait` for it, and for what they tell.
 
-        A program's first step is always waited for: an optimiser that cannot step is told of at once."""
+        A program's first step is always waited for, so that an optimiser that cannot step is told of at once.
+        """
         results: list[DeviceIteration] = []
         if wait or self.begun is not self._stepped:
             results = self.pool.call(worker_calls.commit)

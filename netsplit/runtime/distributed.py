@@ -67,13 +67,11 @@ Resize = Callable[[Batch], Program]
 class DistributedRuntime:
     """Trains a program on the workers of a pool; each holds only its own device's tensors.
 
-    Batches are fed from here: a device gets only those input variables that it reads.
-
     Args:
         values: the initializers; more than the program's where later programs may need them.
-        resized: makes the training program for a batch that is not like the program's (see `train_batch`).
+        resized: makes the program for a batch that is not like the program's.
         weights: where workers have those of `values` from that are on the meta device.
-        backend: of `torch.compile`, by which the devices' segments are compiled; None: they are not.
+        backend: of `torch.compile` for the devices' segments; None: they are not compiled.
     """
 
     def __init__(
@@ -117,11 +115,7 @@ class DistributedRuntime:
 
     @property
     def pool(self) -> WorkerPool:
-        """The workers, as long as they hold this model.
-
-        Raises:
-            NetSplitError: another was put on them since, or operators of a further plan were measured there.
-        """
+        """The workers, as long as they hold this model; raises NetSplitError once another took its place."""
         self._require_held()
         return self._pool
 
@@ -144,16 +138,15 @@ class DistributedRuntime:
         """One iteration; the mean loss of the samples. `metrics` has what the loss returned beside it.
 
         Args:
-            inputs: as docs/batches.md has them, or a whole `Batch`. Where `resized` was given they may be
-                unlike those that the program was captured for: a program is made once for each kind.
+            inputs: as docs/batches.md has them, or a whole `Batch`; of any shapes where `resized` was given.
             fraction: multiplies the gradients; the batch's part of the samples that one step sees.
-            step: without it gradients are only added up, for a later iteration to step on.
+            step: False only adds up gradients.
 
         Raises:
             NetSplitError: `step` is False under a schedule whose devices step within the batch.
             NonFiniteError: its loss is not finite, and the rule's `on_nonfinite` is "stop".
-            BatchError: a device could not compute it; all is as it was before, but for the schedules whose
-                devices step within the batch: under those the workers end, with a `WorkerError`.
+            BatchError: a device could not compute it; all is as before, but for schedules whose devices step
+                within the batch: under those the workers end, with a `WorkerError`.
         """
         self._iterate(inputs, targets, "plain", fraction, step)
         return self.loss
@@ -161,20 +154,14 @@ class DistributedRuntime:
     def measure(
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
-        """One iteration like `train_batch`, and its measured timeline.
-
-        With `bytes_too` the timeline has peak bytes, and its seconds are not to be trusted.
-        """
+        """One iteration like `train_batch`, and its timeline: of bytes with `bytes_too`, else of seconds."""
         start = time.perf_counter()
         results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", fraction, step)
         seconds = time.perf_counter() - start
         return self.loss, merged_timeline(results, seconds) if results else Timeline((), seconds)
 
     def predict(self, program: Program, inputs: Any) -> list[list[Tensor]]:
-        """Outputs of an inference program for one batch: of every micro-batch, in the graph's order.
-
-        The program may need initializers that training does not: those of `values` are sent once.
-        """
+        """Outputs of an inference program for one batch: of every micro-batch, in the graph's order."""
         number = self.loaded.number(program)
         self.pool.programs[INFERENCE] = program
         feeds = split_batch(program, inputs)
@@ -188,10 +175,7 @@ class DistributedRuntime:
         return [[outputs[k, i] for k in names] for i in range(program.microbatches)]
 
     def settle(self) -> None:
-        """Bring an iteration to an end that the controller was interrupted in: all is then as before it.
-
-        It waits for the workers to have computed it. Where devices step within the batch it is carried out.
-        """
+        """End an iteration that was interrupted: all is as before it, unless devices have stepped."""
         begun = self._attempts.begun
         if begun is not None and begun.steps_last:
             self.attempts.abandon()
@@ -236,11 +220,7 @@ class DistributedRuntime:
         self.pool.call(worker_calls.set_rates, rates)
 
     def step_scheduler(self, loss: float | None = None) -> None:
-        """Step the learning rate on every device; `loss` is for schedulers that go by it.
-
-        Raises:
-            NetSplitError: devices have unlike rates after it.
-        """
+        """Step the learning rate on every device; raises NetSplitError where rates then differ."""
         self._require_same_rates(self.pool.call(worker_calls.step_scheduler, loss))
 
     def _require_same_rates(self, rates: Sequence[list[float]]) -> None:
@@ -250,7 +230,7 @@ class DistributedRuntime:
         """Write what all devices hold, and what the controller adds (see `write_checkpoint`).
 
         Raises:
-            NetSplitError: it cannot be written, or gradients wait for a step, which are none of it.
+            NetSplitError: it cannot be written, or gradients wait for a step.
         """
         if self.waiting:
             raise NetSplitError(
@@ -269,11 +249,7 @@ class DistributedRuntime:
         )
 
     def load_checkpoint(self, folder: Path) -> list[str]:
-        """Take from a checkpoint what each device holds; hyperparameters that changed by it, in words.
-
-        Raises:
-            NetSplitError: a device cannot read it, or has another kind of optimiser.
-        """
+        """Take from a checkpoint what each device holds; hyperparameters that changed by it, in words."""
         self.scale = None
         answers = self.pool.call(worker_calls.load_part, self._checkpoint_rules(), folder)
         refusal = next((answer for answer in answers if isinstance(answer, Refusal)), None)
@@ -294,9 +270,6 @@ class DistributedRuntime:
 
     def switch(self, program: Program, resized: Resize | None) -> int:
         """Train by another program of the same graph from the next iteration on; the bytes that moved.
-
-        Parameters, buffers, optimisers, averages, schedulers and the loss scale go from worker to worker.
-        What random operators draw does not depend on where they run.
 
         Raises:
             NetSplitError: gradients wait for a step; nothing is changed then.
@@ -371,8 +344,7 @@ class DistributedRuntime:
         number: int,
         how: tuple[list[float], bool, str, DrawKey],
     ) -> list[DeviceIteration]:
-        """An iteration from its first instruction to its last. Answers nothing where the batch is left out,
-        or nobody waits for what devices tell of it."""
+        """An iteration; nothing where the batch is left out, or nobody waits for what devices tell of it."""
         fractions, step, mode, key = how
         outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
@@ -414,8 +386,7 @@ class DistributedRuntime:
         number: int,
         how: tuple[Any, ...],
     ) -> dict[Key, float]:
-        """The outputs of an iteration, which is computed until it is known of which gradients there is none.
-        Those of the last such batch are the first guess: the way that code takes may be the same."""
+        """The outputs of an iteration, computed until it is known of which gradients there is none."""
         absent = self.absent.get(number, frozenset())
         for attempt in count(1):
             parts: list[DeviceComputed] = self.attempts.computed(

@@ -135,7 +135,7 @@ class Executor(HandingOn):
         step: bool = True,
         key: DrawKey | None = None,
     ) -> dict[Key, Tensor]:
-        """A whole iteration of this device's own list; see `begin` and `finish`."""
+        """An iteration of this device's list; see `begin` and `finish`."""
         with self.grad_mode():
             self.begin(feeds, fractions, step, key)
             for index in range(len(self.instructions)):
@@ -158,8 +158,8 @@ class Executor(HandingOn):
 
         Args:
             feeds: `feeds[i]` holds the input variables of micro-batch i read here.
-            fractions: of every micro-batch's loss in what is minimised; all the same by default.
-            step: without it gradients are only added up, for a later iteration to step on.
+            fractions: of each micro-batch's loss in what is minimised; all the same by default.
+            step: False only adds up gradients.
             absent: what an earlier attempt at this iteration found.
         """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
@@ -195,9 +195,9 @@ class Executor(HandingOn):
             if self.program.bundles[b].level == "parameters":  # others compute with it
                 self.wait(begun, begun, self.gathering.pop(b)[1])
             else:
-                self._gathered(b, begun)
+                self.gathered(b, begun)
         if self.summing is not None and isinstance(self.summing[0], Scatter):
-            self._finish_sum(self.summing[0])
+            self.finish_sum(self.summing[0])
         self.settle()
         outputs = self.state.outputs
         self.state, self.before = IterationValues([]), None
@@ -220,7 +220,7 @@ class Executor(HandingOn):
 
     def _forward(self, ins: Forward) -> None:
         s, i = ins.segment, ins.microbatch
-        self._whole(ins)
+        self.put_together(ins)
         piece = self.pieces.piece(s, i)
         piece.run = piece.usual if self.inspection is None else self.inspection.watching(piece.module, i)
         values = {k: self._value(k, i, ins) for k in piece.segment.inputs}
@@ -304,7 +304,7 @@ class Executor(HandingOn):
         s, i = ins.segment, ins.microbatch
         context, piece = self.state.contexts.pop((s, i)), self.pieces.piece(s, i)
         if ins.part != "weight":
-            self._whole(ins)
+            self.put_together(ins)
         if ins.part == "weight":
             with self._span("weight", ins):
                 if context.deferred is not None:
@@ -349,8 +349,7 @@ class Executor(HandingOn):
             self.state.contexts[s, i] = Context({}, {}, context.weights, deferred=deferred)
 
     def _separate(self, piece: Piece, context: Context) -> None:
-        """Give parameters gradients of their own: later ones are added in place, and autograd may have left
-        views of what is still to be sent or read."""
+        """Give parameters gradients of their own: autograd may have left views of what is sent or read."""
         read = {_storage(leaf.grad) for leaf in context.leaves.values() if leaf.grad is not None}
         weights = self.share.tensors if context.weights is None else context.weights
         grads = {name: weights[name].grad for name in piece.trainable}
@@ -380,7 +379,7 @@ class Executor(HandingOn):
         if not self.stepping:
             return
         with self.recorder.span("reduce", str(ins), -1, self.torch_device):
-            self._finish_sum(ins)
+            self.finish_sum(ins)
             self._prepare(ins.number)
             self.settle()
             if ins.kind == "gradients":
@@ -390,80 +389,18 @@ class Executor(HandingOn):
             begin = partial(self.transport.reduce, packed, ins.devices, ins.tag)
             self.summing = (ins, self._carried(ins, ins, begin))
 
-    def _whole(self, ins: Forward | Backward) -> None:
-        """Wait for the parameters that it computes with, where they are put together for it."""
-        for b in self.reading.get(ins.segment, ()):
-            if b in self.gathering:
-                self._gathered(b, ins)
-
-    def _gathered(self, b: int, ins: Instruction) -> None:
-        begun, handle = self.gathering.pop(b)
-        rows = self.wait(ins, begun, handle)
-        assert self.share.sliced is not None
-        self.share.sliced.unpack(rows, self.program.bundles[b].names, begun.devices)
-
-    def _gather(self, ins: Gather) -> None:
-        bundle = self.program.bundles[ins.bundle]
-        if self.program.training and not self.stepping and bundle.level != "parameters":
-            return  # nothing has changed
-        last = bundle.level != "parameters"  # then one after another, as whole parameters are there already
-        for b in [b for b in self.gathering if last or b == ins.bundle]:
-            self._gathered(b, ins)
-        assert self.share.sliced is not None
-        packed = self.share.sliced.packed(bundle.names, ins.devices)
-        begin = partial(self.transport.gather, packed, ins.devices, ins.tag)
-        self.gathering[ins.bundle] = ins, self._carried(ins, ins, begin)
-
-    def _scatter(self, ins: Scatter) -> None:
-        bundle = self.program.bundles[ins.bundle]
-        with self.recorder.span("reduce", str(ins), -1, self.torch_device):
-            self._finish_sum(ins)
-            assert self.share.sliced is not None
-            packed = self.share.sliced.packed_gradients(bundle.names, ins.devices)
-            self.separate.difference_update(bundle.segments or self.separate.copy())
-            begin = partial(self.transport.scatter, packed, ins.devices, ins.tag)
-            self.summing = (ins, self._carried(ins, ins, begin))
-
-    def collect(self, ins: Gather | Scatter) -> None:
-        """One of these alone, where nothing is computed any more."""
-        getattr(self, _METHODS[type(ins)])(ins)
-
-    def await_collectives(self) -> None:
-        """What was begun with others, who may wait for it."""
-        begun = list(self.gathering.values()) + ([] if self.summing is None else [self.summing])
-        for ins, handle in begun:
-            self.wait(ins, ins, handle)
-
     def _prepare(self, number: int) -> None:
         """Put the gradients of a step where they are summed and stepped on."""
         if self.versions is not None and self.prepared != number:
             self.versions.before_step(number)
             self.prepared = number
 
-    def _finish_sum(self, ins: Reduce | Scatter | Step) -> Tensor | None:
-        """Wait for the sum that is under way; the norm's terms, where it is theirs."""
-        if self.summing is None:
-            return None
-        begun, handle = self.summing
-        self.summing = None
-        total = self.wait(ins, begun, handle)
-        self.settle()
-        del handle  # and what it received
-        if isinstance(begun, Scatter):
-            assert self.share.sliced is not None
-            self.share.sliced.unpack_gradients(total, self.program.bundles[begun.bundle].names)
-            return None
-        if begun.kind == "norm":
-            return total
-        self.share.unpack_gradients(total, self.program.summed(begun.devices))
-        return None
-
     def _step(self, ins: Step) -> None:
         if not self.stepping:
             return
         self.separate.clear()
         self._prepare(ins.number)
-        terms = self._finish_sum(ins)
+        terms = self.finish_sum(ins)
         with self.recorder.span("step", str(ins), -1, self.torch_device):
             self.share.step(ins.fraction, terms)
         if self.versions is not None:
@@ -475,7 +412,7 @@ class Executor(HandingOn):
 
 _METHODS: dict[type[Instruction], str] = {
     Forward: "_forward", Backward: "_backward", Send: "send", Recv: "receive", Reduce: "_reduce",
-    Step: "_step", Gather: "_gather", Scatter: "_scatter",
+    Step: "_step", Gather: "gather", Scatter: "scatter",
 }  # fmt: skip
 """That carry out each instruction."""
 
@@ -486,8 +423,7 @@ def _run_backward(outputs: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) ->
 
 
 def _of_its_own(gradient: Tensor) -> Tensor:
-    """A copy where it is a part of something larger, all of which would stay as long as the gradient waits.
-    Autograd keeps such a part of a gradient of what was put together, if it lies as the variable does."""
+    """A copy where it is part of a larger tensor, which would stay as long as the gradient waits."""
     dense = gradient.layout is torch.strided and gradient.device.type != "meta"
     return gradient.clone() if dense and gradient.untyped_storage().nbytes() > gradient.nbytes else gradient
 

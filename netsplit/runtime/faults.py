@@ -40,10 +40,7 @@ _GENERATED = "<eval_with_key>"  # how fx calls the files of the code it writes
 
 @dataclass(frozen=True)
 class BatchFailure:
-    """What one device raised; an answer rather than an exception, which would end the workers.
-
-    `at` is where its instruction stands in the program's one order: what came first made the others fail.
-    """
+    """What one device raised, as an answer; `at` is its instruction's place in the program's one order."""
 
     device: str
     reason: str  # 'raised IndexError: … at its forward of segment 1, micro-batch 0, in operator …'
@@ -140,13 +137,7 @@ def may_be_unlike(graph: Graph, outputs: Iterable[str]) -> tuple[str, ...]:
 
 
 def require_steady(program: Program, attempts: int) -> None:
-    """Check that an iteration may be computed once more after other gradients were left out than assumed.
-
-    Each attempt knows those of one segment more, as gradients go from segment to segment.
-
-    Raises:
-        BatchError: more attempts than that tell; the model is to be as before the batch.
-    """
+    """Raises BatchError: more attempts than segments, each of which can add to what is left out."""
     if attempts > len(program.segments) + 1:
         raise BatchError(
             "code that was not captured uses its input in one pass over a batch but not in the next: let "
@@ -156,8 +147,7 @@ def require_steady(program: Program, attempts: int) -> None:
 
 @once_of
 def _untrained_by_code(graph: Graph) -> frozenset[str]:
-    """What had no gradient since code that stays whole gave none, itself or to what it is made of. What is
-    made without gradients, or by an operator that has none, is so on every batch."""
+    """What had no gradient since code that stays whole gave none, itself or to what it is made of."""
     untrained: set[str] = set()
     for node in graph:
         reads_trained = any(graph.variables[k].requires_grad for k in node.inputs) or any(

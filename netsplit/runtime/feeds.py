@@ -47,9 +47,6 @@ def as_batch(program: Program, inputs: Any, targets: Any = None) -> Batch:
 def split_batch(program: Program, inputs: Any, targets: Any = None) -> list[dict[str, Tensor]]:
     """Input variables of each micro-batch i, by name.
 
-    Args:
-        inputs: as docs/batches.md has them; or a whole `Batch`.
-
     Raises:
         NetSplitError: the batch does not have the shape the program was captured for.
     """
@@ -89,11 +86,7 @@ def own_rows(program: Program, device: str) -> list[int]:
 
 
 def own_parts(program: Program, device: str, batch: Batch) -> list[dict[str, Tensor]]:
-    """What a device is fed of every micro-batch: copies, as they arrive where the controller feeds it.
-
-    Args:
-        batch: of the samples of `own_rows` alone, each tensor cut along its samples.
-    """
+    """Copies of what a device is fed of every micro-batch; the batch has the samples of `own_rows` alone."""
     parts: list[dict[str, Tensor]] = []
     for i, (graph, part) in enumerate(
         zip(_graphs(program), own_samples(program, device, batch), strict=True)
@@ -143,7 +136,7 @@ def samples_of(program: Program) -> int:
 def loss_fractions(program: Program, fraction: float = 1.0) -> list[float]:
     """Each micro-batch's part in what is minimised: by its samples, times the batch's own `fraction`.
 
-    Where devices step within the batch, they take means themselves, and each micro-batch counts in full.
+    Devices that step within the batch take means themselves: each micro-batch counts in full.
     """
     if program.asynchronous:
         return [fraction] * program.microbatches
@@ -156,10 +149,7 @@ def mean_loss(program: Program, outputs: Mapping[tuple[str, int], float]) -> flo
 
 
 def mean_metrics(program: Program, outputs: Mapping[tuple[str, int], float]) -> Any:
-    """The means of what the loss returned beside the loss, in its own structure; None if there was nothing.
-
-    Numbers that were no tensors are as a whole micro-batch has them.
-    """
+    """The means of what the loss returned beside the loss, in its own structure; None for nothing."""
     spec = program.graph.output_spec
     if spec is None:
         return None
@@ -204,9 +194,7 @@ def input_tensors(program: Program, batch: Batch | UnreadBatch) -> list[dict[str
 
 @dataclass(frozen=True)
 class SharedSamples:
-    """A dataset as workers are given it, with all that its order and its batches depend on.
-
-    `workers` processes of each worker load samples, 0: itself; `key` and `dims` are of its batches."""
+    """A dataset as workers are given it, with all that its order and its batches depend on."""
 
     samples: Samples
     batch_size: int
@@ -316,11 +304,7 @@ def fed_devices(program: Program) -> frozenset[str]:
 
 
 def packed_samples(shared: SharedSamples) -> bytes:
-    """A dataset for other processes, its code as it is in this one.
-
-    Raises:
-        Exception: of any kind, as the dataset's code raises it; it cannot be pickled.
-    """
+    """A dataset for other processes, its code as it is in this one; raises what the dataset's code raises."""
     with by_value(carried_modules([shared.samples])):
         packed: bytes = cloudpickle.dumps(shared)
     return packed
@@ -329,25 +313,14 @@ def packed_samples(shared: SharedSamples) -> bytes:
 def give_samples(
     pool: WorkerPool, program: Program, packed: bytes, probe: BatchPlace
 ) -> dict[str, tuple[str, str]]:
-    """Have the workers of `fed_devices` read a dataset themselves.
-
-    Args:
-        probe: a batch that each reads at once.
-
-    Returns:
-        Of each such worker, in words, the digest of that batch, or "" and why it cannot read.
-    """
+    """Have the workers of `fed_devices` read a dataset; of each the digest of a batch, or why it cannot."""
     fed = fed_devices(program)
     ranks = [rank for rank, name in enumerate(program.devices) if name in fed]
     return {pool.who(rank): pool.call_one(rank, take_samples, packed, probe) for rank in ranks}
 
 
 def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> None:
-    """Check micro-batches that several workers read: no input may be trained with another draw's target.
-
-    Raises:
-        UnlikeBatch: two have read different samples; nothing was computed.
-    """
+    """Raises UnlikeBatch: several workers read different samples of a micro-batch; nothing was computed."""
     first: dict[int, tuple[int, str]] = {}
     for rank, own in enumerate(digests):
         for i, digest in own.items():
@@ -360,12 +333,7 @@ def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> Non
 
 
 def require_read(pool: WorkerPool, parts: Iterable[Any]) -> None:
-    """Check that each worker could read its part of a batch.
-
-    Raises:
-        ReadError: one could not read it, which has taken nothing from the model.
-        UnlikeBatch: one has read another kind than it was told.
-    """
+    """Raises ReadError or UnlikeBatch: a worker could not read its part of a batch, or read another kind."""
     failures = [(rank, part) for rank, part in enumerate(parts) if isinstance(part, BatchFailure)]
     for rank, each in failures:
         if each.unread:

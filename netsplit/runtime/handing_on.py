@@ -1,4 +1,4 @@
-"""What a device sends and receives while it executes a program.
+"""What a device sends and receives, gathers and sums with others, while it executes a program.
 
 Recv ─► arriving[k, i] ─► who waits for it             Send ─► sending[tag] ─► over: forgotten
               └─► held back: a Send that hands it on goes when that is there, in chunks each of them
@@ -17,9 +17,22 @@ from torch import Tensor
 from netsplit.errors import WorkerError
 from netsplit.graph.ir import Graph, Variable
 from netsplit.program.check import HELD_BYTES
-from netsplit.program.instructions import Collective, Instruction, Program, Recv, Send
+from netsplit.program.instructions import (
+    Backward,
+    Collective,
+    Forward,
+    Gather,
+    Instruction,
+    Program,
+    Recv,
+    Reduce,
+    Scatter,
+    Send,
+    Step,
+)
 from netsplit.runtime.faults import one_line
 from netsplit.runtime.recorder import TimelineRecorder
+from netsplit.runtime.share import Share
 from netsplit.runtime.transport.handle import (
     COMPILING_S,
     Chunks,
@@ -41,7 +54,7 @@ LOOK_S = 50e-6  # between looks at what a GPU waits for
 
 
 class HandingOn:
-    """The transfers of an `Executor`, which sets all of these."""
+    """The transfers and collectives of an `Executor`, which sets all of these."""
 
     program: Program
     device: str
@@ -56,6 +69,12 @@ class HandingOn:
     handed_on: dict[int, tuple[tuple[str, int, bool], ...]]  # by the Send's tag: `Program.handed_on`
     to_hand_on: set[tuple[str, int, bool]]
     acknowledged: dict[int, tuple[Send, ...]]
+    share: Share
+    stepping: bool
+    separate: set[int]  # segments whose parameters have gradients of their own
+    summing: tuple[Reduce | Scatter, Handle] | None
+    gathering: dict[int, tuple[Gather, Handle]]  # by their bundle
+    reading: dict[int, tuple[int, ...]]  # see `bundles_used`
 
     def send(self, ins: Send) -> None:
         if keys := self.handed_on.get(ins.tag):
@@ -68,11 +87,9 @@ class HandingOn:
         self._send(ins)
 
     def hand_on(self, wait: bool = False) -> None:
-        """Send what was held back until it had come to this device, as far as it has; all of it, if need be
-        after a wait.
+        """Send what was held back until it had come, as far as it has; with `wait` all of it.
 
-        Whatever another device needs for what is waited for next was asked for before, in the program's one
-        order, and is handed on first.
+        What another device needs for this was asked for before, in the program's one order.
         """
         held_back = self.state.held_back
         while True:
@@ -228,11 +245,7 @@ class HandingOn:
             self.state.unfinished += ((ins, transfer, each) for each in under_way)
 
     def settle(self) -> None:
-        """Wait for all messages that the GPU's stream waits for, before the host reads a value.
-
-        Raises:
-            WorkerError: one is late, naming it.
-        """
+        """Wait for all messages that the GPU's stream waits for; raises WorkerError where one is late."""
         for ins, transfer, handle in self.state.unfinished:
             self._waited(ins, transfer, partial(_until_done, handle))
         self.state.unfinished.clear()
@@ -270,6 +283,65 @@ class HandingOn:
                 f"device {self.device} lost {_peer(transfer)} at the {ins}, waiting for {way_of(transfer)} "
                 f"({one_line(error).partition(': ')[2]})"
             ) from error
+
+    def put_together(self, ins: Forward | Backward) -> None:
+        """Wait for the parameters that it computes with, where they are put together for it."""
+        for b in self.reading.get(ins.segment, ()):
+            if b in self.gathering:
+                self.gathered(b, ins)
+
+    def gathered(self, b: int, ins: Instruction) -> None:
+        """Wait for a bundle's parameters."""
+        begun, handle = self.gathering.pop(b)
+        rows = self.wait(ins, begun, handle)
+        assert self.share.sliced is not None
+        self.share.sliced.unpack(rows, self.program.bundles[b].names, begun.devices)
+
+    def gather(self, ins: Gather) -> None:
+        bundle = self.program.bundles[ins.bundle]
+        if self.program.training and not self.stepping and bundle.level != "parameters":
+            return  # nothing has changed
+        last = bundle.level != "parameters"  # then one after another, as whole parameters are there already
+        for b in [b for b in self.gathering if last or b == ins.bundle]:
+            self.gathered(b, ins)
+        assert self.share.sliced is not None
+        packed = self.share.sliced.packed(bundle.names, ins.devices)
+        begin = partial(self.transport.gather, packed, ins.devices, ins.tag)
+        self.gathering[ins.bundle] = ins, self._carried(ins, ins, begin)
+
+    def scatter(self, ins: Scatter) -> None:
+        bundle = self.program.bundles[ins.bundle]
+        with self.recorder.span("reduce", str(ins), -1, self.torch_device):
+            self.finish_sum(ins)
+            assert self.share.sliced is not None
+            packed = self.share.sliced.packed_gradients(bundle.names, ins.devices)
+            self.separate.difference_update(bundle.segments or self.separate.copy())
+            begin = partial(self.transport.scatter, packed, ins.devices, ins.tag)
+            self.summing = (ins, self._carried(ins, ins, begin))
+
+    def await_collectives(self) -> None:
+        """What was begun with others, who may wait for it."""
+        begun = list(self.gathering.values()) + ([] if self.summing is None else [self.summing])
+        for ins, handle in begun:
+            self.wait(ins, ins, handle)
+
+    def finish_sum(self, ins: Reduce | Scatter | Step) -> Tensor | None:
+        """Wait for the sum that is under way; the norm's terms, where it is theirs."""
+        if self.summing is None:
+            return None
+        begun, handle = self.summing
+        self.summing = None
+        total = self.wait(ins, begun, handle)
+        self.settle()
+        del handle  # and what it received
+        if isinstance(begun, Scatter):
+            assert self.share.sliced is not None
+            self.share.sliced.unpack_gradients(total, self.program.bundles[begun.bundle].names)
+            return None
+        if begun.kind == "norm":
+            return total
+        self.share.unpack_gradients(total, self.program.summed(begun.devices))
+        return None
 
     def let_go(self, index: int) -> None:
         """Forget what has been sent: small tensors that this instruction tells of, and large ones."""

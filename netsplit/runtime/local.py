@@ -30,9 +30,7 @@ __all__ = ["LocalRuntime"]
 
 
 class LocalRuntime:
-    """Trains a program in this process, each device with its own parameters on its own ``torch.device``.
-
-    Torch's generators stand afterwards where they stood before."""
+    """Trains a program in this process, each device with its own parameters on its own ``torch.device``."""
 
     def __init__(
         self,

@@ -32,10 +32,7 @@ __all__ = ["Inventory", "StateMove", "inventory", "move", "moves_of"]
 
 
 class CarriedState(Saved):
-    """State under the keys of a checkpoint, whose tensors are here.
-
-    A tensor that is where it is wanted is handed over, not copied: who gave it has no more use for it.
-    """
+    """State under the keys of a checkpoint, whose tensors are here and are handed over, not copied."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.folder = Path("the other devices")
@@ -103,11 +100,7 @@ def inventory(worker: Worker, copies: Copies) -> Inventory:
 
 
 def moves_of(program: Program, inventories: Mapping[str, Inventory]) -> list[StateMove]:
-    """What each device lacks of what it holds under a program, and which device sends it.
-
-    Args:
-        inventories: device name -> what is there.
-    """
+    """What each device lacks of what it holds under a program, and which device sends it."""
     holders: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
     for name, own in inventories.items():
@@ -135,11 +128,7 @@ def move(
     optimizer: OptimizerFactory | None,
     rule: UpdateRule,
 ) -> None:
-    """Send and receive, and hold from now on what this device holds under the program.
-
-    Raises:
-        WorkerError: another device did not send or take in time, or is gone.
-    """
+    """Send and receive, and hold from now on what this device holds under the program."""
     name, memory = worker.device.name, worker.memory
     state = {**_state(worker, before), **values}
     state |= _exchanged(worker, memory["transport"], state, moves)

@@ -41,10 +41,7 @@ __all__ = ["HostMemory", "HostMoments", "SavedTensors", "check_buckets", "leavin
 
 
 class HostMemory:
-    """What one device keeps on its host: pinned memory for a CUDA device.
-
-    A CPU worker has tensors of both kinds in one memory; `__contains__` tells them apart, by the storage.
-    """
+    """What one device keeps on its host, told apart by storage: pinned memory for a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -186,11 +183,7 @@ class _SavedView(NamedTuple):
 
 
 class SavedTensors:
-    """The tensors saved by one forward of one segment.
-
-    Args:
-        staying: tensors whose storages are not moved.
-    """
+    """The tensors saved by one forward of one segment; the storages of `staying` are not moved."""
 
     def __init__(self, host: HostMemory, staying: Iterable[Tensor]) -> None:
         self.host = host
@@ -358,11 +351,7 @@ class HostMoments:
 
 
 def check_buckets(factory: ForModel) -> None:
-    """Whether an optimiser makes the same of parameters in buckets, with its state elsewhere between steps.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raises ConfigError: in buckets, with its state elsewhere, the optimiser gives other results."""
 
     def in_buckets(
         optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]

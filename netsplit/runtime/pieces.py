@@ -119,11 +119,7 @@ class Piece:
 
 
 class DevicePieces:
-    """A device's segments as pieces.
-
-    Those whose backwards come in two parts have another piece for that, as its calls cost more; and with a
-    last micro-batch of fewer samples there is one more piece of each.
-    """
+    """A device's segments as pieces; others for backwards in two parts and for a smaller last micro-batch."""
 
     def __init__(
         self,
@@ -187,13 +183,10 @@ class DevicePieces:
 def _compiled_call(
     module: fx.GraphModule, backend: str, drawing: Iterable[fx.Node] = ()
 ) -> Callable[..., Any]:
-    """A rebuilt module's call, compiled when it is first called, for the shapes it is called with.
-
-    In this process, without helpers: a worker has one thread, and others wait for it.
+    """A rebuilt module's call, compiled in this process when first called.
 
     Args:
-        drawing: its calls that draw: what is compiled ends before each and begins anew after it, so that
-            torch's own kernels draw by the seeds that the iteration gives them.
+        drawing: calls that draw; compiled code ends before each, so that torch's own kernels draw.
     """
     for call in drawing:
         call.target = torch.compiler.disable(call.target)

@@ -103,10 +103,7 @@ def _unwatched(number: int) -> None:
 
 
 def timeline_events(events: Iterable[Event], zero_s: float) -> tuple[Event, ...]:
-    """Events of all devices by their start, from `zero_s` on.
-
-    A send lasts until its receiver has it; where that did not wait, until it looked.
-    """
+    """Events of all devices by their start, from `zero_s` on; a send lasts until its receiver has it."""
     merging = list(events)
     had = {(e.device, e.peer, e.name, e.microbatch): e.end_s for e in merging if e.kind == "wait"}
     for n, e in enumerate(merging):

@@ -65,11 +65,7 @@ def sliced_for(program: Program, optimizer: OptimizerFactory | None) -> Program:
 
 
 def check_clipping(clip_norm: float | None, graph: Graph) -> None:
-    """Refuse to clip what plain PyTorch does not.
-
-    Raises:
-        ConfigError: the gradient of a parameter is sparse.
-    """
+    """Raises ConfigError: the gradient of a parameter is sparse, which plain PyTorch does not clip."""
     if clip_norm is not None and (sparse := sparse_gradients(graph)):
         raise ConfigError(
             f"clip_norm is {clip_norm:g}, but clip_grad_norm_ does not support the sparse gradient of "
@@ -165,13 +161,9 @@ class Share:
         regions: Mapping[str, Region] | None = None,
         sliced: SlicedParameters | None = None,
     ) -> Share:
-        """Copies of `values` on `device`; those in `trainable` become parameters, `fresh` ones not copied.
+        """Copies of `values` on `device`; those in `trainable` become parameters, `fresh` ones are kept.
 
         A device without parameters has an optimiser, with empty groups, if `optimizer` is a `ForModel`.
-        `offload` is what lies in the host's memory; `sliced` says of what the device keeps a slice alone.
-
-        Raises:
-            ConfigError: the optimiser is not one of these parameters (see `make_optimizer`).
         """
         tensors: dict[str, Tensor] = {}
         names = set(trainable)
@@ -308,10 +300,7 @@ class Share:
         return tensors
 
     def packed_gradients(self, names: Iterable[str]) -> Tensor:
-        """These parameters' gradients in one vector, zeros where one has none, and which of them have one.
-
-        In the dtype that holds all of theirs, and never less than float32.
-        """
+        """These parameters' gradients in one vector, at least float32, and which of them have one."""
         own = self.parameters
         parameters = [own[k] for k in names]
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -332,10 +321,7 @@ class Share:
             start += parameter.numel()
 
     def norm_terms(self) -> Tensor:
-        """[sum of squares of the gradients, one is infinite?, one is no number?], in double precision.
-
-        Of copies another device tells.
-        """
+        """[3] float64: the gradients' sum of squares but copies', one is infinite?, one is no number?"""
         own = (p for k, p in self.stepped.items() if k not in self.copies)
         grads = [_held(p.grad) for p in own if p.grad is not None]
         norms = [
@@ -349,9 +335,7 @@ class Share:
         return torch.tensor(terms, dtype=torch.float64)
 
     def step(self, fraction: float = 1.0, terms: Tensor | None = None) -> None:
-        """Step on the gradients, times `fraction`, and let them go.
-
-        `terms` are `norm_terms`, summed over all devices; only where the rule asks for them."""
+        """Step on the gradients, times `fraction`, and let them go; `terms`: `norm_terms` of all devices."""
         factor, overflow = fraction, False
         if terms is not None:
             squares, infinite, unknown = terms.tolist()

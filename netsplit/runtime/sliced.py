@@ -25,12 +25,7 @@ _ALIGNED = 16  # bytes at which every slice begins in what is sent, so that it i
 
 @dataclass(eq=False)
 class SlicedParameters:
-    """The slices on one device, and who keeps which rows.
-
-    Args:
-        let_go_of: the parameters that are whole only while something is computed with them.
-        whole: the parameters by name, which are filled when they are put together.
-    """
+    """The slices on one device, and who keeps which rows; `let_go_of` are whole only while they are used."""
 
     device: str
     slices: Mapping[str, tuple[Slice, ...]]
@@ -104,10 +99,7 @@ class SlicedParameters:
                     target.copy_(row[at : at + nbytes].view(target.dtype).view(target.shape))
 
     def packed_gradients(self, names: Sequence[str], devices: Sequence[str]) -> Tensor:
-        """[D, n]: of every device's slices the gradients, and which parameters have one; they go from here.
-
-        In the dtype that holds all of theirs, and never less than float32.
-        """
+        """[D, n]: of every device's slices the gradients, at least float32, and which parameters have one."""
         trained = self._trained(names)
         grads = {k: self.whole[k].grad for k in trained}
         dtype = reduce(torch.promote_types, (self.whole[k].dtype for k in trained), torch.float32)

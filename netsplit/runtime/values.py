@@ -107,9 +107,7 @@ class IterationValues:
         self.parts.setdefault((k, i), []).append((place, grad))
 
     def collect(self, k: str, i: int, backwards: int) -> None:
-        """Note one of so many backwards of micro-batch i that read such a `k`: add what they gave to the sum
-        once all are over, as a parameter would have it.
-        """
+        """Note one of so many backwards of micro-batch i that read `k`; after the last their sum is added."""
         left = self.to_come[k, i] = self.to_come.get((k, i), backwards) - 1
         total = None if left else self.total_gradient(k, i)
         if total is None:
@@ -161,8 +159,7 @@ def readers_of(program: Program, device: str, segments: Mapping[int, Segment]) -
 def places_of_copies(
     program: Program, segments: Mapping[int, Segment]
 ) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Output of a segment, or what one reads -> its copies "k@q" on other devices, and where in the graph
-    each, or one that is made of it, is last read."""
+    """Variable -> its copies "k@q" elsewhere, and where in the graph each, or one of it, is last read."""
     graph = program.graph
 
     def last(copy: str) -> int:
@@ -201,9 +198,10 @@ def way_of(transfer: Send | Recv | Collective) -> str:
 
 
 class WeightVersions:
-    """The versions of a device's parameters within one iteration, and the gradients of each Step.
+    """Versions of a device's parameters within one iteration, and the gradients of each Step.
 
-    `parameters` always hold the newest weights; `needed` says how many forwards use a version."""
+    `parameters` always hold the newest weights; `needed` says how many forwards use a version.
+    """
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], needed: Mapping[int, int]) -> None:
         self.parameters = dict(parameters)
@@ -257,11 +255,7 @@ def versions_of(
     parameters: Mapping[str, torch.nn.Parameter],
     trains: Callable[[int], bool],
 ) -> WeightVersions | None:
-    """None where all forwards of an iteration use the same weights.
-
-    Args:
-        trains: whether a segment, by its index, has parameters.
-    """
+    """None where all forwards use the same weights; `trains`: whether a segment has parameters."""
     own = list(instructions)
     if not any(isinstance(ins, Step) and ins.number for ins in own):
         return None
@@ -278,9 +272,7 @@ class Before:
 
     @classmethod
     def of(cls, share: Share, written: Iterable[str], training: bool) -> Self:
-        """Args:
-        written: initializers that forwards write.
-        """
+        """Copies of these initializers, and of the gradients that wait."""
         copies = {k: share.tensors[k].detach().clone() for k in written}
         if not training:
             return cls(copies, None)

@@ -35,8 +35,7 @@ _BACKEND = "netsplit"
 
 
 class _OneHost(StaticTCPRendezvous):
-    """The meeting of one agent's workers, which listens at the given address alone. torch's own rendezvous
-    listens on all interfaces, and asks nobody for a key."""
+    """The meeting of one agent's workers, which listens at the given address alone, unlike torch's own."""
 
     def __init__(self, asked: RendezvousParameters) -> None:
         host, port = parse_rendezvous_endpoint(asked.endpoint, default_port=0)

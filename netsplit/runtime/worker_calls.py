@@ -73,11 +73,7 @@ class Attempt:
         key: DrawKey,
         absent: Absent = frozenset(),
     ) -> BatchFailure | None:
-        """All up to the first step; see `Executor.begin`.
-
-        Raises:
-            Exception: one after which this process cannot go on, or of devices that step within the batch.
-        """
+        """All up to the first step; see `Executor.begin`. Raises what the process cannot go on after."""
         executor, index = self.executor, 0
         try:
             with executor.grad_mode():
@@ -145,8 +141,10 @@ class Attempt:
                 self._send_nothing(instruction)
             elif isinstance(instruction, Recv):
                 executor.receive(instruction)
-            elif isinstance(instruction, Gather | Scatter):  # of gradients that are taken back by all
-                executor.collect(instruction)
+            elif isinstance(instruction, Gather):
+                executor.gather(instruction)
+            elif isinstance(instruction, Scatter):  # of gradients that are taken back by all
+                executor.scatter(instruction)
             executor.let_go(index)
 
     def _send_nothing(self, send: Send, begun: Sequence[Handle] = ()) -> None:
@@ -287,10 +285,7 @@ def train(
     key: DrawKey,
     absent: Absent,
 ) -> DeviceComputed | BatchFailure:
-    """The iteration up to its first step, to be committed or abandoned.
-
-    Of a batch by its place this device reads itself what it is fed.
-    """
+    """The iteration up to its first step; of a batch by its place this device reads itself what it is fed."""
     executor: Executor = worker.memory["programs"][number]
     worker.heartbeat_file.phase = TRAINING
     parts = parts_read(worker, executor.program, feeds) if isinstance(feeds, BatchPlace) else feeds

@@ -200,9 +200,7 @@ def _free_bytes(worker: Worker) -> int | None:
 
 
 def _hide_others() -> None:
-    """A user's code (a centre that DINO averages, contrastive gathers) asks whether it trains distributed. In
-    his process it does not, and here the answer must be the same. This package and torch's own collectives
-    ask `torch.distributed.distributed_c10d`."""
+    """Make user code that asks whether it trains distributed get the answer it gets in the user's process."""
     for key in ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         os.environ.pop(key, None)
     dist.is_initialized = lambda: False

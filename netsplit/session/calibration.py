@@ -73,11 +73,8 @@ def identity_of(pool: WorkerPool, rank: int) -> dict[str, Any]:
 
 
 def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
-    """The devices with the hosts that their workers name, and the processors that those of a host may use; a
-    kind for each processor model where they differ.
-
-    For workers that were started elsewhere: what the controller's machine is says nothing of theirs.
-    """
+    """The devices with the hosts, and shared processors, that their workers name, which others started; a
+    kind for each processor model where they differ."""
     models = [said["processor"] for said in pool.call(_identity)]
     allowed: dict[str, list[tuple[frozenset[int], float]]] = {}
     for hello, own in zip(pool.hellos, pool.call(_processors), strict=True):
@@ -150,13 +147,7 @@ MEASURING = "measuring"  # key of a worker's memory
 
 @dataclass(frozen=True)
 class Calibration:
-    """What there is to measure.
-
-    Args:
-        batch: the graph's inputs for one micro-batch.
-        values: the initializers.
-        in_flight: micro-batches that a device computes before its first backward.
-    """
+    """What there is to measure; `batch` is of one micro-batch, `in_flight` are there before a backward."""
 
     graph: Graph
     batch: tuple[Tensor, ...]
@@ -175,11 +166,7 @@ def predicted_here(graph: Graph, optimizer: OptimizerFactory, pool: WorkerPool, 
 def rates_here(
     devices: Sequence[Device], autocast: str | None, reference_s: Callable[[int], float]
 ) -> dict[str, Rates]:
-    """Rates of every device kind at the speed that it has here.
-
-    Args:
-        reference_s: `reference_seconds` of a device, by its rank.
-    """
+    """Rates of every device kind at the speed that it has here; `reference_s` by a device's rank."""
     kinds = rates_by_kind(devices, autocast)
     for kind, each in kinds.items():
         rank = next(rank for rank, device in enumerate(devices) if device.kind == kind)
@@ -274,11 +261,9 @@ class MeasuredParts:
     """What is known of parts of one step's operators: a `partition.base.PartsMeter`.
 
     Args:
-        task: the step as it was captured, with its batch and values.
-        whole: costs of its operators.
+        whole: costs of the step's operators.
         pool: of the workers, which may be others after a failure.
         cache: where they are kept, for all graphs.
-        told: what is being measured, in words.
         known: may be that of the same step at other sizes, too.
     """
 

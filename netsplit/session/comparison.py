@@ -111,10 +111,7 @@ class Experiment:
 
 
 def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Experiment:
-    """What is asked for with its data, model and loss built, and a scheduler that knows how long it trains.
-
-    On a described cluster the model holds no values.
-    """
+    """What is asked for with its data, model and loss built; on a described cluster without values."""
     settings = request.settings
     torch.manual_seed(settings.seed)
     data = as_data(request.dataset(), request.dataset_name, request.reading)
@@ -160,7 +157,7 @@ def compare(
 ) -> Comparison:
     """Plan and train with every method, from the same parameters and on the same batches.
 
-    A method that fails keeps its row, with the reason; the others go on.
+    A method that fails keeps its row, with the reason.
     """
     if experiment.settings.resume not in ("never", "auto"):
         origin_checkpoint(experiment.settings.resume)
@@ -184,10 +181,7 @@ def compare(
 def forecast(
     experiment: Experiment, description: ClusterDescription, tracker: Tracker, folder: Path
 ) -> Comparison:
-    """Plan with every method, and predict an iteration of each; `settings.epochs` counts for nothing.
-
-    A method that fails keeps its row, with the reason; the others go on.
-    """
+    """Plan with every method, and predict an iteration of each; a method that fails keeps its row."""
     shared = described(experiment, description)
     unknown = unknown_in_words(shared.problem.graph)
     planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
@@ -222,11 +216,7 @@ def _recorded(
 
 @dataclass(frozen=True)
 class Shared:
-    """What all methods of a comparison share.
-
-    Args:
-        chosen: the plan, where everything was decided together; `whole`: what it was chosen from.
-    """
+    """What all methods of a comparison share; `chosen` where all was decided together, from `whole`."""
 
     step: ModelStep
     problem: Problem
@@ -294,10 +284,7 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
 
 
 def as_saved(asked: AutoSchedule, checkpoint: Path) -> AutoSchedule:
-    """With the number of micro-batches of a checkpoint's training, unless others are asked for.
-
-    Normalisations and rounding depend on it; devices, placement and schedule may be others each time.
-    """
+    """With the number of micro-batches of a checkpoint's training, unless others are asked for."""
     cut, given = saved_cut(checkpoint), asked.microbatches
     if cut is None or not (
         given is None or cut.microbatches in ([given] if isinstance(given, int) else given)

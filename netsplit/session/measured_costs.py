@@ -78,24 +78,12 @@ class CostSource(Protocol):
         """The devices and links for a graph."""
 
     def meter(self, task: Calibration, whole: Costs, known: KnownParts | None = None) -> MeasuredParts | None:
-        """What measures operators in parts; None where seconds are predicted.
-
-        Args:
-            whole: costs of the step's operators.
-            known: of parts of the same step at other sizes; added to.
-        """
+        """What measures operators in parts, known ones left out; None where seconds are predicted."""
 
 
 @dataclass(eq=False)
 class MeasuredCosts:
-    """Costs on workers.
-
-    Args:
-        predicted: no operator is measured, but the speed of the workers.
-        stages: told how far measuring is.
-        pool: the workers, which may be others after a failure.
-        linked: the cluster of them, with its links.
-    """
+    """Costs on workers; where they are `predicted` only the workers' speed is measured."""
 
     spec: ClusterSpec
     predicted: bool
@@ -162,10 +150,7 @@ class MeasuredCosts:
         )
 
     def _of_kind(self, task: Calibration, mates: list[int], rank: int) -> Measured:
-        """Kept, or measured on worker `rank` alone and then with its `mates`; kept without what is unsure.
-
-        Once kept costs are out of date, the cache gives nothing that was kept before any more.
-        """
+        """Kept, or measured on worker `rank` alone and then with its `mates`; kept without what is unsure."""
         device, spec, cache = self.linked().devices[rank], self.spec, self.cache
         digest = profile_digest(
             task.graph,
@@ -229,10 +214,7 @@ class MeasuredCosts:
         return TrialRun(task, devices[ranks[0]].kind, tuple(devices[rank].name for rank in ranks))
 
     def _still_true(self, task: Calibration, kept: Measured, tried: list[int], rank: int) -> bool:
-        """Whether a short trial run on the devices `tried` takes what kept costs say, within `FAR`; says so.
-
-        A GPU, which may not hold the whole model, does a piece of work that is always the same instead.
-        """
+        """Whether a short trial run (a fixed one on a GPU) takes what kept costs say, within `FAR`."""
         device = self.linked().devices[rank]
         if torch.device(device.torch_device).type == "cpu":
             what, known = "A trial run", Costs({device.kind: kept.costs}, optimizer_alpha(task.optimizer))
@@ -271,13 +253,7 @@ _TRIVIAL_REPEATS = 24
 
 
 def controller_seconds(pool: WorkerPool, cluster: Cluster, costs: Costs) -> float:
-    """Seconds of an iteration of one number on the first worker, less its instructions.
-
-    The bytes of a batch are not counted, nor what a dataset takes to read.
-
-    Args:
-        costs: what an instruction takes there.
-    """
+    """Seconds of an iteration of one number on the first worker, less its instructions and batch bytes."""
     name, graph = cluster.devices[0].name, trivial_step()
     program = compile_program(graph, Placement.given({"mul": name}, {"mul": 0}), cluster, SingleBatch())
     runtime = DistributedRuntime(program, pool, {"w": torch.ones(1, dtype=torch.float32)}, None)

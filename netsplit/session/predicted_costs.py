@@ -42,7 +42,6 @@ class PredictedCosts:
         rates: device kind -> its rates.
         resolved: the cluster of a graph, by the kind that its costs are of and the bytes of all of it.
         overlap: of transfers with computing.
-        device_type: whose autocast casts.
     """
 
     count: int

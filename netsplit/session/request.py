@@ -41,13 +41,7 @@ CLASSES = ("num_classes", "vocabulary")  # what models call the number of classe
 
 
 class Request:
-    """One comparison: what takes no time is built, so that a mistake in it is said before any work.
-
-    What needs no torch comes first, as importing torch takes longer than all the rest.
-
-    Args:
-        cfg: all that the comparison is made of.
-    """
+    """One comparison, of a config: what takes no time, and needs no torch, is built before any work."""
 
     def __init__(self, cfg: DictConfig) -> None:
         self.config = OmegaConf.to_container(cfg, resolve=True)  # for the record
@@ -111,10 +105,7 @@ class Request:
 
 
 def without_reading(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
-    """The config without those keys that say how a dataset is read and that its target does not take.
-
-    They, too, as a node that makes `ReadingKeys`.
-    """
+    """The config without the keys that say how a dataset is read; they as a node that makes `ReadingKeys`."""
     reading: dict[str, Any] = {TARGET: f"{ReadingKeys.__module__}.{ReadingKeys.__qualname__}"}
     node = cfg.get("dataset")
     if not isinstance(node, DictConfig) or TARGET not in node:

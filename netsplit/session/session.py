@@ -66,7 +66,6 @@ class Session:
         profile: reuse: costs are kept, and kept ones taken; refresh: measured anew and kept; off: measured;
             predicted: from the graph, by the rates of the kinds of devices.
         profile_cache: where costs are kept; None: in `default_folder`.
-        stages: told what is being done, and how far it is.
     """
 
     spec: ClusterSpec
@@ -154,12 +153,7 @@ class Session:
     def plan(
         self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner
     ) -> tuple[Plan, WholePlan | None]:
-        """What a method decides for a step; and what that was chosen from, where all is decided together.
-
-        Raises:
-            InfeasibleError: nothing fits.
-            CaptureError, ConfigError, NetSplitError: as `training_plan`.
-        """
+        """What a method decides for a step, and what that was chosen from; raises as `training_plan`."""
         return training_plan(step, self.costs, order, method)
 
     def deploy(

@@ -159,11 +159,7 @@ class ModelStep:
         tail: Graph | None = None,
         meter: MeasuredParts | None = None,
     ) -> Problem:
-        """The least simulated iteration of the schedule, with its micro-batches.
-
-        Args:
-            tail: at the size of the last micro-batch, where that is smaller.
-        """
+        """The least simulated iteration of the schedule; `tail` is of a smaller last micro-batch."""
         problem = Workload(self.name, graph, costs, cluster).problem(
             objective="simulated", schedule=schedule, seed=self.training.seed, memory=self.training.memory
         )
@@ -220,8 +216,7 @@ def _weight_source(
 
     Raises:
         CaptureError: one of them is a literal of the model's code.
-        ConfigError: no `weights` are given, or these lack one, or nothing would be read, or a tensor
-            without a value is on no device.
+        ConfigError: `weights` are missing, lack one or would not be read; or no device holds a tensor.
     """
     wanted = {k: init for k, init in graph.initializers.items() if values[k].is_meta}
     placed = {name for k, init in graph.initializers.items() for name in (k, *init.aliases)}

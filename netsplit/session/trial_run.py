@@ -60,13 +60,7 @@ NEAR, LEAST = 1e-2, 1e-3  # to a bound, from which a cost is beyond reason, or n
 
 @dataclass(frozen=True)
 class TrialRun:
-    """What is run.
-
-    Args:
-        task: the step; copies of its values are trained.
-        kind: of the devices.
-        names: of the devices, all of this kind and on one host.
-    """
+    """What is run: copies of a step's values are trained on devices `names` of one kind and host."""
 
     task: Calibration
     kind: str
@@ -105,8 +99,7 @@ class Fit:
     """What devices cost one another.
 
     Args:
-        contention: a computation's seconds while another device of the host computes, over those alone, both
-            with a processor of its own.
+        contention: a computation's seconds while another device of the host computes, over those alone.
         message_s: what a message takes from either end.
         spread: by what part a program's middle round took longer than its fastest, at most.
         steady: the rounds agree, and these costs explain them.
@@ -138,10 +131,9 @@ def in_turns(
 def fit_trial(
     trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool, stages: Stages | None = None
 ) -> Fit:
-    """The costs with which the simulator predicts the programs: 1 for contention, 0 for messages at least.
+    """The costs with which the simulator predicts the programs: at least 1 for contention, 0 for messages.
 
-    Where rounds differ their fastest count. Instead of a cost beyond reason stands the catalogue's of a CPU
-    thread.
+    Where rounds differ their fastest count. The catalogue's CPU thread replaces a cost beyond reason.
     """
     seconds, count = costs.devices[trial.kind].nodes, len(trial.names)
     programs = [trial.program(cluster, seconds, count, GPipe(MICROBATCHES))]
@@ -188,10 +180,7 @@ def fit_trial(
 
 
 def checked_trial(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) -> tuple[float, float]:
-    """Seconds of one piece a device, as complete costs say and as it takes.
-
-    Where they are `FAR` from one another it runs again, as the machine may have been busy; the nearer counts.
-    """
+    """Seconds of one piece a device, as complete costs say and as it takes, the nearer of two runs."""
     program = trial.program(cluster, costs.devices[trial.kind].nodes, len(trial.names), GPipe(MICROBATCHES))
     said_s = simulate(program, cluster, costs).iteration_s
     took_s = trial.seconds(program, pool)
@@ -208,10 +197,7 @@ def _spread(rounds: Sequence[Sequence[float]]) -> float:
 def _explaining_costs(
     trial: TrialRun, costs: Costs, cluster: Cluster, programs: Sequence[Program], took: Sequence[float]
 ) -> tuple[float | None, float | None]:
-    """(contention, message_s) with which the programs are predicted best; None: it would be beyond reason.
-
-    n devices that compute on n processors and share all else take n times as long, at most.
-    """
+    """(contention, message_s) with which the programs are predicted best; None: it would be beyond reason."""
     from scipy.optimize import least_squares
 
     count, processors = len(trial.names), cluster.device(trial.names[0]).processors

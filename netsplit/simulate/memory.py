@@ -129,8 +129,8 @@ def _segment(
 
     Args:
         split: whether its backwards are in two parts.
-        transients: of its device's kind; told by identity, and held so that it stays theirs.
-        part: of the samples that these are known of, to which they are taken to be in proportion.
+        transients: of its device's kind; told by identity.
+        part: of the samples that these are known of.
     """
     known, key = _segments_of(graph), (id(transients), training, segment, split, offloaded)
     if key not in known:

@@ -65,13 +65,7 @@ def with_peaks(timeline: Timeline, program: Program, cluster: Cluster, costs: Co
 
 
 class Run:
-    """One simulated iteration of a program.
-
-    Raises:
-        ConfigError: the cluster lacks a link.
-        DeadlockError: the program cannot complete.
-        NetSplitError: an operator without a measured cost.
-    """
+    """One simulated iteration of a program; raises as `simulate`."""
 
     def __init__(self, program: Program, cluster: Cluster, costs: Costs) -> None:
         self.program = program

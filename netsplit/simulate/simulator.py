@@ -82,10 +82,7 @@ class ScoredPlan:
 
 @dataclass(frozen=True)
 class Simulator:
-    """The program of a placement under one schedule, and its predicted timeline.
-
-    The graph is as it was captured, or rewritten already as the placements that it is asked for.
-    """
+    """The program of a placement under one schedule, and its predicted timeline."""
 
     graph: Graph
     cluster: Cluster
@@ -102,13 +99,8 @@ class Simulator:
     def scored(self, placement: Placement, until: float = float("inf")) -> ScoredPlan:
         """With exchanges as the schedule asks for them; with auto where that is simulated to be shorter.
 
-        They never are at the price of a capacity that is kept without.
-
-        Args:
-            until: on ``time.perf_counter``: what would end later is not tried.
-
-        Raises:
-            NetSplitError: as of `program`.
+        They never are at the price of a capacity that is kept without. What would end after `until`, on
+        ``time.perf_counter``, is not tried.
         """
         own = self.rewritten(placement.rewrites)
         asked = self.schedule.exchange
@@ -204,10 +196,7 @@ class Simulator:
         return {device: profile.peak_bytes for device, profile in profiles.items()}
 
     def whole_microbatches(self, placement: Placement) -> Program:
-        """The program as if the last micro-batch were as large as the others; raises as `program`.
-
-        Of a schedule that has several orders, the one with the least simulated iteration.
-        """
+        """The program as if the last micro-batch were as large as the others; the shortest of all orders."""
         if placement.rewrites not in ((), self.graph.rewrites):
             return self.rewritten(placement.rewrites).whole_microbatches(placement)
         if self.schedule.shard != "none":
@@ -242,10 +231,7 @@ _MOST_CHUNKS = 16  # with any more the second host that receives it has it at mo
 def exchanges_to_try(
     graph: Graph, cluster: Cluster, asked: ExchangeName, placement: Placement
 ) -> list[tuple[Exchange, ...]]:
-    """Exchanges of all variables that a schedule would have handed on: whole, and in chunks.
-
-    With auto only of what passes a NIC several times else. None where the placement has some already.
-    """
+    """Exchanges of all variables that a schedule would have handed on, whole and in chunks; maybe none."""
     if asked == "send_receive" or placement.exchanges or (asked == "auto" and not cluster.nics):
         return []
     possible = [
@@ -320,8 +306,7 @@ def _ways(exchange: Exchange) -> list[list[tuple[str, str]]]:
 
 
 def _shortcut(exchange: Exchange, variable: Variable, cluster: Cluster) -> bool:
-    """Whether it, or its gradient, arrives sooner anywhere than over the direct link: bounds take that for
-    impossible."""
+    """Whether it, or its gradient, arrives sooner anywhere than by the direct link, which bounds exclude."""
     sizes = sizes_of(variable, exchange.chunks)
     for way in _ways(exchange):
         back = [hop[::-1] for hop in reversed(way)]

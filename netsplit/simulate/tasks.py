@@ -55,11 +55,7 @@ class Task(NamedTuple):
 
 
 class ProgramTasks:
-    """The tasks of every device of a program, in order.
-
-    Raises:
-        NetSplitError: an operator without a measured cost.
-    """
+    """The tasks of every device of a program, in order; raises NetSplitError for an unmeasured operator."""
 
     def __init__(self, program: Program, cluster: Cluster, costs: Costs) -> None:
         self.program = program
@@ -165,11 +161,7 @@ def reduce_bytes(program: Program, reduce: Collective) -> int:
 
 
 def reduce_seconds(program: Program, cluster: Cluster, reduce: Collective) -> float:
-    """See `Cluster.ring_seconds`.
-
-    Raises:
-        ConfigError: the cluster lacks a link of the ring.
-    """
+    """See `Cluster.ring_seconds`; raises ConfigError for a missing link."""
     for p, q in cluster.ring(reduce.devices):
         if (p, q) not in cluster.links:
             raise ConfigError(missing_link(p, q))
@@ -207,8 +199,7 @@ def _handing_on(graph: Graph, lasting: Collection[str]) -> set[str]:
 
 
 def _summed_bytes(program: Program) -> dict[tuple[int, str], int]:
-    """(segment, device) -> bytes of the gradients of what lasts that its backward adds to those of earlier
-    micro-batches: of all segments that read the same, the first, whose backward is the last."""
+    """(segment, device) -> bytes of gradients of what lasts that its backward adds to earlier ones."""
     summed: dict[tuple[int, str], int] = {}
     known: set[tuple[str, str]] = set()
     for segment in program.segments if program.lasting else ():

@@ -166,10 +166,7 @@ def peak_moment_s(program: Program, timeline: Timeline, profile: MemoryProfile) 
 
 
 def memory_course(program: Program, timeline: Timeline, profile: MemoryProfile) -> list[tuple[float, int]]:
-    """(seconds, bytes alive from then on) of a device, in the order of time, from 0 to the iteration's end.
-
-    While it computes, the most that the computation has alive.
-    """
+    """(seconds, bytes alive from then on) of a device, from 0 to the iteration's end."""
     events = iter(_computations(timeline, profile.device))
     points, last_s = [(0.0, profile.course[0][0] if profile.course else profile.peak_bytes)], 0.0
     for ins, (most, after) in zip(program.instructions[profile.device], profile.course, strict=True):

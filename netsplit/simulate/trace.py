@@ -48,10 +48,7 @@ def lane_of(event: Event) -> str:
 
 
 def lanes(events: Iterable[Event]) -> dict[str, list[list[Event]]]:
-    """Row name to its tracks; within one track no two events overlap. Devices first, then links, by name.
-
-    What lasts nothing comes before what begins in the same moment, and shares its track.
-    """
+    """Row name to its tracks, in which no two events overlap. Devices first, then links, by name."""
     tracks: dict[str, list[list[Event]]] = {}
     for event in sorted(events, key=lambda e: (_rank(e), lane_of(e), e.start_s, e.end_s)):
         row = tracks.setdefault(lane_of(event), [])
@@ -68,12 +65,7 @@ def _rank(event: Event) -> int:
 
 
 def parts_of_events(program: Program, graph: Graph) -> dict[str, tuple[NodePart, ...]]:
-    """What an event is about (`Event.about`) -> the parts that it computes; or the one that makes what is
-    sent or waited for, or of which that is the gradient; none are left out.
-
-    Args:
-        graph: that the program is of, without transfers.
-    """
+    """What an event is about (`Event.about`) -> the parts that it computes, or that make what it moves."""
     of = node_parts(graph).of
     told = {f"segment {each.index}": tuple(of[v] for v in each.nodes if v in of) for each in program.segments}
     for k, variable in graph.variables.items():
@@ -93,7 +85,7 @@ def chrome_trace(
 
     Args:
         program: that both are of; tells which computation reads what a send brings.
-        parts: `parts_of_events` of it, which the spans' names and arguments tell.
+        parts: `parts_of_events` of it.
     """
     named = {"predicted": predicted} | ({"measured": measured} if measured is not None else {})
     events: list[dict[str, Any]] = []
@@ -147,8 +139,8 @@ def _process(
 
 
 def _whole_ns(tracks: Iterable[Sequence[Event]], arrows: Iterable[Arrow]) -> dict[int, tuple[int, int]]:
-    """Identity of an event -> first nanosecond and the one after its last: at least one long, in a track one
-    after the other, and no computation before a send that it reads from."""
+    """Identity of an event -> first nanosecond and the one after its last: at least one long, none in a track
+    overlapping, no computation before a send that it reads from."""
     read: dict[int, list[Event]] = {}
     for send, consumer in arrows:
         if send.start_s <= consumer.start_s:  # clocks of two machines may say otherwise
@@ -208,8 +200,7 @@ def _arrows(timeline: Timeline, program: Program | None) -> list[Arrow]:
 
 
 def _readers(program: Program) -> dict[str, set[str]]:
-    """Name of a send -> names of the computations that read it: of the segments that take a copy of the
-    variable, or of the one that made it and takes its gradient."""
+    """Name of a send -> names of the computations that read it."""
     graph = program.graph
     readers: dict[str, set[str]] = {}
     for segment in program.segments:

@@ -42,10 +42,7 @@ def checked_capture(
     level: int = logging.DEBUG,
     **options: Any,
 ) -> Graph:
-    """`capture`, compared with plain PyTorch unless told not to; raises what both do.
-
-    An interrupt waits for the end: an exception may not leave what torch's own code calls here, and until
-    then model and torch are not as the user knows them.
+    """`capture`, compared with plain PyTorch unless told not to; an interrupt waits until torch is as before.
 
     Args:
         level: at which level of the log it is said what was captured.
@@ -61,8 +58,7 @@ def checked_capture(
 
 @contextmanager
 def _encoders_as_captured(graph: Graph) -> Iterator[None]:
-    """Within it plain PyTorch computes encoder layers in evaluation operator by operator under autocast, as a
-    graph has them. It means to: it asks whether CUDA's autocast is on, and so overlooks a CPU's."""
+    """Within it plain PyTorch computes encoder layers operator by operator under autocast, as graphs do."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(before and graph.autocast is None)
     try:
@@ -99,12 +95,7 @@ def lack_explained(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
 
 @dataclass
 class Captures:
-    """The graphs of one model and loss, by kind of batch.
-
-    Args:
-        asked: its `max_programs` is how many kinds of batches training may see, and how many prediction.
-        trained: the present values of parameters and buffers, by initializer; else they are the model's.
-    """
+    """The graphs of one model and loss, by kind of batch; `trained` has the present values by initializer."""
 
     model: nn.Module
     loss: Loss | None
@@ -169,10 +160,7 @@ class Captures:
             log.debug("Predictions equal plain PyTorch's (checked in %.1f s).", seconds)
 
     def output_dims(self, batch: Batch, size: int) -> OutputDims:
-        """Along which dimensions micro-batches of `size` samples are joined; None: it is predicted whole.
-
-        `graph.checks.evaluation` finds out at the first batch of its kind; it has more than `size` samples.
-        """
+        """Along which dimensions micro-batches of `size` samples are joined; None: it is predicted whole."""
         if batch.key not in self._dims:
             graph, values = self.inference(batch.rows(0, size)), self.trained()
             with interrupts_held(), _encoders_as_captured(graph):

@@ -101,11 +101,7 @@ class Checkpoints:
         return last or epochs % self.every_epochs == 0
 
     def save(self, model: Savable, step: int, extra: Mapping[str, Any]) -> Path:
-        """Write one more, then let the oldest go.
-
-        Raises:
-            NetSplitError: it cannot be written; those that were there are.
-        """
+        """Write one more, then let the oldest go; raises NetSplitError where it cannot be written."""
         whole = _whole(self.folder)
         number = 1 + max((_number(place) for place in whole), default=0)
         place = self.folder / f"{number:06d}-step-{step}"
@@ -174,13 +170,8 @@ def origin_checkpoint(folder: str) -> Path:
 
 
 def stable_folder(config: Any, name: str) -> Path:
-    """Where the checkpoints of an experiment are by default: the same for the same training, whatever the
-    time, the devices, the method's choices and the number of epochs.
-
-    Args:
-        config: the resolved config; its model, data, optimiser, schedule and seed count.
-        name: for people.
-    """
+    """The default folder for checkpoints of an experiment: the same for the same model, data, optimiser,
+    schedule and seed; `name` is for people."""
     chosen: dict[str, Any] = (
         {key: config[key] for key in _OF_THE_TRAINING if key in config} if config else {"name": name}
     )
@@ -194,12 +185,7 @@ def stable_folder(config: Any, name: str) -> Path:
 def opened_checkpoints(
     settings: Settings, stable: Path, folder: Path, method: str
 ) -> AbstractContextManager[Checkpoints | None]:
-    """A method's own folder of checkpoints, opened; nothing where none is to be saved or read.
-
-    Args:
-        stable: where the checkpoints of this training are, whenever it runs.
-        folder: where else they are, of this run alone.
-    """
+    """A method's own folder of checkpoints, opened, in `stable` or `folder`; nothing where none is needed."""
     asked, resume = settings.checkpoint, settings.resume
     if asked.never and resume == "never":
         return nullcontext()

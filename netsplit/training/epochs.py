@@ -287,8 +287,7 @@ class _EpochLoop:
         return loss, metered
 
     def _make_last_program(self) -> None:
-        """Make the program of an epoch's smaller last batch, so that a refusal comes before the first step.
-        Not of a stream, which may not be read to its end twice."""
+        """Make the program of an epoch's smaller last batch, to refuse it early; not of a stream."""
         rest = self._samples % self.model.batch_size
         done = self.position.epoch >= self.epochs
         if not rest or done or isinstance(self.data.train, Stream):

@@ -118,10 +118,7 @@ def as_metric(given: Any) -> Metric | None:
 
 
 def chosen_metric(given: Any, data: Data, loss: Any) -> Metric | None:
-    """`as_metric`; of "auto" mse where targets or the loss are a regression's, else what the data names.
-
-    None where there is no test half.
-    """
+    """`as_metric`; "auto" is mse of a regression, else what the data names, None without a test half."""
     if given != AUTO:
         metric = as_metric(given)
         if metric is not None and not len(data.test):
@@ -156,10 +153,7 @@ def _suited_metric(outputs: Any, targets: Any, loss: Any) -> str:
 
 
 def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
-    """How many class scores (n, classes, ...) are highest at their target (n, ...), and of how many.
-
-    Targets that are `IGNORED`, as torch's losses have it, do not count.
-    """
+    """How many class scores (n, classes, ...) are highest at their target (n, ...), and of how many."""
     _require_classes("accuracy", outputs, targets)
     counted = targets != IGNORED
     return float(((outputs.argmax(1) == targets) & counted).sum()), int(counted.sum())
@@ -233,14 +227,7 @@ NAMES: dict[str, tuple[Any, ...]] = {
 
 
 def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any, loss: Any) -> float:
-    """The metric over all batches.
-
-    Args:
-        predict: outputs of inputs.
-        batches: of pairs (inputs, targets).
-        metric: as `ParallelModel.evaluate` takes it.
-        loss: that the model is trained by, which "auto" asks.
-    """
+    """The metric over all batches, pairs (inputs, targets); "auto" is chosen by the first one and `loss`."""
     if not isinstance(batches, Iterable):
         raise ConfigError(f"batches is {batches!r}: give pairs (inputs, targets), as a DataLoader does.")
     is_open, measure = isinstance(metric, str) and metric == AUTO, None

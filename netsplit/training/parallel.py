@@ -50,7 +50,7 @@ class Switched:
 
 
 def _end_here(process: int, close: Callable[[], None]) -> None:
-    """Closes, but not in a fork of the process, as those that load data: the workers are not theirs."""
+    """Closes, but not in a fork of the process: the workers are not theirs."""
     if os.getpid() == process:
         close()
 

@@ -116,8 +116,7 @@ class Programs:
     def parts(self, batch: Batch) -> Iterator[BatchPart]:
         """A batch of any number of samples, in parts that have programs; `joined` undoes that.
 
-        Up to a micro-batch it is computed at its own size. A larger one is cut where every output has rows
-        of its own for each sample, the last part filled up to a micro-batch, and computed whole where not.
+        A large one is cut where every output has rows for each sample, the last part filled up.
         """
         captures, size = self.captures, self.compiler.graph.batch_size
         small = batch.samples <= size
@@ -279,7 +278,7 @@ class Programs:
             )
 
     def _require_same_copies(self, graph: Graph) -> None:
-        """All copies of a region step alike, so all of them have to be given the sum of the gradients."""
+        """Check that all copies of a region are read: all have to be given the sum of the gradients."""
         copies, own = _copies(self._graph), _copies(graph)
         for held, numbers in own.items():
             if numbers != copies.get(held, numbers):

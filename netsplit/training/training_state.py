@@ -73,9 +73,6 @@ def loaded(
 
     The model's tensors stay as they were. What it loads into Python (extra state) is loaded.
 
-    Args:
-        values: the present ones, by initializer.
-
     Raises:
         NetSplitError: it does not take the state; nothing is changed then.
     """
@@ -143,13 +140,7 @@ def _own_copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Reads and writes the training state of one placed model.
-
-    Args:
-        graph: of the training step.
-        opened: the runtime, as long as the workers live.
-        cut: of its batches into micro-batches.
-    """
+    """Reads and writes the training state of one placed model; `opened` raises once its workers are gone."""
 
     model: nn.Module
     graph: Graph
@@ -178,11 +169,7 @@ class TrainingState:
             self.opened().save_checkpoint(folder, extra, self._controller_state())
 
     def load(self, folder: str | Path, holding: Callable[[], AbstractContextManager[None]]) -> dict[str, Any]:
-        """See `ParallelModel.load_checkpoint`.
-
-        Args:
-            holding: while the model's own tensors are written.
-        """
+        """See `ParallelModel.load_checkpoint`; `holding` is around writes to the model's own tensors."""
         place = Path(folder).absolute()
         extra = read_extra(place)
         check_fits(place, self._needed())

@@ -33,12 +33,7 @@ _CHANGED = {
 
 
 class ModelWatch:
-    """Compares modes, `requires_grad` and writes of the given model before every batch.
-
-    Args:
-        opened: the runtime, as long as the workers live.
-        turn: of threads, which train and predict one after another.
-    """
+    """Compares modes, `requires_grad` and writes of the given model before every batch."""
 
     def __init__(
         self,

@@ -290,14 +290,9 @@ def merged_lists(
 def minimal_delay(pipeline: Pipeline, order: Sequence[Compute], durations: TaskTimes) -> list[Compute]:
     """The order with as few weight gradients put off, by as little, as make it as short as that can.
 
-    Source: AlpaComm, end of section 4: a backward's second part, the weights' gradients, is put off by what a
-    cost model says is needed to cover the communication of the first part's results, and no more, since what
-    is put off is kept in memory. Here a device puts off those of segments whose gradients travel, by the
+    Source: AlpaComm, end of section 4. A device puts off those of segments whose gradients travel, by the
     least number of its backwards that gives the least makespan; then of those segments each is made whole
     again without which the makespan is the same. Where nothing is gained the order stays.
-
-    Args:
-        order: with whole backwards.
     """
     lists = by_device(pipeline, order)
     plain = begin_all(pipeline, lists, durations)

@@ -89,8 +89,7 @@ def warm_up(pipeline: Pipeline) -> list[int]:
     """Micro-batches in flight on a replica of each segment that keep all behind it busy.
 
     On a chain of p devices the k-th (from 0) has p - k; with replicas it is PipeDream's
-    ceil(workers from here on / replicas here): one here, and its part of those that keep the workers behind
-    it busy. On a DAG the longest path to the end counts; of uneven replicas the one that takes the most.
+    ceil(workers from here on / replicas here). On a DAG the longest path to the end counts.
     """
     workers = pipeline.workers_from()
     behind = [w - len(devices) for w, devices in zip(workers, pipeline.devices, strict=True)]

@@ -176,13 +176,10 @@ def _list_schedules(
 ) -> Iterator[list[Compute]]:
     """An order of every policy; those whose limits stop everything may keep more than `limits`.
 
-    Of very many tasks (`order.tries_of`) of the policies alone that are best on drawn scattered pipelines:
-    weight gradients last, by the longest way to the end; all backwards in two parts, or none.
-
     Args:
         limits: device -> (segment, micro-batch) pairs that it may keep.
         split: backwards may be in two parts.
-        most: policies, the most promising; None: all.
+        most: policies, the most promising; None: as many as `tries_of` allows.
     """
     m, p = microbatches, len(pipeline.names)
     warm, ahead = warm_up(pipeline), _ahead(pipeline, times)
@@ -214,8 +211,7 @@ def _urgency(order: Urgency, weights_early: bool) -> Urgency:
 
 
 def _ahead(pipeline: Pipeline, times: TaskTimes) -> Urgency:
-    """The latest begin that lets a micro-batch be done in its turn: the interval times its number, less the
-    longest path to the end in real durations."""
+    """The latest begin that lets a micro-batch be done in its turn, by the longest path to the end."""
     tails = _tails(pipeline, times)
     interval = max(_loads(pipeline, times, whole=True).values(), default=0.0)
 

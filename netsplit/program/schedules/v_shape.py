@@ -20,19 +20,13 @@ __all__ = ["ZBV", "DualPipeV", "VHalf", "VMin", "kept_by_1f1b"]
 
 
 def kept_by_1f1b(pipeline: Pipeline) -> int:
-    """(segment, micro-batch) pairs that 1F1B's fullest device keeps: p of a whole device each, on p devices.
-
-    A device with n segments has n pairs of a micro-batch.
-    """
+    """(segment, micro-batch) pairs that 1F1B's fullest device keeps: n of a micro-batch with n segments."""
     most = max((sum(name in each for each in pipeline.devices) for name in pipeline.names), default=1)
     return most * ceil(max(warm_up(pipeline), default=1) / most)
 
 
 def _v_devices(pipeline: Pipeline) -> tuple[str, ...] | None:
-    """Its p devices, where 2p segments, each on a device alone, go over them and back; else None.
-
-    A segment may read from any before it: an order of a chain is one of these too.
-    """
+    """Its p devices, where 2p segments, each on a device alone, go over them and back; else None."""
     count = len(pipeline)
     names = tuple(name for devices in pipeline.devices for name in devices)
     there, back = names[: count // 2], names[count // 2 :]

@@ -186,11 +186,7 @@ def _as_json(extra: Mapping[str, Any]) -> str:
 
 
 def read_extra(folder: Path) -> dict[str, Any]:
-    """What was given as `extra` when the checkpoint was written.
-
-    Raises:
-        NetSplitError: there is no checkpoint, or not a whole one, or its files are not what was written.
-    """
+    """What was given as `extra` for the checkpoint; raises NetSplitError for none, or a damaged one."""
     restore(folder)
     if not is_complete(folder):
         raise ConfigError(f"there is no complete checkpoint at '{folder}': give a folder that holds one.")
@@ -205,11 +201,7 @@ def read_extra(folder: Path) -> dict[str, Any]:
 
 
 def _require_unharmed(folder: Path) -> None:
-    """Compare all files with what was noted of them, as torch's own reader takes a flipped bit for a number.
-
-    Raises:
-        NetSplitError: one is another now, or gone.
-    """
+    """Raises NetSplitError: a file is not what was noted of it, as torch takes a flipped bit for a number."""
     if not (folder / CHECKSUMS).is_file():
         return
     name = CHECKSUMS
@@ -232,14 +224,7 @@ def _checksum(path: Path) -> int:
 
 
 def check_fits(folder: Path, needed: Mapping[str, Kind]) -> None:
-    """Refuse a checkpoint of another model.
-
-    Args:
-        needed: name -> (dtype, shape) of every parameter and buffer to be loaded, aliases included.
-
-    Raises:
-        ConfigError: a name is missing or left over, or a shape or dtype differs; names the first.
-    """
+    """Raises ConfigError, naming the first difference: the checkpoint is of another model."""
     start = f"checkpoint '{folder}' was saved from another model"
     saved = Saved(folder)
     for name, (dtype, shape) in needed.items():
@@ -254,11 +239,7 @@ def check_fits(folder: Path, needed: Mapping[str, Kind]) -> None:
 
 
 class Saved:
-    """What a checkpoint has, and how it is read.
-
-    Raises:
-        NetSplitError: it cannot be read.
-    """
+    """What a checkpoint has, and how it is read; raises NetSplitError where it cannot be."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -51,10 +51,7 @@ _LISTS = ("params", "param_names")  # of an optimiser's group; the rest are its 
 
 @dataclass(frozen=True)
 class Copies:
-    """Initializers of which another device is the first to hold them, of every device.
-
-    `apart`: what is not trained of them may differ, as a buffer that each replica writes.
-    """
+    """Initializers of which another device is the first to hold them; `apart`: untrained ones may differ."""
 
     on: Mapping[str, frozenset[str]] = field(default_factory=dict)
     apart: bool = False
@@ -175,10 +172,7 @@ def draws_state(counter: DrawCounter) -> State:
 
 
 def load_draws(folder: str | Path, seed: int = 0) -> DrawCounter:
-    """Where a checkpoint's draws stand: what a plain loop gives to `netsplit.draws` to go on.
-
-    One that was written before they were counted stands at the beginning, of `seed`.
-    """
+    """Where a checkpoint's draws stand, for `netsplit.draws`; of an older one at the start of `seed`."""
     saved = Saved(Path(folder))
     places = saved.below("draws")
     values = saved.read(dict.fromkeys(places.values()))
@@ -391,8 +385,7 @@ def _hyperparameters(saved: Saved, name: str, group: Mapping[str, Any]) -> dict[
 
 
 def _moments(share: Share, saved: Saved, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
-    """What is read for one parameter, to its own device; but single numbers, such as Adam's step counter,
-    stay on the CPU unless the step runs on the device. Of offloaded moments they alone go to the device."""
+    """What is read for one parameter, to its own device; single numbers and offloaded moments to the CPU."""
     on_device = group.get("capturable") or group.get("fused")
     parameter, region = share.named[name], share.regions.get(name)
     wanted = {}

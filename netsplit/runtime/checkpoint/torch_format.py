@@ -123,11 +123,7 @@ class _Descriptions(pickle.Unpickler):
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """What a checkpoint has where, all of it in its own folder.
-
-    Raises:
-        pickle.UnpicklingError, or whatever the bytes ask for: there is none.
-    """
+    """What a checkpoint has where, all in its own folder; raises pickle.UnpicklingError otherwise."""
     with (folder / ".metadata").open("rb") as file:
         metadata: Metadata = _Descriptions(file).load()
     for info in (metadata.storage_data or {}).values():

@@ -40,15 +40,10 @@ _INDEX = ".safetensors.index.json"  # of a model in several files, as Hugging Fa
 
 
 def places_of(path: str | Path) -> dict[str, Path]:
-    """Name of every tensor -> the file that has it.
-
-    Args:
-        path: a file, an index, or a folder. Of a folder all that its index names count, and without an index
-            all files in it.
+    """Name of every tensor -> the file that has it, of a file, an index, or a folder.
 
     Raises:
         ConfigError: there is none, a name that two files have, or a file that cannot be read.
-        NetSplitError: safetensors is not installed.
     """
     files = [Path(path)]
     if files[0].is_dir():
@@ -75,12 +70,7 @@ def places_of(path: str | Path) -> dict[str, Path]:
 
 
 def opened(file: Path) -> Any:
-    """A context with the file's names and tensors; nothing is read yet.
-
-    Raises:
-        ConfigError: it cannot be read, or is no whole safetensors file.
-        NetSplitError: safetensors is not installed.
-    """
+    """A context with the file's names and tensors; raises ConfigError for no whole safetensors file."""
     package: Any = of_extra("huggingface", "reading safetensors", "safetensors", "safetensors")
     try:
         return package.safe_open(str(file), framework="pt")

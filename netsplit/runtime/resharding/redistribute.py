@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import pickle
 import socket
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -34,8 +34,6 @@ from netsplit.runtime.transport.process import ProcessTransport
 
 __all__ = ["redistribute"]
 
-_Told = TypeVar("_Told")
-
 # Only their ratios count: for the strategy and the number of chunks. Bytes per second, and seconds.
 _NIC_BANDWIDTH, _INSIDE_BANDWIDTH = 1.25e9, 1.25e10
 _NIC_LATENCY_S, _INSIDE_LATENCY_S = 1e-4, 2e-5
@@ -43,21 +41,15 @@ _NIC_LATENCY_S, _INSIDE_LATENCY_S = 1e-4, 2e-5
 
 @dataclass
 class Meeting:
-    """What its processes keep between the reshardings that one of them leads.
+    """What processes keep between the reshardings that one of them, the leader, plans.
 
-    Args:
-        leader: the rank that plans, and tells the others.
-        ranks: of all of them, ascending.
-        hosts: by rank.
-        calls: redistributions so far.
-        timeout_s: of each thing that they say.
-        plans: by what they are for, alike on all.
+    `ranks` are of all of them, `hosts` by rank, `calls` redistributions so far, `plans` alike on all.
     """
 
     leader: int
     ranks: tuple[int, ...]
     transport: ProcessTransport
-    timeout_s: float
+    timeout_s: float  # of each thing that they say, and of each transfer
     hosts: dict[int, str] = field(default_factory=dict)
     calls: int = 0
     plans: dict[Hashable, ReshardPlan] = field(default_factory=dict)
@@ -70,51 +62,37 @@ class Meeting:
             by_host.setdefault(host, []).append(rank)
         return Network.uniform(by_host, _NIC_BANDWIDTH, _INSIDE_BANDWIDTH, _NIC_LATENCY_S, _INSIDE_LATENCY_S)
 
-    def announced(self, at: str, what: _Told | None) -> _Told:
-        """What the leader says, to all."""
-        answer: _Told = self._round(at, None, lambda _: what)
-        return answer
-
-    def objection(self, at: str, own: str) -> str:
-        """The first that any of them has, for all; "" where none has."""
-        first: str = self._round(at, own, lambda every: next(filter(None, every), ""))
-        return first
-
-    def learn_hosts(self) -> None:
-        self.hosts = self._round(
-            "the first redistribution",
-            socket.gethostname(),
-            lambda names: dict(sorted(zip((self.leader, *self._others()), names, strict=True))),
-        )
-
-    def _round(self, at: str, own: object, answer: Callable[[list[Any]], Any]) -> Any:
+    def agree(self, at: str, own: object, answer: Callable[[dict[int, Any]], Any] = bool) -> Any:
         """All tell the leader where they are and what they have to say, and get what it makes of that. Who
         goes back through several redistributions in another order than the others would otherwise be sent the
-        gradient of another one."""
+        gradient of another one.
+
+        Raises:
+            ReshardError: one is elsewhere, or `answer` raised it: on all of them.
+        """
         at = f"{at} among ranks {list(self.ranks)}"
         if dist.get_rank() != self.leader:
             self._say((at, own), self.leader)
             wrong, answered = self._hear(self.leader)
         else:
-            said = {rank: self._hear(rank) for rank in self._others()}
-            wrong = next(
-                (self._elsewhere(rank, where, at) for rank, (where, _) in said.items() if where != at), ""
-            )
-            answered = None if wrong else answer([own, *(what for _, what in said.values())])
-            for rank in said:
+            said = {self.leader: (at, own)}
+            said |= {rank: self._hear(rank) for rank in self.ranks if rank != self.leader}
+            wrong, answered = "", None
+            try:
+                for rank, (where, _) in said.items():
+                    if where != at:
+                        raise ReshardError(
+                            f"rank {rank} is at {where}, rank {self.leader} at {at}: call redistribute and "
+                            "its backward in the same order on all ranks."
+                        )
+                answered = answer({rank: what for rank, (_, what) in said.items()})
+            except ReshardError as error:
+                wrong = str(error)
+            for rank in list(said)[1:]:
                 self._say((wrong, answered), rank)
         if wrong:
             raise ReshardError(wrong)
         return answered
-
-    def _elsewhere(self, rank: int, where: str, at: str) -> str:
-        return (
-            f"rank {rank} is at {where}, rank {self.leader} at {at}: call redistribute and its backward in "
-            "the same order on all ranks."
-        )
-
-    def _others(self) -> list[int]:
-        return [rank for rank in self.ranks if rank != self.leader]
 
     def _say(self, what: object, rank: int) -> None:
         packed = torch.frombuffer(bytearray(pickle.dumps(what)), dtype=torch.uint8)
@@ -159,7 +137,9 @@ def meeting_of(leader: int, ranks: tuple[int, ...], device: torch.device, timeou
         devices = {str(rank): device for rank in range(dist.get_world_size())}
         transport = ProcessTransport(devices, str(dist.get_rank()), timeout_s, in_order=True)
         meeting = Meeting(leader, ranks, transport, timeout_s)
-        meeting.learn_hosts()
+        meeting.hosts = meeting.agree(
+            "the first redistribution", socket.gethostname(), lambda names: dict(sorted(names.items()))
+        )
         known[key] = meeting
     known[key].timeout_s = timeout_s
     return known[key]
@@ -213,16 +193,16 @@ def redistribute(
         raise ReshardError(
             f"rank {own} is on neither mesh: only ranks of the two meshes may call redistribute."
         )
-    leader = int(ways[0].devices[0])
-    meeting = meeting_of(leader, ranks, _device(mesh), timeout_s)
+    device = torch.device(mesh.device_type)
+    if device.type != "cpu":
+        device = torch.device(device.type, torch.accelerator.current_device_index())
+    meeting = meeting_of(int(ways[0].devices[0]), ranks, device, timeout_s)
     meeting.calls += 1
     name = f"redistribution {meeting.calls}"
-    said = _asked(tensor, ways, placements, network, meeting) if own == leader else None
-    task = meeting.announced(name, said)
-    if wrong := task.wrong or meeting.objection(name, task.objection(tensor, (origin, mesh), placements)):
-        raise ReshardError(wrong)
+    asked = _asked(tensor, (origin, mesh), ways, tuple(placements))
+    task = meeting.agree(name, asked, lambda every: _agreed(every, meeting, network))
     meeting.plans.update(task.plans)
-    carrier = _Carrier(name, task, meeting, timeout_s, _device(mesh))
+    carrier = _Carrier(name, task, meeting, device)
     moved = _Redistribute.apply(carrier.local(tensor), carrier)
     stride = tuple(prod(max(size, 1) for size in task.shape[i + 1 :]) for i in range(len(task.shape)))
     return DTensor.from_local(
@@ -233,117 +213,125 @@ def redistribute(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the leader says: what is to be moved, and how; or what is `wrong` with it.
+    """What a process asks for, or what is `wrong` with that; None of what it need not know of the tensor."""
 
-    Args:
-        there, back: keys of the plans of tensor and gradient.
-        plans: those that the others do not have yet.
-    """
-
+    source: Mesh
+    mesh: Mesh
+    placements: tuple[Placement, ...]
+    tensor: tuple[tuple[int, ...], torch.dtype, tuple[Placement, ...]] | None  # shape, dtype, placements
+    has_gradient: bool | None = None  # on the source
     wrong: str = ""
-    shape: tuple[int, ...] = ()
-    dtype: torch.dtype = torch.float32
-    has_gradient: bool = False
-    source: Mesh | None = None
-    held: tuple[Placement, ...] = ()
-    mesh: Mesh | None = None
-    placements: tuple[Placement, ...] = ()
-    there: Hashable = None
-    back: Hashable = None
-    plans: dict[Hashable, ReshardPlan] = field(default_factory=dict)
 
-    def objection(
-        self, tensor: DTensor | None, meshes: tuple[DeviceMesh, DeviceMesh], placements: Sequence[Placement]
-    ) -> str:
-        """What this process asks for that is not the same, or not to be had; "" where there is nothing."""
-        assert self.source is not None
-        assert self.mesh is not None
-        own, leader = dist.get_rank(), "the source's first process"
-        ways, asked = (mesh_from(meshes[0]), mesh_from(meshes[1])), _normal(placements, self.shape)
-        if (ways[1], asked) != (self.mesh, self.placements):
-            return (
-                f"rank {own} asks for {asked} on ranks {list(ways[1].devices)}, {leader} for "
-                f"{self.placements} on {list(self.mesh.devices)}: give the same on all ranks."
-            )
-        if ways[0] != self.source:
-            return (
-                f"rank {own} has the tensor on a mesh {ways[0].shape} of ranks {list(ways[0].devices)}, "
-                f"{leader} on {self.source.shape} of {list(self.source.devices)}: give the same on all "
-                "ranks."
-            )
-        for mesh, each in zip(meshes, (self.held, self.placements), strict=True):
-            if wrong := out_of_order(mesh, each):
-                return wrong
-        if tensor is None:
-            return (
-                ""
-                if own not in self.source.devices
-                else f"rank {own} is on the source mesh but gave no tensor: give its local one."
-            )
-        held = _normal(tensor.placements, self.shape)
-        if (tuple(tensor.shape), tensor.dtype, held) != (self.shape, self.dtype, self.held):
-            return (
-                f"rank {own} has a tensor {list(tensor.shape)} of {tensor.dtype} by {held}, {leader} "
-                f"{list(self.shape)} of {self.dtype} by {self.held}: give the same on all ranks."
-            )
-        if own in self.source.devices and _has_gradient(tensor) != self.has_gradient:
-            words = ("requires no gradient", "requires a gradient")
-            return (
-                f"rank {own} {words[not self.has_gradient]} of its tensor, {leader} "
-                f"{words[self.has_gradient]}: do the same on all ranks."
-            )
-        return "" if own not in self.source.devices else self._other_size(tensor)
 
-    def _other_size(self, tensor: DTensor) -> str:
-        """That this process's piece is of another size than its place says; "" where it is of that."""
-        assert self.source is not None
-        own, shape = dist.get_rank(), tuple(tensor.to_local().shape)
-        box = Layout(self.source, spec_from(self.held, len(self.shape))).region(own, self.shape)
-        sizes = tuple(stop - start for start, stop in box)
-        if shape == sizes:
-            return ""
-        return (
-            f"rank {own} has a piece of {list(shape)}, but {self.held} gives it {list(sizes)} of "
-            f"{list(self.shape)}: give DTensor.from_local pieces as torch.chunk cuts them."
-        )
+@dataclass(frozen=True)
+class _Agreed:
+    """What is moved; `there` and `back` are keys of the plans of tensor and gradient, `plans` new ones."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    has_gradient: bool
+    placements: tuple[Placement, ...]
+    there: Hashable
+    back: Hashable
+    plans: dict[Hashable, ReshardPlan]
 
 
 def _asked(
     tensor: DTensor | None,
+    meshes: tuple[DeviceMesh, DeviceMesh],
     ways: tuple[Mesh, Mesh],
-    placements: Sequence[Placement],
-    network: Network | None,
-    meeting: Meeting,
+    placements: tuple[Placement, ...],
 ) -> _Asked:
+    own, (a, b) = dist.get_rank(), ways
+    wrong = out_of_order(meshes[1], placements)
     if tensor is None:
-        return _Asked(wrong="the source's first process has no tensor: give it there.")
-    shape, plans = tuple(tensor.shape), dict[Hashable, ReshardPlan]()
+        if own in a.devices:
+            wrong = f"rank {own} is on the source mesh but gave no tensor: give its local one."
+        return _Asked(a, b, placements, None, wrong=wrong)
+    shape, held = tuple(tensor.shape), tuple(tensor.placements)
+    kind, has_gradient = (shape, tensor.dtype, _normal(held, shape)), None
+    if own in a.devices:
+        has_gradient = tensor.requires_grad and torch.is_grad_enabled()
+        try:
+            wrong = wrong or _objection(tensor, meshes[0], ways, placements)
+        except ReshardError as error:
+            wrong = str(error)
+    return _Asked(a, b, _normal(placements, shape), kind, has_gradient, wrong)
+
+
+def _objection(
+    tensor: DTensor, source: DeviceMesh, ways: tuple[Mesh, Mesh], placements: tuple[Placement, ...]
+) -> str:
+    """What cannot be had, on a process of the source; "" where all can.
+
+    Raises:
+        ReshardError: what else cannot.
+    """
+    shape, every = tuple(tensor.shape), (tuple(tensor.placements), placements)
+    for name, way, each in zip(("source", "destination"), ways, every, strict=True):
+        if len(each) != len(way.shape):
+            return (
+                f"{len(each)} placements for the {name}'s mesh of {len(way.shape)} axes: give one for each "
+                "axis."
+            )
+        spec_from(each, len(shape))
+    if wrong := out_of_order(source, every[0]):
+        return wrong
+    own, piece = dist.get_rank(), tuple(tensor.to_local().shape)
+    box = Layout(ways[0], spec_from(every[0], len(shape))).region(own, shape)
+    sizes = tuple(stop - start for start, stop in box)
+    if piece == sizes:
+        return ""
+    return (
+        f"rank {own} has a piece of {list(piece)}, but {every[0]} gives it {list(sizes)} of {list(shape)}: "
+        "give DTensor.from_local pieces as torch.chunk cuts them."
+    )
+
+
+def _agreed(every: Mapping[int, _Asked], meeting: Meeting, network: Network | None) -> _Agreed:
+    """What the leader makes of what all ask for: they must ask for the same.
+
+    Raises:
+        ReshardError: they do not, or it cannot be had.
+    """
+    first = every[meeting.leader]
+    if wrong := next((each.wrong for each in every.values() if each.wrong), ""):
+        raise ReshardError(wrong)
+    assert first.tensor is not None
+    shape, dtype, held = first.tensor
+    told = {rank: _told(each, first) for rank, each in every.items()}
+    for rank, own in told.items():
+        for part, theirs in zip(own, told[meeting.leader], strict=True):
+            if part != theirs:
+                raise ReshardError(
+                    f"rank {rank} {part}, rank {meeting.leader} {theirs}: give the same on all ranks."
+                )
+    known, plans = network or meeting.network, dict[Hashable, ReshardPlan]()
+    tables = (known.host_of, known.nic, known.inside)
+    figures = *(tuple(each.items()) for each in tables), known.nic_latency_s, known.inside_latency_s
 
     def planned(a: Layout, b: Layout) -> Hashable:
-        key = a, b, shape, tensor.dtype.itemsize, _figures(known)
+        key = a, b, shape, dtype.itemsize, figures
         if key not in meeting.plans:
-            plans[key] = plan_reshard(a, b, shape, tensor.dtype.itemsize, known)
+            plans[key] = plan_reshard(a, b, shape, dtype.itemsize, known)
         return key
 
-    try:
-        known = network or meeting.network
-        a = Layout(ways[0], spec_from(tensor.placements, len(shape)))
-        b = Layout(ways[1], spec_from(placements, len(shape)))
-        for name, mesh, given in (
-            ("source", ways[0], tensor.placements),
-            ("destination", ways[1], placements),
-        ):
-            if len(given) != len(mesh.shape):
-                raise ReshardError(
-                    f"{len(given)} placements for the {name}'s mesh of {len(mesh.shape)} axes: give one "
-                    "for each axis."
-                )
-        has_gradient = _has_gradient(tensor)
-        there, back = planned(a, b), planned(b, a) if has_gradient else None
-    except ReshardError as error:
-        return _Asked(wrong=str(error))
-    held, normal = (_normal(each, shape) for each in (tensor.placements, placements))
-    return _Asked("", shape, tensor.dtype, has_gradient, ways[0], held, ways[1], normal, there, back, plans)
+    a = Layout(first.source, spec_from(held, len(shape)))
+    b = Layout(first.mesh, spec_from(first.placements, len(shape)))
+    back = planned(b, a) if first.has_gradient else None
+    return _Agreed(shape, dtype, bool(first.has_gradient), first.placements, planned(a, b), back, plans)
+
+
+def _told(own: _Asked, first: _Asked) -> tuple[str, str, str, str]:
+    """What a process asks for, in words; of what it need not know, what the leader does."""
+    shape, dtype, held = own.tensor or first.tensor or ((), None, ())
+    gradient = first.has_gradient if own.has_gradient is None else own.has_gradient
+    return (
+        f"asks for {_normal(own.placements, shape)} on ranks {list(own.mesh.devices)}",
+        f"has the tensor on a mesh {own.source.shape} of ranks {list(own.source.devices)}",
+        f"has a tensor {list(shape)} of {dtype} by {held}",
+        f"requires {'a' if gradient else 'no'} gradient of its tensor",
+    )
 
 
 @dataclass(frozen=True)
@@ -351,9 +339,8 @@ class _Carrier:
     """Moves this process's pieces, either way."""
 
     name: str
-    task: _Asked
+    task: _Agreed
     meeting: Meeting
-    timeout_s: float
     device: torch.device
 
     def local(self, tensor: DTensor | None) -> Tensor:
@@ -368,10 +355,10 @@ class _Carrier:
 
     def moved(self, key: Hashable, local: Tensor, otherwise: Sequence[int]) -> Tensor:
         """The new piece; where this process gets none, an empty tensor of the shape `otherwise`."""
-        own, plan = dist.get_rank(), self.meeting.plans[key]
+        own, plan, meeting = dist.get_rank(), self.meeting.plans[key], self.meeting
         piece = local.detach() if own in plan.source.mesh.devices else None
-        transport, in_order = self.meeting.transport, self.device.type == "cuda"
-        new = reshard_piece(plan, own, piece, transport, self.kind, self.timeout_s, in_order)
+        in_order = self.device.type == "cuda"
+        new = reshard_piece(plan, own, piece, meeting.transport, self.kind, meeting.timeout_s, in_order)
         return self.kind.new_zeros(otherwise) if new is None else new
 
 
@@ -385,18 +372,8 @@ class _Redistribute(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         carrier: _Carrier = ctx.carrier
-        carrier.meeting.objection(f"the gradient of {carrier.name}", "")
+        carrier.meeting.agree(f"the gradient of {carrier.name}", None)
         return carrier.moved(carrier.task.back, gradient, ctx.shape), None
-
-
-def _figures(network: Network) -> Hashable:
-    """All that tells one network from another."""
-    tables = (network.host_of, network.nic, network.inside)
-    return *(tuple(each.items()) for each in tables), network.nic_latency_s, network.inside_latency_s
-
-
-def _has_gradient(tensor: Tensor) -> bool:
-    return tensor.requires_grad and torch.is_grad_enabled()
 
 
 def _normal(placements: Sequence[Placement], shape: tuple[int, ...]) -> tuple[Placement, ...]:
@@ -404,8 +381,3 @@ def _normal(placements: Sequence[Placement], shape: tuple[int, ...]) -> tuple[Pl
     return tuple(
         Shard(each.dim % len(shape)) if type(each) is Shard and shape else each for each in placements
     )
-
-
-def _device(mesh: DeviceMesh) -> torch.device:
-    kind = torch.device(mesh.device_type)
-    return kind if kind.type == "cpu" else torch.device(kind.type, torch.accelerator.current_device_index())

@@ -34,20 +34,13 @@ def reshard_piece(
     timeout_s: float,
     in_order: bool = False,
 ) -> Tensor | None:
-    """The device's new piece, bit for bit, once all that it has to do with the plan is done.
-
-    To be called by all devices of the plan, with the same plan; names of devices are those of the transport,
-    or become them as text.
+    """The device's new piece, bit for bit; None where it is not of the destination. All devices call it.
 
     Args:
         piece: what `own` has of the tensor; None where it is not of the source.
         kind: any tensor of the dtype and on the device of what comes.
         timeout_s: of each transfer.
-        in_order: ask for what comes in the plan's order too, not for all at once: for NCCL without a group
-            for each direction of a pair, which waits for nothing on the host.
-
-    Returns:
-        None where it is not of the destination.
+        in_order: receive in the plan's order too, for NCCL without a group for each direction of a pair.
 
     Raises:
         ReshardError: the piece is not of the size that the layout says.

@@ -73,8 +73,7 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def messages_of(tensor: Tensor, chunks: int, order: Sequence[int] = ()) -> list[Tensor]:
-    """What a tensor goes as: itself, its dimensions in this order, or chunks of that as vectors; views of it,
-    where it lies so, else of a copy."""
+    """What a tensor goes as: itself with its dimensions in this order, or chunks of that as vectors."""
     tensor = (tensor.permute(*order) if order else tensor).contiguous()
     parts = chunks_of(tensor.numel(), chunks) if chunks > 1 else ()
     if len(parts) < 2:
@@ -105,9 +104,7 @@ class Ordered:
 
 
 class Chunks:
-    """The messages of one tensor under way, in their order, and the `Handle` of the whole.
-
-    They come into `parts` of `whole`; of what is sent there are none."""
+    """The messages of one tensor under way, in order; received ones come into `parts` of `whole`."""
 
     def __init__(self, handles: Sequence[Handle], whole: Tensor, parts: Sequence[Tensor] = ()) -> None:
         self.handles = handles
@@ -136,10 +133,7 @@ class Chunks:
 
 
 class LocalTransport:
-    """All devices in one process: a send moves to the receiving device, a receive finds it there.
-
-    Between devices that are the same to torch the tensor itself is handed over; nobody writes into it.
-    """
+    """All devices in one process: a send moves to the receiving device, a receive finds it there."""
 
     def __init__(self, torch_device: dict[str, torch.device]) -> None:
         self.torch_device = torch_device

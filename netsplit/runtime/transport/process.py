@@ -62,10 +62,9 @@ class ProcessTransport:
     Args:
         devices: device name -> its torch device, in rank order.
         name: of this process's device.
-        timeout_s: longest wait for one transfer that the caller ends itself; groups made here give up later.
+        timeout_s: longest wait for one transfer that the caller ends itself; groups give up later.
         neighbours: who is reached without gloo.
-        in_order: both ends of a pair ask for what they exchange, either way, in one order: NCCL then needs no
-            groups for it, and `connect` no call of all processes.
+        in_order: both ends ask for what they exchange in one order: NCCL then needs no groups for it.
     """
 
     def __init__(
@@ -214,10 +213,7 @@ class ProcessTransport:
 
 
 def _as_sent(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or its bytes where it is of a dtype that the backends do not carry; of the same memory.
-
-    Conjugates and negatives that torch has put off are made here, into new memory.
-    """
+    """The tensor, or its bytes where backends do not carry its dtype; of the same memory if possible."""
     if tensor.dtype in _CARRIED:
         return tensor.resolve_neg()
     flat = tensor.resolve_conj().resolve_neg().reshape(-1)

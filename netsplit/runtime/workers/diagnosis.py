@@ -31,11 +31,7 @@ class Standing:
 
 
 def standing(programs: Mapping[int, Program], rank: int, place: Heartbeat | None) -> Standing | None:
-    """Where a rank stands; None outside a program, or when its heartbeat cannot be read.
-
-    Args:
-        programs: by the heartbeats' phase.
-    """
+    """Where a rank stands; None outside a program (`programs` are by phase), or without a heartbeat."""
     if place is None or place.index < 0 or place.phase not in programs:
         return None
     program = programs[place.phase]
@@ -73,9 +69,7 @@ class Findings:
 
 
 def diagnose(findings: Findings, who: Callable[[int], str], doing: str) -> str:
-    """One sentence: the cause, then what the others were waiting for.
-
-    `doing` is what was asked, for those who are in no program."""
+    """One sentence: the cause, then what the others were waiting for; `doing` is what was asked."""
     causes = [f"worker {who(r)} {how}{_where(findings, r, doing)}" for r, how in findings.dead.items()]
     causes += [f"worker {who(r)} does not answer{_where(findings, r, doing)}" for r in findings.quiet]
     for r in findings.raised:

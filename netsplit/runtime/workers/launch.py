@@ -132,11 +132,7 @@ def check_hello(hello: Hello, spec: ClusterSpec) -> None:
 
 
 def greet(connection: Connection, key: bytes) -> Hello | None:
-    """The Hello of who just connected; None for who is no worker.
-
-    Raises:
-        WorkerError: it knows another key.
-    """
+    """The Hello of who just connected; None for who is no worker; raises WorkerError for another key."""
     limit_waits(connection, _HANDSHAKE_S)
     try:
         deliver_challenge(connection, key)
@@ -202,10 +198,7 @@ def limit_waits(connection: Connection, seconds: float) -> None:
 
 
 def tune(connection: Connection) -> None:
-    """Send what is to be sent at once; notice within a minute that the machine at the other end is gone.
-
-    A message of over 16 KiB goes in two writes; without `TCP_NODELAY` the second waits until the other end
-    acknowledges the first, which it puts off for 40 ms."""
+    """Send at once (`TCP_NODELAY`); notice within a minute that the machine at the other end is gone."""
     with _socket(connection) as opened:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -284,10 +277,7 @@ class Launcher:
             )
 
     def exit_of(self, pid: int) -> str:
-        """' of SIGKILL' or ' with exit code 3', once torchrun has noticed; else nothing.
-
-        Where torchrun itself was killed its workers ended with it: ', as its torchrun agent … is gone'.
-        """
+        """' of SIGKILL', ' with exit code 3', or that torchrun itself is gone; nothing while unknown."""
         pattern = re.compile(rf"exitcode: (-?\d+)\) local_rank: \d+ \(pid: {pid}\)")
         deadline = time.monotonic() + 1.5 * LOOK_S
         while time.monotonic() < deadline:

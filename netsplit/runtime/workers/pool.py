@@ -64,11 +64,7 @@ _MARGIN_S = 2.0  # for whoever waits at the same place to say so first
 
 
 class Watchdog:
-    """Notices workers that show no sign of life, and a program in which nothing moves any more.
-
-    Args:
-        limit_s: longest silence, and longest standstill beyond a margin.
-    """
+    """Notices workers that show no sign of life, and a program in which nothing moves any more."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -165,8 +161,8 @@ class WorkerPool:
     ) -> list[Any]:
         """`function(worker, *args[rank])` on every worker; their answers in rank order.
 
-        An interrupt ends the wait for them, after all have been asked: they do it, and nobody hears of it.
-        A silence or standstill may last `least_limit_s`, where the cluster's own `timeout_s` is shorter."""
+        An interrupt ends the wait after all have been asked. A silence may last `least_limit_s` at least.
+        """
         self._doing = function.__name__.strip("_")
         with self._turn, interrupts_held():
             for rank, own in enumerate(args):
@@ -175,9 +171,7 @@ class WorkerPool:
             return self._gather(list(range(len(args))), limit_s)
 
     def post(self, function: Callable[..., Any], *args: Any) -> None:
-        """`function(worker, *args)` on all workers, while this process goes on: the next call raises what it
-        raises.
-        """
+        """`function(worker, *args)` on all workers without waiting: the next call raises what it raises."""
         self._doing = function.__name__.strip("_")
         with self._turn, interrupts_held(firmly=True):
             for rank in range(len(self.connections)):
@@ -323,8 +317,7 @@ class WorkerPool:
         return [replies[rank].value for rank in ranks]
 
     def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watchdog, ended: str) -> None:
-        """Listens to those who were not asked too: when one of them dies, torchrun ends the others. What
-        comes late, of a post or a call that was interrupted, is passed over unless it is an error."""
+        """Listens to all workers; of what comes late, of a post or an interrupted call, only errors count."""
         open_ = {
             connection: rank
             for rank, connection in enumerate(self.connections)

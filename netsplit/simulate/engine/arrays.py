@@ -57,10 +57,9 @@ class DeviceSeconds(NamedTuple):
 
 
 class ProgramArrays(NamedTuple):
-    """Tasks of the devices, and the messages between them.
+    """Tasks of the devices, and the messages between them: transfers, chunks of one, sums, gatherings.
 
-    A message is a transfer, a chunk of one, or a sum or gathering over several devices. Message i has row
-    i % rows: those of several micro-batches have one together.
+    Message i has row i % rows: those of several micro-batches have one together.
     """
 
     first: Ints  # [D + 1] the first task of each device; they follow one another

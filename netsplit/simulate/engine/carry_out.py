@@ -86,11 +86,7 @@ def carry_out_noted(
 def carry_out(work: ProgramArrays, device: DeviceSeconds, notes: Notes) -> CarriedOut:
     """Until nothing happens: 1. a device goes on, as long as one can; 2. the message that became ready first
     has its links; or 3. what is next on the agenda happens, which is empty where no computation is slowed.
-    Both may let devices go on.
-
-    Whatever becomes ready later does so through a message that ended later: none is overtaken by one that
-    the heap does not know yet.
-    """
+    Whatever becomes ready later does so through a message that ended later: none is overtaken."""
     devices, messages, slowed = len(work.first) - 1, len(work.tag), device.slowed
     run = CarriedOut(
         np.zeros(devices), work.first[:devices].copy(), np.full(devices, -1), np.arange(devices),
@@ -124,9 +120,7 @@ def carry_out(work: ProgramArrays, device: DeviceSeconds, notes: Notes) -> Carri
 
 @inlined
 def _advance(d: int, work: ProgramArrays, run: CarriedOut, pace: Paces, slowed: bool, notes: Notes) -> None:
-    """1. A device a. waits for what is not there, b. comes to its messages, or c. computes: where nothing is
-    slowed, the end is known at once.
-    """
+    """1. A device a. waits for what is not there, b. comes to its messages, or c. computes."""
     waits, arrived = work.waits, run.arrived
     clock, i, stop = run.clock[d], run.at[d], work.first[d + 1]
     stands = -1
@@ -182,9 +176,7 @@ def _less_missing(message: int, time: float, work: ProgramArrays, run: CarriedOu
 
 @inlined
 def _carry(work: ProgramArrays, run: CarriedOut, pace: Paces, device: DeviceSeconds, notes: Notes) -> None:
-    """2. The first message that is ready has its links, and its devices copy meanwhile. Between hosts it has
-    the NICs too, or is ready again when all are free.
-    """
+    """2. The first message that is ready has its links and NICs, or is ready again when all are free."""
     when = run.ready.time[0]
     message = pop(run.ready)
     x = message % len(work.source)

@@ -65,15 +65,14 @@ class BackwardWalk:
     """Autograd's way back through a segment, bytes by bytes.
 
     A gradient that an operator hands on unchanged is one storage with more holders. A second gradient
-    of a variable is added in place where nobody else sees the first, else into a new storage; an input
-    of the segment gets a copy of its own where its gradient is shared (as AccumulateGrad does), or lies in
-    another order of dimensions. A parameter with several users gets its gradient from the last of them; until
-    then it is kept apart.
+    of a variable is added in place where nobody else sees the first; an input of the segment gets a copy
+    where its gradient is shared, or lies in another order. A parameter with several users gets its
+    gradient from the last of them.
 
     Args:
         seeds: outputs that a gradient comes to.
         fresh: parameters that have no gradient yet.
-        deferred: nodes that leave their weights' gradients, and what they need for them, to the weight part.
+        deferred: nodes that leave their weights' gradients to the weight part.
     """
 
     shape: SegmentMemory
@@ -177,8 +176,7 @@ class BackwardWalk:
         self.passing = 0
 
     def _see_write(self, node: Node, base: str) -> None:
-        """A write into a view of `base` (CopySlices): the gradient of all that memory is copied, where it is
-        shared twice, that of the part that was written, too, and a new one made of it."""
+        """A write into a view of `base` (CopySlices): the gradient of all that memory is copied."""
         come = [self.held[k][0].holders for k in (base, *node.outputs) if k in self.held]
         if come:
             copies = 2 if sum(come) > 1 else 1

@@ -227,9 +227,7 @@ class DeviceMemory:
         self.versions.backward(ins)
 
     def _put_off(self, shape: SegmentMemory, i: int, walk: Walk, again: bool) -> None:
-        """Hold what the weight part needs: the segment's own, and what it read of inputs and outputs; where
-        the forward was made again, that is what it made then.
-        """
+        """Hold what the weight part needs: the segment's own, and what it read of inputs and outputs."""
         self.storages.hold(_own_key("put off", shape, i), walk.deferred_bytes)
         keys = [_own_key("put off", shape, i)]
         for root in set(walk.deferred_roots) - self.fed:
@@ -379,8 +377,7 @@ class DeviceMemory:
             self._release(k, i, transfer=k in self.received)
 
     def _count_readers(self) -> Counter[str]:
-        """How often a variable is read here in one micro-batch: by segments, and by sends of its value that
-        every micro-batch has."""
+        """How often a variable is read here in one micro-batch: by segments, and by sends of its value."""
         counts = Counter(k for shape in self.shapes.values() for k in shape.segment.inputs)
         sample = min(self.batches, default=0)
         counts.update(ins.read for ins in self._sends() if ins.microbatch == sample)

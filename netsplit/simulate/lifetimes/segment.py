@@ -28,8 +28,7 @@ class SegmentMemory:
         own: `storage_bytes` of the graph.
         deferred: nodes whose weight gradients a backward in two parts puts off.
         transients: what nodes allocate for themselves.
-        offloaded: what it keeps lies in the host's memory, and comes back storage by storage as its backward
-            reads it.
+        offloaded: what it keeps lies in the host's memory until its backward reads it.
     """
 
     def __init__(
@@ -111,9 +110,8 @@ class SegmentMemory:
 class CheckpointRun:
     """Consecutive nodes of one activation checkpoint of the model's own, within a segment.
 
-    The runtime computes them as one function, of which the arguments stay (`graph.module`). It is made again,
-    up to the last node that saves anything, where that goes back. What is saved then goes as the nodes go
-    back; the arguments go after the last of those that save anything.
+    The runtime computes them as one function, of which the arguments stay; it is made again, up to the
+    last node that saves anything, where that goes back.
     """
 
     nodes: tuple[Node, ...]
@@ -165,13 +163,9 @@ def _forward_peak(
     """Bytes of storages that the nodes make, beside all that is there before.
 
     Args:
-        nodes: in order.
-        produced: the storages that count.
-        staying: those among them that do not go after the last node that reads them.
-        extra: of nodes, bytes of what else they save.
-        transients: what they allocate for themselves, with that.
+        produced: the storages that count; `staying`: those that do not go after their last reader.
+        extra: of nodes, bytes of what else they save; with `leaving` it goes with them.
         held: node -> storages that are read until it is over, too.
-        leaving: what else a node saves goes with it.
     """
     last = {
         root: node.name
@@ -219,10 +213,7 @@ def _put_off(graph: Graph, node: Node, nodes: Collection[str]) -> tuple[str, ...
 
 @once_of
 def written_bases(graph: Graph) -> dict[str, str]:
-    """Node that writes into a view -> the variable that owns the memory.
-
-    Autograd copies the gradient of that, and of the part that was written once more (CopySlices).
-    """
+    """Node that writes into a view -> the variable that owns the memory, whose gradient autograd copies."""
     bases = {}
     for node in graph:
         made = [graph.variables[k] for k in node.outputs if k]

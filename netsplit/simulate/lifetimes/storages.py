@@ -38,10 +38,7 @@ class MemoryProfile:
 
 
 class Storages:
-    """The bytes alive beside those that always are, and the most of them.
-
-    A storage counts once however many hold it; apart are those that only transfers hold.
-    """
+    """The bytes alive beside those that always are, and the most of them; a storage counts once."""
 
     def __init__(self, versions: Versions, feed_bytes: int) -> None:
         self.size: dict[Key, int] = {}
@@ -103,11 +100,7 @@ class Storages:
 
 @dataclass
 class Versions:
-    """The versions of a device's parameters within one iteration.
-
-    In a step every parameter moves to new storage. The older version lives, whole, while a forward of it is
-    still to come or a segment computed with it last.
-    """
+    """Versions of a device's parameters in one iteration: each lives, whole, while a forward needs it."""
 
     several: bool  # the device steps within the iteration
     trained: frozenset[int]  # segments with parameters
@@ -171,10 +164,7 @@ class Versions:
 
 
 class VariableGradients:
-    """Gradients of variables on one device: what waits to be summed, what came from others, and what lasts.
-
-    They lie in the device's storages, where what sums take on top is seen.
-    """
+    """Gradients of variables on one device: what waits to be summed, what came from others, what lasts."""
 
     def __init__(self, program: Program, device: str, sizes: OfSizes, storages: Storages) -> None:
         self.program, self.device, self.sizes = program, device, sizes

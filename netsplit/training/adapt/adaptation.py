@@ -86,11 +86,7 @@ CHANGED: tuple[Outcome, ...] = ("on trial", "kept")
 
 @dataclass(frozen=True)
 class Decision:
-    """One look for a plan with a shorter iteration, and what came of it.
-
-    `measured_before_s` and `measured_after_s` are medians of a window's iterations; `predicted_*` are of the
-    plan that was there and of the one that was found, by the same costs of the workers.
-    """
+    """One look for a plan with a shorter iteration, and what came of it; measured seconds are medians."""
 
     iteration: int  # trained before it, since the beginning of the whole training
     why: str  # what was seen, and why nothing was changed where nothing was
@@ -135,8 +131,6 @@ class Adaptation:
     """The costs of the workers, and the decisions, of one training.
 
     Args:
-        settings: when it looks.
-        plan: that is trained by.
         costs: of every worker, as known before anything was measured.
         switch_s: seconds that a change is taken to take before there was one.
         methods: that look for plans; of their answers the one that is predicted shortest counts.
@@ -213,10 +207,7 @@ class Adaptation:
             self._look(why, measured_s, change)
 
     def follow(self, plan: Plan) -> None:
-        """The training goes on by a plan that was not found here: it is measured from the beginning.
-
-        What workers were found to take is kept where the operators are the same. A plan on trial stays so.
-        """
+        """Go on by a plan that was not chosen here; what workers were measured to take stays if it holds."""
         problem = plan.problem
         if problem.graph.nodes.keys() != self.plan.problem.graph.nodes.keys():
             self.costs = WorkerCosts.from_kinds(problem.graph, problem.cluster, problem.costs)

@@ -54,10 +54,7 @@ def _unadaptable(reason: str) -> NetSplitError:
 
 
 def changeable(auto: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[str, ...]]:
-    """What is open where the plan is to change while the graph trains, and what there is to be said of it.
-
-    Stages that keep running statistics have no replicas, as a change would make these of other micro-batches.
-    """
+    """What is open where the plan is to change in training, and remarks: no replicas of statistics."""
     statistics = replicated_statistics(graph, graph.nodes)
     if not (auto.replicas and statistics):
         return auto, ()

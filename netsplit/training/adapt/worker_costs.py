@@ -34,10 +34,7 @@ _LEARNT: frozenset[EventKind] = frozenset({*_COMPUTED, "step"})
 
 
 def segment_medians(timelines: Iterable[Timeline]) -> dict[SegmentTime, float]:
-    """Median seconds of what devices computed, over micro-batches and iterations.
-
-    The median leaves out what a few spans had to wait for a processor: up to half of them.
-    """
+    """Median seconds of what devices computed, over micro-batches and iterations."""
     seconds: dict[SegmentTime, list[float]] = {}
     for timeline in timelines:
         for event in timeline.events:
@@ -51,11 +48,8 @@ class WorkerCosts:
     """Costs of every worker by itself: each is a kind of device of its own.
 
     Args:
-        graph: whose operators they are of.
-        cluster: the workers; each has its name as its kind.
-        costs: by worker, as they are known now.
-        first: as they were known before anything was measured.
-        seen: worker -> the operators that were timed there.
+        costs: by worker, as they are known now; `first`: before anything was measured.
+        measured: worker -> the operators that were timed there.
     """
 
     graph: Graph
@@ -78,10 +72,7 @@ class WorkerCosts:
         return cls(graph, own, each, each, {name: set() for name in devices})
 
     def observe(self, program: Program, timelines: Sequence[Timeline]) -> None:
-        """Replace the costs of what the program computed by what it took in these iterations.
-
-        A slow worker that has no work may be fast again: in the end it is taken to be as at first.
-        """
+        """Replace the costs of what the program computed by what it took; of idle workers by the first."""
         measured = segment_medians(timelines)
         predicted = segment_medians([simulate(program, self.cluster, self.costs, peaks=False)])
         nodes = {f"segment {each.index}": each.nodes for each in program.segments}
@@ -127,9 +118,7 @@ class WorkerCosts:
         return self._extended(name, learnt, timed)
 
     def _extended(self, name: str, learnt: DeviceCosts, timed: set[str]) -> DeviceCosts:
-        """With what was not timed in this window as much slower as what was. What earlier windows timed, by
-        how much slower what they and this one timed has become; where that is nothing, by how much slower
-        than expected this one's is. What none timed, as all that some did."""
+        """With what was not timed in this window as much slower as what was, in this or earlier ones."""
         known, first = self.costs.devices[name].nodes, self.first.devices[name].nodes
         earlier, measured = self.measured[name] - timed, self.measured[name] | timed
         speed = _speed(known, learnt.nodes, self.measured[name] & timed or timed)
@@ -147,11 +136,7 @@ def _speed(before: Mapping[str, NodeSeconds], now: Mapping[str, NodeSeconds], no
 
 
 def _corrected(each: NodeSeconds, times: Mapping[EventKind, float]) -> NodeSeconds:
-    """An operator such that the simulator predicts of its segment what was measured.
-
-    Args:
-        times: how many times as long as predicted the segment took, in all that was timed.
-    """
+    """An operator such that the simulator predicts of its segment what took `times` as long as predicted."""
     apart = "weight" in times  # the backward's two parts were timed one by one
     backward = times.get("backward", 1.0)
     weight_s = each.weight_s * times.get("weight", backward)
