@@ -21,6 +21,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan
+from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import memory_of
 from netsplit.program.schedules import Schedule
@@ -175,7 +176,7 @@ def show_moves(
     else:
         with Waiting(console, other.name, limit_s):
             before = decide(plan.problem, other, room=False, contiguity=False)
-    moves = plan.moved_from(before)
+    moves = plan_diff(before, plan)
     _lines(console, moves.lines())
     return moves.to_dict()
 

@@ -21,9 +21,10 @@ from netsplit.planning.explanation.parts import (
     restated,
     shortened_list,
 )
+from netsplit.planning.plan import Plan
 from netsplit.rewrite.node_parts import node_parts
 
-__all__ = ["PlacementChange", "PlanDiff", "placement_change", "played_devices", "with_devices"]
+__all__ = ["PlacementChange", "PlanDiff", "placement_change", "plan_diff"]
 
 SAME = 1e-9  # relative: sums of floats in another order
 ROUTES = 4  # that are told
@@ -136,6 +137,29 @@ class PlanDiff:
         return asdict(self)
 
 
+def plan_diff(before: Plan, after: Plan) -> PlanDiff:
+    """What moved from one plan of a problem to another, and what that brings.
+
+    Devices that are alike in every way may play one another's part. Where the plans' rewrites differ, an
+    operator counts as moved from where its parts, or what they are of, were.
+
+    Raises:
+        ConfigError: the plans are for other devices.
+    """
+    problem, old = after.problem, before.placement
+    played = _played_devices(problem, old, after.placement)
+    new = _with_devices(after.placement, played)
+    was, now = before.explain(), after.explain()
+    made_of = {
+        " -> ".join(played.get(end, end) for end in where.split(" -> ")): seconds
+        for where, seconds in now.made_of.items()
+    }
+    change = placement_change(problem, old, new)
+    return PlanDiff(
+        old.method, new.method, was.objective_s, now.objective_s, was.made_of, made_of, played, change
+    )
+
+
 def _verdict(before: float, after: float) -> str:
     if abs(after - before) <= SAME * before:
         return f"the objective stays at {seconds(before)}"
@@ -143,7 +167,7 @@ def _verdict(before: float, after: float) -> str:
     return f"{pays}, {seconds(before)} to {seconds(after)} ({percent(after - before, before)})"
 
 
-def played_devices(problem: Problem, before: Placement, after: Placement) -> dict[str, str]:
+def _played_devices(problem: Problem, before: Placement, after: Placement) -> dict[str, str]:
     """Device of `after` -> the equal device of `before` whose part it plays, so that as little as possible
     moves (an assignment problem).
 
@@ -177,7 +201,7 @@ def played_devices(problem: Problem, before: Placement, after: Placement) -> dic
     return played
 
 
-def with_devices(placement: Placement, names: Mapping[str, str]) -> Placement:
+def _with_devices(placement: Placement, names: Mapping[str, str]) -> Placement:
     """The same with its devices under other names."""
     stages = tuple(
         replace(stage, devices=tuple(names[each] for each in stage.devices)) for stage in placement.stages

@@ -32,7 +32,6 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.checkpoint.shares import saved_cut
@@ -225,13 +224,12 @@ class Shared:
     """What all methods of a comparison share.
 
     Args:
-        chosen: the plan, where everything was decided together; `whole`: what it was chosen from.
+        chosen: the plan, where everything was decided together.
     """
 
     step: ModelStep
     problem: Problem
     chosen: Plan | None = None
-    whole: WholePlan | None = None
 
     @classmethod
     def of(
@@ -245,8 +243,8 @@ class Shared:
         if not schedule.decides_everything:
             return cls(step, problem_of(step, source, schedule))
         (method,) = partitioners.values()
-        plan, whole = training_plan(step, source, schedule, method)
-        return cls(step, plan.asked, plan, whole)
+        plan = training_plan(step, source, schedule, method)
+        return cls(step, plan.asked, plan)
 
     def plan(self, partitioner: Partitioner) -> Plan:
         """A method's; raises as `ModelStep.plan`."""
@@ -262,13 +260,13 @@ def _each_method(
 ) -> Comparison:
     """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
     record_workload(parent, shared.step.workload(shared.problem), folder)
-    comparison = Comparison(folder, decided=shared.whole, charts=parent.charts)
+    comparison = Comparison(folder, decided=shared.chosen, charts=parent.charts)
     command = {key: value for key, value in experiment.labels.items() if key == "command"}
     for name, partitioner in experiment.partitioners.items():
         try:
             with parent.method(name, experiment.config, tags={"partitioner": name} | command) as run:
-                if shared.whole is not None:
-                    record_whole(run, shared.whole, folder / run.name)
+                if shared.chosen is not None:
+                    record_whole(run, shared.chosen, folder / run.name)
                 done = row(shared.plan(partitioner), run, comparison)
             record_result(parent, done)
             comparison.rows.append(done)
@@ -332,9 +330,10 @@ def _method(
     record_plan(run, plan, folder)
 
     def restart() -> DistributedRuntime:
-        return session.deploy(step, replace(model.plan, asked=plan.asked), shared.whole).runtime
+        changed = replace(model.plan, asked=plan.asked, choice=plan.choice)
+        return session.deploy(step, changed).runtime
 
-    model = session.deploy(step, plan, shared.whole)
+    model = session.deploy(step, plan)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = ProgressRecorder(run, progress)
     stored = comparison.folder / "checkpoints"

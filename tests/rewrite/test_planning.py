@@ -24,6 +24,7 @@ from netsplit.planning.explanation.parts import (
     placed_splits,
     restated,
 )
+from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
@@ -146,12 +147,12 @@ def test_the_summary_counts_operators_once_on_each_device(cut: Callable[..., tup
 def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None:
     problem = problem_of()
     parts, whole = (verified(problem, placed(problem, each)) for each in (LINEAR, ()))
-    cut = parts.moved_from(whole)
+    cut = plan_diff(whole, parts)
     assert any("now 1 operator in parts: linear_2 (" in line for line in cut.lines())
     assert (cut.before_s, cut.after_s) == pytest.approx((whole.objective_s, parts.objective_s))
-    joined = whole.moved_from(parts)
+    joined = plan_diff(parts, whole)
     assert any("no longer split: linear_2" in line for line in joined.lines())
-    assert parts.moved_from(parts).change.moved == parts.moved_from(parts).change.split == 0
+    assert plan_diff(parts, parts).change.moved == plan_diff(parts, parts).change.split == 0
 
 
 def sizes(split: PlacedSplit) -> list[int]:
