@@ -1,28 +1,26 @@
-"""Two plans of one problem compared: what moved, and what the objective's seconds go to before and after."""
+"""Two plans of one model compared: what moved, and what the objective's seconds go to before and after."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance, interchangeable_devices
-from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.notation import counted, listed, percent, seconds, short, wrapped
 from netsplit.planning.explanation.parts import (
     copied_nodes,
     operator_cuts,
+    operator_of,
     parts_summary,
     placed_splits,
-    restated,
+    placed_views,
     shortened_list,
 )
 from netsplit.planning.plan import Plan
-from netsplit.rewrite.node_parts import node_parts
 
 __all__ = ["PlacementChange", "PlanDiff", "placement_change", "plan_diff"]
 
@@ -32,72 +30,87 @@ ROUTES = 4  # that are told
 
 @dataclass(frozen=True)
 class PlacementChange:
-    """What changes between two placements; of an operator in other parts, those elsewhere are moved."""
+    """What changes between two placements."""
 
-    moved: int  # operators, or parts of them, on another device than before
+    moved: int  # operators on other devices than before, in parts as before
     split: int  # operators in parts that were whole, or in other parts
     joined: int  # operators that are whole again
     lines: tuple[str, ...]  # all of it in words: from where to where, the largest
 
 
-def placement_change(problem: Problem, before: Placement, after: Placement) -> PlacementChange:
-    """What changes; devices are those of these names, also where others are alike.
+def placement_change(before: Plan, after: Plan, played: Mapping[str, str] | None = None) -> PlacementChange:
+    """What changes from one plan to another.
 
     Args:
-        problem: of the graph with the rewrites of `after`.
+        played: device of the second plan -> the device of the first whose part it plays; None: its own.
     """
-    graph = problem.graph
-    had, has = operator_cuts(before), operator_cuts(after)
-    split = [each for each in placed_splits(after, graph) if had.get(each.captured) != has[each.captured]]
+    names = played or {}
+    old, new = before.placement, after.placement
+    had, has = operator_cuts(old), operator_cuts(new)
+    split = [
+        each
+        for each in placed_splits(new, after.problem.graph)
+        if had.get(each.captured) != has[each.captured]
+    ]
     joined = [name for name in had if name not in has]
-    earlier = before if before.rewrites == after.rewrites else restated(before, graph)
-    instance, moving = Instance.of(problem), node_parts(graph).moving
-    old, new = instance.encode(earlier.device_of), instance.encode(after.device_of)
-    routes: dict[tuple[int, int], list[int]] = {}  # operators and parts that went so
-    for v in np.flatnonzero(old != new):
-        if instance.names[v] not in moving:
-            routes.setdefault((int(old[v]), int(new[v])), []).append(int(v))
-    beside = sum(earlier.device_of[v] != after.device_of[v] for v in moving)
+    was, now = (placed_views(each.placement, each.problem.graph) for each in (before, after))
+    routes: dict[tuple[str, str], list[str]] = {}
+    for operator in now:
+        there, here = sorted(was.get(operator, ())), sorted(names.get(q, q) for q in now[operator])
+        if there and there != here and had.get(operator) == has.get(operator):
+            routes.setdefault((listed(there), listed(here)), []).append(operator)
+    algebra = f"operators differ by algebra: {len(was.keys() - now)} before, {len(now.keys() - was)} now"
     lines = [
-        *_route_lines(instance, routes, "node" if earlier.rewrites or after.rewrites else "operator"),
-        *([f"{counted(beside, 'more node')} elsewhere, for transfers only"] if beside else []),
+        *_route_lines(before, after, routes),
         *([f"now {parts_summary(split)}"] if split else []),
         *([f"no longer split: {shortened_list([*map(short, joined)], 4)}"] if joined else []),
-        *_other_lines(earlier, before, after),
+        *([algebra] if was.keys() != now.keys() else []),
+        *_other_lines(before, after, names),
     ]
     if not lines:
-        lines = [
-            "only the order of operators changed" if before.priority != after.priority else "nothing moved"
-        ]
+        lines = ["only the order of operators changed" if old.priority != new.priority else "nothing moved"]
     return PlacementChange(sum(map(len, routes.values())), len(split), len(joined), tuple(lines))
 
 
-def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]], what: str) -> Iterator[str]:
-    """`what` moved: nodes, where an operator may be several."""
-    took, most_first = instance.forward_s + instance.backward_s, sorted(routes, key=lambda r: -len(routes[r]))
-    for p, q in most_first[:ROUTES]:
-        nodes = routes[p, q]
-        largest = max(nodes, key=lambda v: took[v, p])
-        there, now = (seconds(float(took[largest, device])) for device in (p, q))
+def _route_lines(before: Plan, after: Plan, routes: dict[tuple[str, str], list[str]]) -> Iterator[str]:
+    took_s, takes_s = _operator_seconds(before), _operator_seconds(after)
+    most_first = sorted(routes, key=lambda route: -len(routes[route]))
+    for there, here in most_first[:ROUTES]:
+        operators = routes[there, here]
+        largest = max(operators, key=lambda name: took_s[name])
         yield (
-            f"{counted(len(nodes), what)} from {instance.devices[p]} to {instance.devices[q]}, the largest "
-            f"{short(instance.names[largest])} (per micro-batch {there} there, {now} now)"
+            f"{counted(len(operators), 'operator')} from {there} to {here}, the largest {short(largest)} "
+            f"(per micro-batch {seconds(took_s[largest])} there, {seconds(takes_s[largest])} now)"
         )
-    if rest := sum(len(routes[r]) for r in most_first[ROUTES:]):
-        yield f"{counted(rest, what)} between other devices"
+    if rest := sum(len(routes[route]) for route in most_first[ROUTES:]):
+        yield f"{counted(rest, 'operator')} between other devices"
 
 
-def _other_lines(earlier: Placement, before: Placement, after: Placement) -> Iterator[str]:
-    if earlier.recomputed != after.recomputed:
-        yield f"{counted(len(after.recomputed), 'operator')} recomputed, {len(earlier.recomputed)} before"
-    if before.replicas != after.replicas:
-        there, now = (
-            "; ".join(listed(each) for each in p.replicas.values()) or "none" for p in (before, after)
-        )
-        yield f"replicas: {now}, {there} before"
-    had, has = copied_nodes(before), copied_nodes(after)
+def _operator_seconds(plan: Plan) -> dict[str, float]:
+    """Seconds of a micro-batch of every operator, of all its parts together."""
+    took: dict[str, float] = {}
+    for node in plan.problem.graph:
+        kind = plan.problem.cluster.device(plan.placement.device_of[node.name]).kind
+        own_s = plan.problem.costs.total_s(node.name, kind)
+        took[operator_of(node)] = took.get(operator_of(node), 0.0) + own_s
+    return took
+
+
+def _other_lines(before: Plan, after: Plan, names: Mapping[str, str]) -> Iterator[str]:
+    had, has = (
+        {operator_of(each.problem.graph.nodes[v]) for v in each.placement.recomputed}
+        for each in (before, after)
+    )
     if had != has:
-        yield f"{counted(len(has), 'operator')} with copies of weights, {len(had)} before"
+        yield f"{counted(len(has), 'operator')} recomputed, {len(had)} before"
+    there = [list(each) for each in before.placement.replicas.values()]
+    here = [[names.get(q, q) for q in each] for each in after.placement.replicas.values()]
+    if there != here:
+        told, then = ("; ".join(map(listed, each)) or "none" for each in (here, there))
+        yield f"replicas: {told}, {then} before"
+    copies, now = copied_nodes(before.placement), copied_nodes(after.placement)
+    if copies != now:
+        yield f"{counted(len(now), 'operator')} with copies of weights, {len(copies)} before"
 
 
 @dataclass(frozen=True)
@@ -138,26 +151,23 @@ class PlanDiff:
 
 
 def plan_diff(before: Plan, after: Plan) -> PlanDiff:
-    """What moved from one plan of a problem to another, and what that brings.
+    """What moved from one plan of a model to another, and what that brings.
 
-    Devices that are alike in every way may play one another's part. Where the plans' rewrites differ, an
-    operator counts as moved from where its parts, or what they are of, were.
+    Devices that are alike in every way may play one another's part.
 
     Raises:
         ConfigError: the plans are for other devices.
     """
-    problem, old = after.problem, before.placement
-    played = _played_devices(problem, old, after.placement)
-    new = _with_devices(after.placement, played)
+    played = _played_devices(before, after)
     was, now = before.explain(), after.explain()
     made_of = {
         " -> ".join(played.get(end, end) for end in where.split(" -> ")): seconds
         for where, seconds in now.made_of.items()
     }
-    change = placement_change(problem, old, new)
     return PlanDiff(
-        old.method, new.method, was.objective_s, now.objective_s, was.made_of, made_of, played, change
-    )
+        was.method, now.method, was.objective_s, now.objective_s, was.made_of, made_of, played,
+        placement_change(before, after, played),
+    )  # fmt: skip
 
 
 def _verdict(before: float, after: float) -> str:
@@ -167,31 +177,30 @@ def _verdict(before: float, after: float) -> str:
     return f"{pays}, {seconds(before)} to {seconds(after)} ({percent(after - before, before)})"
 
 
-def _played_devices(problem: Problem, before: Placement, after: Placement) -> dict[str, str]:
+def _played_devices(before: Plan, after: Plan) -> dict[str, str]:
     """Device of `after` -> the equal device of `before` whose part it plays, so that as little as possible
     moves (an assignment problem).
 
-    Args:
-        problem: of the graph with the rewrites of `after`.
-
     Raises:
-        ConfigError: the placements are of other devices.
+        ConfigError: the plans are for other devices.
     """
     from scipy.optimize import linear_sum_assignment
 
-    here = before if before.rewrites == after.rewrites else restated(before, problem.graph)
-    instance = Instance.of(problem)
-    if strange := sorted({*here.device_of.values()} - {*instance.devices}):
+    instance = Instance.of(after.problem)
+    rank = {name: p for p, name in enumerate(instance.devices)}
+    if strange := sorted({*before.placement.device_of.values()} - rank.keys()):
         raise ConfigError(
             f"one plan is for {listed(strange)}, the other for {listed(instance.devices)}: give plans for "
             "the same devices."
         )
-    old, new = instance.encode(here.device_of), instance.encode(after.device_of)
-    weight = np.full(instance.n, 1.0 / max(instance.n, 1))
-    for each in ((instance.forward_s + instance.backward_s).max(axis=1), instance.state_bytes):
-        weight += each / max(float(each.sum()), 1e-300)
-    common = np.zeros((len(instance.devices),) * 2)
-    np.add.at(common, (new, old), weight)
+    was, now = (placed_views(each.placement, each.problem.graph) for each in (before, after))
+    took = _operator_seconds(after)
+    each, all_s = 1.0 / max(len(now), 1), max(sum(took.values()), 1e-300)
+    common = np.zeros((len(rank), len(rank)))
+    for operator in now:
+        for p in was.get(operator, ()):
+            for q in now[operator]:
+                common[rank[q], rank[p]] += each + took[operator] / all_s
     played: dict[str, str] = {}
     for alike in interchangeable_devices(instance):
         rows, columns = linear_sum_assignment(common[np.ix_(alike, alike)], maximize=True)
@@ -199,12 +208,3 @@ def _played_devices(problem: Problem, before: Placement, after: Placement) -> di
             instance.devices[alike[q]]: instance.devices[alike[p]] for q, p in zip(rows, columns, strict=True)
         }
     return played
-
-
-def _with_devices(placement: Placement, names: Mapping[str, str]) -> Placement:
-    """The same with its devices under other names."""
-    stages = tuple(
-        replace(stage, devices=tuple(names[each] for each in stage.devices)) for stage in placement.stages
-    )
-    device_of = {node: names[device] for node, device in placement.device_of.items()}
-    return replace(placement, device_of=device_of, stages=stages)
