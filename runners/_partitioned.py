@@ -171,11 +171,12 @@ def show_moves(
     console: Console, plan: Plan, other: Partitioner | Placement, limit_s: float | None
 ) -> dict[str, Any]:
     """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
+    problem = replace(plan.problem, objective=plan.problem.objective.relaxed())
     if isinstance(other, Placement):
-        before = verified(plan.problem, other, room=False, contiguity=False)
+        before = verified(problem, other, room=False)
     else:
         with Waiting(console, other.name, limit_s):
-            before = decide(plan.problem, other, room=False, contiguity=False)
+            before = decide(problem, other, room=False)
     moves = plan_diff(before, plan)
     _lines(console, moves.lines())
     return moves.to_dict()

@@ -60,7 +60,7 @@ DO = "or use more devices, a smaller batch, an optimizer with less state, or off
 TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes keep their rows no better
 
 
-def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contiguity: bool = True) -> Plan:
+def decide(problem: Problem, partitioner: Partitioner, room: bool = True) -> Plan:
     """Let a method decide, check its answer, and score it.
 
     Where the problem has a `meter`, parts are measured: by methods that ask it, else once they are chosen. If
@@ -68,8 +68,6 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
 
     Args:
         room: refuse what is over the capacities; False: for methods that heed none.
-        contiguity: refuse what is not contiguous where the objective asks for that; False: the method is
-            asked for it, and its answer scored without.
 
     Raises:
         InfeasibleError: no placement within the capacities, or this one is not and `room` is asked for.
@@ -81,7 +79,7 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
     problem, placement = _chosen(problem, partitioner)
     metered_s = problem.metered_s() - metered_s
     seconds = time.perf_counter() - started - metered_s
-    plan = verified(problem, placement, seconds, room, contiguity, until=started + metered_s + limit_s)
+    plan = verified(problem, placement, seconds, room, until=started + metered_s + limit_s)
     del held
     return plan
 
@@ -125,7 +123,6 @@ def verified(
     placement: Placement,
     seconds: float = 0.0,
     room: bool = True,
-    contiguity: bool = True,
     bound_limit_s: float = LIMIT_S,
     until: float = float("inf"),
 ) -> Plan:
@@ -136,7 +133,7 @@ def verified(
 
     Args:
         seconds: that the decision took.
-        room, contiguity: as for `decide`.
+        room: as for `decide`.
         bound_limit_s: for the linear programmes of the bound, at most.
         until: on ``time.perf_counter``: exchanges that would be simulated later are not tried.
     """
@@ -146,8 +143,6 @@ def verified(
     free = replace(problem, objective=problem.objective.relaxed())
     verify(free, placement, capacity=False).require()
     instance = Instance.of(problem)  # one for all that follows
-    if not contiguity:
-        problem = free
     if problem.objective.contiguous and (wrong := verify(problem, placement, capacity=False).violations):
         raise NetSplitError(
             f"{placement.method} ignored contiguity, which {problem.objective.name} requires: {wrong[0]} "

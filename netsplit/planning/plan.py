@@ -223,9 +223,10 @@ class Plan:
     @property
     def lines_on_parts(self) -> list[str]:
         """What algebra replaced, and which operators are in parts."""
-        cut = parts_summary(self.splits)
+        if not self.problem.graph.rewrites:
+            return []
         algebra = [f"algebra: {line}" for line in algebra_lines(self.placement)]
-        return [*algebra, *([cut] if cut else [])]
+        return [*algebra, *filter(None, [parts_summary(self.splits)])]
 
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path."""
@@ -386,16 +387,7 @@ class Plan:
                 }
                 for name, load in self.loads.items()
             },
-            "stages": [
-                {
-                    "nodes": list(stage.nodes),
-                    "devices": list(stage.devices),
-                    "replicas": len(stage.devices),
-                    "warm_up": stage.warm_up,
-                    "turns": list(stage.turns),
-                }
-                for stage in self.placement.stages
-            ],
+            "stages": [asdict(stage) | {"replicas": len(stage.devices)} for stage in self.placement.stages],
             "cuts": list(self.placement.cuts),
             "exchanges": [each.to_dict() for each in self.placement.exchanges],
             "shards": [asdict(each) for each in self.placement.shards],

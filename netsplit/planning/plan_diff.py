@@ -14,7 +14,7 @@ from netsplit.planning.explanation.notation import counted, listed, percent, sec
 from netsplit.planning.explanation.parts import (
     copied_nodes,
     operator_cuts,
-    operator_of,
+    operator_name,
     parts_summary,
     placed_splits,
     placed_views,
@@ -92,13 +92,13 @@ def _operator_seconds(plan: Plan) -> dict[str, float]:
     for node in plan.problem.graph:
         kind = plan.problem.cluster.device(plan.placement.device_of[node.name]).kind
         own_s = plan.problem.costs.total_s(node.name, kind)
-        took[operator_of(node)] = took.get(operator_of(node), 0.0) + own_s
+        took[operator_name(node)] = took.get(operator_name(node), 0.0) + own_s
     return took
 
 
 def _other_lines(before: Plan, after: Plan, names: Mapping[str, str]) -> Iterator[str]:
     had, has = (
-        {operator_of(each.problem.graph.nodes[v]) for v in each.placement.recomputed}
+        {operator_name(each.problem.graph.nodes[v]) for v in each.placement.recomputed}
         for each in (before, after)
     )
     if had != has:

@@ -33,7 +33,7 @@ from netsplit.program.instructions import Backward, Forward, Program, Segment
 from netsplit.program.recomputation import SegmentBytes, pieces_in_order
 from netsplit.simulate.simulator import Simulator
 
-__all__ = ["nearest_recomputed", "recomputes"]
+__all__ = ["nearest_recomputed"]
 
 _ROUNDS = 8
 _SPARED = 6  # parts of a device, at most, that are tried without
@@ -44,14 +44,6 @@ _LIMITS = 6  # of the bytes that a part has inside beyond what is gone by then, 
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-def recomputes(problem: Problem) -> bool:
-    """Whether it is left to planning what is recomputed."""
-    simulator = problem.simulator
-    if not isinstance(simulator, Simulator) or not simulator.training or problem.memory != "lifetimes":
-        return False
-    return simulator.schedule.recompute == "auto"
 
 
 def nearest_recomputed(

@@ -21,7 +21,7 @@ __all__ = [
     "algebra_lines",
     "copied_nodes",
     "operator_cuts",
-    "operator_of",
+    "operator_name",
     "parallel_graph",
     "parts_summary",
     "placed_splits",
@@ -159,7 +159,7 @@ def placed_views(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...
     views: dict[str, dict[str, None]] = {}
     for node in graph:
         if node.part is None or not node.part.moves:
-            views.setdefault(operator_of(node), {})[placement.device_of[node.name]] = None
+            views.setdefault(operator_name(node), {})[placement.device_of[node.name]] = None
     return {operator: tuple(devices) for operator, devices in views.items()}
 
 
@@ -178,6 +178,6 @@ def copied_nodes(placement: Placement) -> dict[str, int]:
     }
 
 
-def operator_of(node: Node) -> str:
+def operator_name(node: Node) -> str:
     """The operator that a node is, or is a part of."""
     return node.name if node.part is None else node.part.operator
