@@ -184,7 +184,7 @@ def show_moves(
 
 def _lines(console: Console, lines: list[str]) -> None:
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False)
 
 
 def _shown_unit(work: Workload) -> tuple[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from netsplit.errors import ConfigError
 from netsplit.partition.common.instance import Instance, interchangeable_devices
-from netsplit.planning.explanation.notation import counted, listed, percent, seconds, short, wrapped
+from netsplit.planning.explanation.notation import counted, listed, percent, seconds, short
 from netsplit.planning.explanation.parts import (
     copied_nodes,
     operator_cuts,
@@ -35,7 +35,7 @@ class PlacementChange:
     moved: int  # operators on other devices than before, in parts as before
     split: int  # operators in parts that were whole, or in other parts
     joined: int  # operators that are whole again
-    lines: tuple[str, ...]  # all of it in words: from where to where, the largest
+    lines: tuple[str, ...]  # all of it in words: from where to where
 
 
 def placement_change(before: Plan, after: Plan, played: Mapping[str, str] | None = None) -> PlacementChange:
@@ -61,7 +61,7 @@ def placement_change(before: Plan, after: Plan, played: Mapping[str, str] | None
             routes.setdefault((listed(there), listed(here)), []).append(operator)
     algebra = f"operators differ by algebra: {len(was.keys() - now)} before, {len(now.keys() - was)} now"
     lines = [
-        *_route_lines(before, after, routes),
+        *_route_lines(routes),
         *([f"now {parts_summary(split)}"] if split else []),
         *([f"no longer split: {shortened_list([*map(short, joined)], 4)}"] if joined else []),
         *([algebra] if was.keys() != now.keys() else []),
@@ -72,28 +72,13 @@ def placement_change(before: Plan, after: Plan, played: Mapping[str, str] | None
     return PlacementChange(sum(map(len, routes.values())), len(split), len(joined), tuple(lines))
 
 
-def _route_lines(before: Plan, after: Plan, routes: dict[tuple[str, str], list[str]]) -> Iterator[str]:
-    took_s, takes_s = _operator_seconds(before), _operator_seconds(after)
+def _route_lines(routes: dict[tuple[str, str], list[str]]) -> Iterator[str]:
     most_first = sorted(routes, key=lambda route: -len(routes[route]))
     for there, here in most_first[:ROUTES]:
-        operators = routes[there, here]
-        largest = max(operators, key=lambda name: took_s[name])
-        yield (
-            f"{counted(len(operators), 'operator')} from {there} to {here}, the largest {short(largest)} "
-            f"(per micro-batch {seconds(took_s[largest])} there, {seconds(takes_s[largest])} now)"
-        )
+        names = [short(name) for name in routes[there, here]]
+        yield f"{counted(len(names), 'operator')} from {there} to {here}: {shortened_list(names, 3)}"
     if rest := sum(len(routes[route]) for route in most_first[ROUTES:]):
         yield f"{counted(rest, 'operator')} between other devices"
-
-
-def _operator_seconds(plan: Plan) -> dict[str, float]:
-    """Seconds of a micro-batch of every operator, of all its parts together."""
-    took: dict[str, float] = {}
-    for node in plan.problem.graph:
-        kind = plan.problem.cluster.device(plan.placement.device_of[node.name]).kind
-        own_s = plan.problem.costs.total_s(node.name, kind)
-        took[operator_name(node)] = took.get(operator_name(node), 0.0) + own_s
-    return took
 
 
 def _other_lines(before: Plan, after: Plan, names: Mapping[str, str]) -> Iterator[str]:
@@ -127,16 +112,14 @@ class PlanDiff:
     change: PlacementChange
 
     def lines(self, top: int = 8) -> list[str]:
-        """Readable text of at most 100 columns."""
-        lines = wrapped(f"{self.before} to {self.after}: {_verdict(self.before_s, self.after_s)}")
+        """Readable text."""
+        lines = [f"{self.before} to {self.after}: {_verdict(self.before_s, self.after_s)}"]
         for name, change in self._changes()[:top]:
             sign = "+" if change > 0 else "-"
             lines.append(f"    {sign + seconds(abs(change)):>12}  {name}")
         other = [f"{q} is {p}" for q, p in self.played.items() if p != q]
         told = [f"equal devices under other names: {', '.join(other)}"] if other else []
-        for text in (*told, *self.change.lines):
-            lines += wrapped(text, "  ", "      ")
-        return lines
+        return [*lines, *(f"  {text}" for text in (*told, *self.change.lines))]
 
     def _changes(self) -> list[tuple[str, float]]:
         """What the seconds go to, and how many more than before; the greatest change first."""
@@ -194,13 +177,11 @@ def _played_devices(before: Plan, after: Plan) -> dict[str, str]:
             "the same devices."
         )
     was, now = (placed_views(each.placement, each.problem.graph) for each in (before, after))
-    took = _operator_seconds(after)
-    each, all_s = 1.0 / max(len(now), 1), max(sum(took.values()), 1e-300)
     common = np.zeros((len(rank), len(rank)))
     for operator in now:
         for p in was.get(operator, ()):
             for q in now[operator]:
-                common[rank[q], rank[p]] += each + took[operator] / all_s
+                common[rank[q], rank[p]] += 1
     played: dict[str, str] = {}
     for alike in interchangeable_devices(instance):
         rows, columns = linear_sum_assignment(common[np.ix_(alike, alike)], maximize=True)
