@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from netsplit.graph.storage import storage_bytes
 from netsplit.partition.base import Problem
+from netsplit.partition.common.instance import Floats, Ints
 from netsplit.placement.placement import Placement
 from netsplit.program.instructions import Backward, Forward, Program, Segment
 from netsplit.program.recomputation import SegmentBytes, pieces_in_order
@@ -41,9 +42,6 @@ _BY_ESTIMATE = 3  # of them go by the knapsack's bytes
 _PLACES = 48  # of a device's segments together, but three of each
 _BUDGETS = 256  # of bytes freed, that are told apart
 _LIMITS = 6  # of the bytes that a part has inside beyond what is gone by then, that are tried
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def nearest_recomputed(
