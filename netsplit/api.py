@@ -18,8 +18,8 @@ from netsplit.graph.recording.stand_ins import refuse_tensors
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition import METHODS, Partitioner
+from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.progress import shown_stages
@@ -182,7 +182,7 @@ def plan(
     profile: str | Path | Workload = "predicted",
     seed: int = 0,
     progress: bool = True,
-) -> WholePlan:
+) -> Plan:
     """Whether a model fits on devices, where, how fast and with how many bytes; nothing is started.
 
     The loss is computed on a few samples, whole and cut into micro-batches: where these do not add up the
@@ -227,7 +227,7 @@ def plan(
         there = where.unprobed if isinstance(where, ClusterSpec) else where
         costs = FileCosts(work, there).for_step(model, Batch.of(*batch).samples)
         stages.stage("plan", order.time_limit_s if order.decides_everything else method.time_limit_s, "s")
-        return costs.whole_plan(order, method, seed, stages)
+        return costs.plan(order, method, seed, stages)
 
 
 def _where(cluster: Any, described: bool = True) -> ClusterSpec | ClusterDescription:

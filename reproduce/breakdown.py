@@ -168,7 +168,7 @@ def _trained(
     batch = next(batches(case.dataset.train, case.batch_size, seed=seed))
     with Session(case.cluster, folder, profile=case.profile) as session:
         step = session.step(case.model(), case.loss, batch, Training(case.optimizer, seed=seed))
-        plan, _ = session.plan(step, case.schedule, case.partitioner)
+        plan = session.plan(step, case.schedule, case.partitioner)
         model = session.deploy(step, plan)
         log.info("%s: training %d batches", name, warmup + iterations)
         for _ in range(warmup):

@@ -23,11 +23,10 @@ from netsplit.partition.base import Problem
 from netsplit.placement.exchange import ExchangeName
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
-from netsplit.planning.decide import verified
+from netsplit.planning.decide import decide_whole, verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import problem_under
-from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.program.schedules import EagerOneFOneB, OneFOneB, Schedule
 from netsplit.rewrite import Rewrite, columns_and_rows, replicate, splits_of
 from netsplit.tables import Cell, Column
@@ -165,7 +164,7 @@ def _compared(
 
 def _whole_plan(
     case: PipelineCase, servers: V100Servers, hosts: int, limit_s: float, seed: int
-) -> WholePlan | None:
+) -> Plan | None:
     """Everything decided for the model on those hosts, or None where no time is given for it."""
     if not limit_s:
         return None

@@ -39,7 +39,7 @@ def one(
     """
     comparison = comparison_of(request, name, labels, folder, partial(ConsoleProgress, console))
     if comparison.decided is not None:
-        show_whole(console, comparison.decided, notes=False)
+        show_whole(console, comparison.decided, remarks=False)
     console.print(comparison_table(comparison.rows, title=name))
     said = written(comparison.folder, request.tracker, comparison.charts)
     console.print(said, markup=False, highlight=False, soft_wrap=True)

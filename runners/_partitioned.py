@@ -21,6 +21,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan
+from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import memory_of
 from netsplit.program.schedules import Schedule
@@ -170,19 +171,20 @@ def show_moves(
     console: Console, plan: Plan, other: Partitioner | Placement, limit_s: float | None
 ) -> dict[str, Any]:
     """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
+    problem = replace(plan.problem, objective=plan.problem.objective.relaxed())
     if isinstance(other, Placement):
-        before = verified(plan.problem, other, room=False, contiguity=False)
+        before = verified(problem, other, room=False)
     else:
         with Waiting(console, other.name, limit_s):
-            before = decide(plan.problem, other, room=False, contiguity=False)
-    moves = plan.moved_from(before)
+            before = decide(problem, other, room=False)
+    moves = plan_diff(before, plan)
     _lines(console, moves.lines())
     return moves.to_dict()
 
 
 def _lines(console: Console, lines: list[str]) -> None:
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False)
 
 
 def _shown_unit(work: Workload) -> tuple[str, float]:

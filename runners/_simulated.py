@@ -102,7 +102,7 @@ def show(console: Console, problem: Problem, program: Program, timeline: Timelin
     made_of = ", ".join(f"{what} {percent(s, whole)}" for what, s in kinds.most_common() if s > 0)
     lines = list(path_lines(path, whole, pieces))
     for line in [*lines[:1], *([f"  made up of: {made_of}"] if made_of else []), *lines[1:]]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False)
 
 
 def _times(program: Program, timeline: Timeline) -> Table:

@@ -45,8 +45,8 @@ def test_a_plan_leaves_model_and_batch_as_they_are_and_one_without_values_has_th
     hollow = netsplit.plan(
         on_meta(copy.deepcopy(model)), LOSS, (on_meta(X), on_meta(Y)), "v100x8", schedule=QUICK
     )
-    assert hollow.plan.problem.graph == whole.plan.problem.graph
-    assert hollow.plan.problem.costs == whole.plan.problem.costs
+    assert hollow.problem.graph == whole.problem.graph
+    assert hollow.problem.costs == whole.problem.costs
     assert set(whole.peak_bytes) == {f"d{q}" for q in range(8)}
 
 
@@ -56,7 +56,7 @@ def test_a_named_schedule_is_planned_as_parallelize_would() -> None:
     )
     assert (whole.schedule.name, whole.schedule.microbatches) == ("1f1b", 4)
     assert whole.placement.method == "m_topo"
-    assert [row.why_not for row in whole.frontier] == [""]
+    assert [row.why_not for row in whole.choice.frontier] == [""]
     again = netsplit.plan(
         fresh(), LOSS, (X, Y), "titan_rtx3", schedule=GPipe(2, recompute=True), partitioner="single"
     )
@@ -79,10 +79,10 @@ def profile(tmp_path: Path) -> Path:
 
 def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
     whole = netsplit.plan(fresh(), LOSS, (X, Y), 2, schedule=QUICK, profile=str(profile))
-    assert "1 micro-batch is left out: 'kept' was measured with micro-batches of 8" in whole.notes
+    assert "1 micro-batch is left out: 'kept' was measured with micro-batches of 8" in whole.choice.remarks
     assert whole.schedule.microbatches == 4
-    assert whole.batch_size == 32
-    seconds = {each.forward_s for each in whole.plan.problem.costs.devices["cpu"].nodes.values()}
+    assert whole.compiler.batch_size == 32
+    seconds = {each.forward_s for each in whole.problem.costs.devices["cpu"].nodes.values()}
     assert seconds == {1e-3}
     with pytest.raises(ConfigError, match="has 30 samples, but 'kept' was measured with micro-batches of 8"):
         netsplit.plan(fresh(), LOSS, (X[:30], Y[:30]), 2, profile=profile)
@@ -113,9 +113,9 @@ def test_autocast_and_averages_count() -> None:
     more = netsplit.plan(
         fresh(), LOSS, (X, Y), "v100x8", schedule=QUICK, autocast="float16", ema_decay=0.9, clip_norm=1.0
     )
-    assert more.plan.problem.graph.autocast == "float16"
-    assert more.plan.problem.costs.alpha == plain.plan.problem.costs.alpha + 1
-    assert more.plan.compiler.shared_norm
+    assert more.problem.graph.autocast == "float16"
+    assert more.problem.costs.alpha == plain.problem.costs.alpha + 1
+    assert more.compiler.shared_norm
 
 
 class Alternating(nn.Module):
@@ -135,9 +135,9 @@ def test_a_plan_says_what_a_training_would_refuse() -> None:
     batch = torch.randn(16, 6), torch.randint(5, (16,))
     model, schedule = Alternating(), GPipe(4)
     whole = netsplit.plan(model, nn.CrossEntropyLoss(), batch, "v100x8", schedule=schedule)
-    (told,) = (note for note in whole.notes if note.startswith("training would refuse Alternating"))
+    (told,) = (note for note in whole.choice.remarks if note.startswith("training would refuse Alternating"))
     assert "'calls' of the model" in told
     assert model.calls == 0
     plain = nn.Sequential(nn.Linear(6, 5))
     whole = netsplit.plan(plain, nn.CrossEntropyLoss(), batch, "v100x8", schedule=schedule)
-    assert not any("would refuse" in note for note in whole.notes)
+    assert not any("would refuse" in note for note in whole.choice.remarks)

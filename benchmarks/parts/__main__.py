@@ -119,14 +119,16 @@ def _deployed(
         try:
             step = session.step(*given, Training(OPTIMIZER))
             order, method = (SingleBatch(), "unity") if which == UNITY else (open_, "auto")
-            plan, whole = session.plan(step, order, METHODS[method]())
+            plan = session.plan(step, order, METHODS[method]())
         except InfeasibleError as refusal:
             told[which] = str(refusal)
             continue
-        models[which] = session.deploy(step, plan, whole)
+        models[which] = session.deploy(step, plan)
         session.pool.call(_keep, which)
         told[which] = (
-            whole.lines[0] if whole else "; ".join([plan.placement.report.summary(), *plan.lines_on_parts])
+            plan.lines[0]
+            if plan.choice.frontier
+            else "; ".join([plan.placement.report.summary(), *plan.lines_on_parts])
         )
         predicted[which] = plan.simulated[1].iteration_s
     return models, told, predicted

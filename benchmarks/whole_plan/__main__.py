@@ -34,10 +34,10 @@ from netsplit.partition import METHODS
 from netsplit.partition.base import Problem
 from netsplit.partition.compile_all import compile_all
 from netsplit.placement.placement import Placement, device_in_turn
+from netsplit.planning.decide import decide_whole
 from netsplit.planning.fitting import fitted
 from netsplit.planning.whole.auto_schedule import SYNCHRONOUS, AutoSchedule
 from netsplit.planning.whole.judge import problem_under
-from netsplit.planning.whole.whole_plan import decide_whole
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.simulate.simulate import simulate
 from netsplit.tables import Column, Table
@@ -123,8 +123,8 @@ def measured(model: str, cluster: str, options: argparse.Namespace) -> PlanRow:
     began = time.perf_counter()
     try:
         whole = decide_whole(subject.problem, counts, subject.batch_size, open_)
-        words = f"{whole.frontier[0].kind}: {whole.lines[0].partition(': ')[2]}"
-        whole_s, bound_s = whole.iteration_s, whole.bound_s
+        words = f"{whole.choice.frontier[0].kind}: {whole.lines[0].partition(': ')[2]}"
+        whole_s, bound_s = whole.iteration_s, whole.choice.bound_s
     except NetSplitError as error:
         words, whole_s, bound_s = str(error), None, None
     decided_s = time.perf_counter() - began

@@ -106,7 +106,7 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
             subject = (build(cfg.model).train(), build(cfg.loss), batch)
             open_ = AutoSchedule(time_limit_s=options.time_limit)
             step = session.step(*subject, Training(build(cfg.optimizer)))
-            plan, whole = session.plan(step, open_, METHODS["auto"]())
+            plan = session.plan(step, open_, METHODS["auto"]())
             decided_s = perf_counter() - began
             plans = {WHOLE: (step, plan)} | {name: made for name, *made in _by_name(session, cfg, batch)}
             models = {name: _deployed(session, *made, name) for name, made in plans.items()}
@@ -119,11 +119,10 @@ def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
                 {name: models[name] for name in sorted(ran, key=lambda n: ratios[n].median)}, same
             )
             finals = _finals(session, {name: plans[name] for name in (WHOLE, *going)}, batch, options)
-    assert whole is not None
     best = min(ratios, key=lambda name: ratios[name].median, default="")
     seconds = sorted(rounds.seconds[WHOLE])
     return RunRow(
-        words.split()[0], workers, str(options.capacity), whole.lines[0], decided_s,
+        words.split()[0], workers, str(options.capacity), plan.lines[0], decided_s,
         plan.simulated[1].iteration_s, seconds[len(seconds) // 2], rounds.ratio(AGAIN, WHOLE), best,
         ratios.get(best), rounds.ratio(first, WHOLE) if first else None,
         [ratios[name].median for name in ran if name in same],

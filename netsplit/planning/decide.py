@@ -1,6 +1,7 @@
-"""The one way to a plan: a method chooses; its answer is verified, compiled, simulated and scored.
+"""The one way to a plan: its placement is chosen, then verified, compiled, simulated and scored.
 
-    Problem + Partitioner ──decide──► Plan        a placement that is known already ──verified──► Plan
+    Problem + Partitioner ──decide──────► Plan        a placement that is known already ──verified──► Plan
+    Problems + AutoSchedule ──decide_whole──► Plan    the schedule is chosen with the placement
 
 The score of a plan does not depend on the method that made it: it is the asked objective of the placement,
 and a method's own bound counts only where the method proved it for that objective.
@@ -12,7 +13,7 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,29 +21,47 @@ from functools import partial
 import numpy as np
 
 from netsplit.errors import InfeasibleError, NetSplitError
+from netsplit.graph.checks.replicated import require_replicable
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
-from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.partition.bounds.iteration_tasks import AnySchedule, why_no_room
 from netsplit.partition.common.capacity import needed_bytes, read_bytes
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
-from netsplit.placement.placement import Placement
+from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.sharding import in_slices
+from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
 from netsplit.planning.verify import verify
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.planning.whole.frontier import PlanChoice, absent_kinds, frontier_of, remarks_on
+from netsplit.planning.whole.judge import Judge, Tried, problem_under
+from netsplit.planning.whole.search import WORTH_S, WholeSearch, any_schedule, of_every_plan_s
 from netsplit.rewrite.algebra.applying import require_same_algebra
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["decide", "proven_s", "verified"]
+__all__ = [
+    "decide",
+    "decide_scheduled",
+    "decide_whole",
+    "proven_s",
+    "require_room",
+    "verified",
+    "why_none_fits",
+]
 
 log = logging.getLogger(__name__)
 
 MUCH = 1.2  # times what was estimated of parts, from which a method is asked again with what was measured
+SEARCHED = 0.9  # of a whole plan's time: when the search ends; the rest is for verification and the bound
+PROVING = 0.02  # of that time, for the linear programmes of the chosen schedule's bound
+DO = "or use more devices, a smaller batch, an optimizer with less state, or offload on GPUs"
 TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes keep their rows no better
 
 
-def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contiguity: bool = True) -> Plan:
+def decide(problem: Problem, partitioner: Partitioner, room: bool = True) -> Plan:
     """Let a method decide, check its answer, and score it.
 
     Where the problem has a `meter`, parts are measured: by methods that ask it, else once they are chosen. If
@@ -50,8 +69,6 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
 
     Args:
         room: refuse what is over the capacities; False: for methods that heed none.
-        contiguity: refuse what is not contiguous where the objective asks for that; False: the method is
-            asked for it, and its answer scored without.
 
     Raises:
         InfeasibleError: no placement within the capacities, or this one is not and `room` is asked for.
@@ -63,7 +80,7 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True, contig
     problem, placement = _chosen(problem, partitioner)
     metered_s = problem.metered_s() - metered_s
     seconds = time.perf_counter() - started - metered_s
-    plan = verified(problem, placement, seconds, room, contiguity, until=started + metered_s + limit_s)
+    plan = verified(problem, placement, seconds, room, until=started + metered_s + limit_s)
     del held
     return plan
 
@@ -119,7 +136,6 @@ def verified(
     placement: Placement,
     seconds: float = 0.0,
     room: bool = True,
-    contiguity: bool = True,
     bound_limit_s: float = LIMIT_S,
     until: float = float("inf"),
 ) -> Plan:
@@ -130,7 +146,7 @@ def verified(
 
     Args:
         seconds: that the decision took.
-        room, contiguity: as for `decide`.
+        room: as for `decide`.
         bound_limit_s: for the linear programmes of the bound, at most.
         until: on ``time.perf_counter``: exchanges that would be simulated later are not tried.
     """
@@ -141,8 +157,6 @@ def verified(
     free = replace(problem, objective=problem.objective.relaxed())
     verify(free, placement, capacity=False).require()
     instance = Instance.of(problem)  # one for all that follows
-    if not contiguity:
-        problem = free
     if problem.objective.contiguous and (wrong := verify(problem, placement, capacity=False).violations):
         raise NetSplitError(
             f"{placement.method} ignored contiguity, which {problem.objective.name} requires: {wrong[0]} "
@@ -206,3 +220,181 @@ def _require_room(problem: Problem, placement: Placement, timeline: Timeline | N
             f"has {read_bytes(int(instance.capacity[p]))}: {read_bytes(int(over[p]))} are missing there; "
             "give the devices more memory, or use a method that respects it."
         )
+
+
+def decide_whole(
+    problem_of: Callable[[int], Problem],
+    counts: Sequence[int],
+    batch_size: int,
+    open_: AutoSchedule,
+    *,
+    method: Partitioner | None = None,
+    improved: Callable[[float, str], object] | None = None,
+    remarks: Callable[[int], tuple[str, ...]] = lambda microbatches: (),
+) -> Plan:
+    """Choose everything together: the least simulated seconds of an iteration that fits.
+
+        |── search ─────────────────────────────|─ verification ─|─ bound ─| time limit
+
+    What annealing needs is loaded, or compiled once, before the time begins. A plan that verification refuses
+    is logged, and the next is taken. Measuring operators in parts is not of the time.
+
+    Args:
+        problem_of: micro-batches to the problem of planning with that many, of lifetimes, with what is known
+            of parts by then.
+        counts: of micro-batches to look at.
+        batch_size: samples of a whole batch.
+        open_: what may be chosen.
+        method: whose placements are wanted; None: the best of all.
+        improved: told seconds and origin of a better plan.
+        remarks: micro-batches to what there is to be said of so many.
+
+    Raises:
+        InfeasibleError: nothing was found to fit; the message says what is missing in the nearest plan, and
+            whether it is proven that nothing does.
+        NetSplitError: the method that is asked for gives no answer that may be taken.
+    """
+    limit_s = open_.time_limit_s
+    if method is None and limit_s > 5 * WORTH_S and len(problem_of(counts[0]).cluster.devices) > 1:
+        load_kernels()
+    log.info("Searching for a plan, for at most %g s.", limit_s)
+    started = time.perf_counter()
+    deadline = started + SEARCHED * limit_s
+    judge = Judge(problem_of, open_.recompute, open_.shard == "auto", improved, deadline)
+    search = WholeSearch(counts, open_, judge, method, started, deadline)
+    proven = why_none_fits(problem_of, counts, open_)
+    if proven is None:
+        search.run()
+    if judge.winner is None and (method is None or proven is not None):
+        search.fill_in_order()
+    if judge.winner is None and not judge.tried:
+        assert method is not None, "without one, fills are tried"
+        raise search.refusal or InfeasibleError(
+            f"{method.name} found no plan for cluster '{problem_of(counts[0]).cluster.name}' in {limit_s:g} "
+            "s: raise schedule.time_limit_s."
+        )
+    if judge.winner is None:
+        seconds = time.perf_counter() - started
+        raise _nothing_fits(judge, counts, method, proven, remarks(max(counts)), seconds)
+    until = started + limit_s + search.metered_s
+    winner, plan = _best_verified(judge, started, PROVING * limit_s, until)
+    every = sorted({*counts, winner.schedule.microbatches})
+    bound_s = of_every_plan_s(problem_of, every, open_, until)
+    choice = PlanChoice(
+        frontier_of(judge, winner, batch_size, plan.problem.costs.controller_s),
+        absent_kinds(judge, counts, open_, method),
+        (*remarks(winner.schedule.microbatches), *remarks_on(plan.problem, plan.placement)),
+        bound_s, open_.splits, tuple(every), len(judge.seen), search.metered_s,
+    )  # fmt: skip
+    return replace(plan, choice=choice, seconds=time.perf_counter() - started)
+
+
+def decide_scheduled(
+    problem: Problem, method: Partitioner, batch_size: int, remarks: tuple[str, ...] = ()
+) -> Plan:
+    """What a method decides under the schedule of a problem, with a `PlanChoice` of that plan alone.
+
+    Args:
+        batch_size: samples of a whole batch.
+        remarks: on its micro-batches.
+
+    Raises:
+        InfeasibleError: nothing fits under this schedule.
+        NetSplitError: the answer breaks a rule, or has replicas that would train something else.
+    """
+    plan = decide(problem, method)
+    require_replicable(problem.graph, plan.placement.replicated)
+    judge = Judge(lambda microbatches: plan.problem)
+    chosen = judge.judge(plan.placement.method, problem.the_simulator.schedule, plan.placement)
+    assert chosen is not None, "the first is always simulated"
+    remarks = (*remarks, *remarks_on(problem, plan.placement))
+    rows = frontier_of(judge, chosen, batch_size, problem.costs.controller_s)
+    parts = bool(plan.placement.rewrites)
+    return replace(plan, choice=PlanChoice(rows, (), remarks, plan.bound_s or 0.0, parts, tried=len(rows)))
+
+
+def _best_verified(judge: Judge, started: float, proving_s: float, until: float) -> tuple[Tried, Plan]:
+    """The best plan that holds; raises as `decide_whole` where none does."""
+    while (winner := judge.winner) is not None:
+        order = winner.schedule.recomputing("auto") if winner.placement.recomputed else winner.schedule
+        problem = problem_under(judge.problem_of(order.microbatches), order)
+        substitutions = winner.placement.report.notes.get("substitutions", [])
+        notes = {"origin": winner.origin, "substitutions": substitutions}
+        seconds = time.perf_counter() - started
+        report = SolverReport("feasible", seconds, objective=winner.iteration_s, notes=notes)
+        placement = replace(winner.placement, method=winner.origin, report=report)
+        try:
+            return winner, verified(problem, placement, seconds, bound_limit_s=proving_s, until=until)
+        except NetSplitError as refusal:
+            what = f"{winner.origin} under {winner.schedule.name}"
+            log.warning("Verification refused a plan; trying the next: %s: %s", what, refusal)
+            refused = refusal
+            judge.discard(winner)
+    raise refused
+
+
+def require_room(problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule) -> None:
+    """Refuse, before anything is measured, what bytes alone prove to fit nowhere.
+
+    Raises:
+        InfeasibleError: with the reason.
+    """
+    reason = why_none_fits(problem_of, counts, open_)
+    if reason is not None:
+        cluster = problem_of(counts[0]).cluster
+        raise InfeasibleError(
+            f"no plan fits on cluster '{cluster.name}', as {reason}: nothing was measured for it; "
+            f"netsplit.plan and runners.plan say how much memory the nearest plan needs ({DO})."
+        )
+
+
+def why_none_fits(
+    problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule
+) -> str | None:
+    """What proves that no plan of whole operators is within the capacities with any of these numbers of
+    micro-batches, in words; None: nothing does, and there may be one."""
+    reasons = []
+    for m in counts:
+        replicas, problem = open_.replicas and m > 1, problem_of(m)
+        schedule = any_schedule(problem, m, open_.recompute, replicas)
+        reasons.append(why_no_room(problem, schedule, replicas, open_.shard != "none"))
+    return None if open_.splits or None in reasons else reasons[-1]
+
+
+def _nothing_fits(
+    judge: Judge,
+    counts: Sequence[int],
+    method: Partitioner | None,
+    proven: str | None,
+    remarks: Sequence[str],
+    seconds: float,
+) -> InfeasibleError:
+    """What is raised, by the plan that lacks least.
+
+    Args:
+        proven: why there is none; None: the search found none in these seconds.
+        remarks: on the numbers of micro-batches.
+    """
+    nearest, cluster = judge.tried[0], judge.problem_of(counts[0]).cluster
+    capacity = {each.name: each.capacity_bytes for each in cluster.devices}
+    peak, room = nearest.peak_bytes[nearest.missing_on], capacity[nearest.missing_on]
+    missing = read_bytes(nearest.missing_bytes)
+    enough = read_bytes(peak) if len(set(capacity.values())) == 1 else f"{missing} more"
+    again = " and recomputed activations" if nearest.placement.recomputed else ""
+    parts, where = nearest.schedule.microbatches, f"on cluster '{cluster.name}'"
+    if proven is not None:
+        known = f"no plan fits {where}, as {proven}; of those tried"
+    elif method is not None:
+        known = f"no plan of {method.name} was found to fit {where} in {seconds:.1f} s, though others may:"
+    else:
+        known = (
+            f"no plan was found to fit {where} in {seconds:.1f} s, though more time (schedule.time_limit_s) "
+            "may find one: of those tried"
+        )
+    return InfeasibleError(
+        f"{known} the nearest, {nearest.origin} under {nearest.schedule.name} with "
+        f"{counted(parts, 'micro-batch', 'es')}{again}, has its peak at {read_bytes(peak)} on device "
+        f"'{nearest.missing_on}', which has {read_bytes(room)}: {missing} are missing there; that plan fits "
+        f"with {enough} on each device ({DO}); tried were "
+        f"{'; '.join([microbatches_listed(counts), *remarks])}."
+    )

@@ -27,7 +27,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import BOUND_FOR, Placement, SolverReport
 from netsplit.placement.priority import topological_priority
-from netsplit.planning.recomputation import nearest_recomputed, recomputes
+from netsplit.planning.recomputation import nearest_recomputed
 
 __all__ = ["fitted", "nearest_fill"]
 
@@ -55,15 +55,23 @@ def fitted(problem: Problem, partitioner: Partitioner, until: float = float("inf
     if problem.memory == "static":
         return partitioner.partition(problem)
     if partitioner.respects_capacity:
-        if recomputes(problem):
+        if _recomputes(problem):
             return _best_of_both(problem, partitioner, until)
         return _Fitting(problem, partitioner, last=until).run()
     placement = partitioner.partition(problem)
-    if recomputes(problem):
+    if _recomputes(problem):
         again, peaks = nearest_recomputed(problem.rewritten(placement.rewrites), placement)
         if all(nbytes <= problem.cluster.device(name).capacity_bytes for name, nbytes in peaks.items()):
             return again
     return placement
+
+
+def _recomputes(problem: Problem) -> bool:
+    """Whether it is left to planning what is recomputed."""
+    simulator = problem.simulator
+    if simulator is None or not simulator.training or problem.memory != "lifetimes":
+        return False
+    return simulator.schedule.recompute == "auto"
 
 
 def nearest_fill(problem: Problem) -> Placement:

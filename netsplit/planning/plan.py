@@ -1,35 +1,30 @@
-"""The answer to a problem: what was asked, what was chosen, and what it will take.
+"""The answer to a problem: what was asked, what was chosen and of what, and what it will take.
 
-`decide` makes it, verified; `experiment.session` deploys it, `runners.partition` prints and writes it.
+`decide` makes it, verified; `session` deploys it, commands print and write it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from html import escape
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from netsplit.errors import ConfigError
 from netsplit.files import plain
 from netsplit.graph.ir import Graph
 from netsplit.graph.onnx.write import NodeNotes, write_onnx
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import needed_bytes
-from netsplit.partition.common.instance import Instance
 from netsplit.pictures.drawing import ShownFigure
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import memory_figure, timeline_figure
 from netsplit.placement.placement import Placement, Status
 from netsplit.placement.sharding import shard_line
 from netsplit.planning.explanation.explanation import Explanation, explain
-from netsplit.planning.explanation.notation import counted
+from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.explanation.parts import (
     PlacedSplit,
     algebra_lines,
@@ -37,8 +32,10 @@ from netsplit.planning.explanation.parts import (
     parts_summary,
     placed_splits,
 )
-from netsplit.planning.plan_diff import PlanDiff, placement_change, played_devices, with_devices
+from netsplit.planning.loads import DeviceLoad, loads_of
+from netsplit.planning.whole.frontier import PlanChoice
 from netsplit.program.instructions import Forward, Program
+from netsplit.program.schedules import Schedule
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.rewrite.rewriting import node_parts
 from netsplit.simulate.memory import costed_profiles
@@ -47,7 +44,7 @@ from netsplit.simulate.timeline import Timeline, memory_course
 from netsplit.simulate.trace import EventParts, parts_of_events
 from netsplit.tables import Column, Table, nbytes
 
-__all__ = ["DeviceLoad", "Plan", "PlanSummary"]
+__all__ = ["Plan", "PlanSummary"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 
@@ -63,23 +60,6 @@ _DEVICES: tuple[Column, ...] = (
     Column("full %", ",.0f", 100.0),
 )
 _STATIC = Column("static", in_bytes=True)
-
-
-@dataclass(frozen=True)
-class DeviceLoad:
-    """What one device does and holds. Seconds of one step, or of one period under `max_load`."""
-
-    nodes: int
-    operators: int  # that it computes, or parts of, each once; what only moves tensors for parts is none
-    compute_s: float
-    transfer_s: float  # max_load: as `Objective.loads` has it; else the sends it makes
-    seconds: float  # max_load: its load; else that it is busy
-    nbytes: int  # `needed_bytes`
-    capacity_bytes: int
-
-    @property
-    def filled(self) -> float:
-        return self.nbytes / self.capacity_bytes if self.capacity_bytes else 0.0
 
 
 @dataclass(frozen=True)
@@ -104,6 +84,7 @@ class Plan:
     """A verified placement with its score; compiled and simulated too, where its objective asks for that.
 
     `verified` makes it. `asked` is the problem before the placement's rewrites, `problem` that after them.
+    Printed, it says what was chosen and of what; a notebook shows tables.
     """
 
     asked: Problem
@@ -114,6 +95,19 @@ class Plan:
     bound_s: float | None
     program: Program | None = None  # None where the objective is not simulated
     timeline: Timeline | None = None  # predicted of the program
+    choice: PlanChoice = field(default_factory=PlanChoice)
+
+    def __str__(self) -> str:
+        devices, shown = self.summary().devices.lines(), self.choice
+        rows = ["", shown.table.title, *shown.table.lines(), *shown.absent] if shown.frontier else []
+        return "\n".join([*self.lines, "", *devices, *rows])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        tables = self.summary().devices.html() + (self.choice.table.html() if self.choice.frontier else "")
+        lines, absent = ("<br>".join(map(escape, each)) for each in (self.lines, self.choice.absent))
+        return f"<p>{lines}</p>{tables}<p>{absent}</p>"
 
     @property
     def gap(self) -> float | None:
@@ -136,7 +130,7 @@ class Plan:
     @cached_property
     def loads(self) -> dict[str, DeviceLoad]:
         """Device name to what it does, in rank order."""
-        return _loads(self.problem, self.placement, self.timeline)
+        return loads_of(self.problem, self.placement, self.timeline)
 
     @property
     def compiler(self) -> Simulator:
@@ -165,6 +159,48 @@ class Plan:
         return self.simulated[1].iteration_s + self.problem.costs.controller_s
 
     @property
+    def schedule(self) -> Schedule:
+        return self.compiler.schedule
+
+    @property
+    def samples_per_s(self) -> float:
+        """Predicted throughput."""
+        return self.compiler.batch_size / self.iteration_s
+
+    @property
+    def peak_bytes(self) -> dict[str, int]:
+        """Predicted most bytes alive at once, of every device."""
+        return dict(self.simulated[1].peak_bytes)
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """What was decided, in a few lines."""
+        choice = self.choice
+        if not choice.frontier:
+            return self.summary().lines
+        chosen, given, size = choice.frontier[0], len(self.problem.cluster.devices), self.compiler.batch_size
+        used = f"{chosen.devices} of {given} devices" if chosen.devices < given else f"all {given} devices"
+        used = used if given > 1 else "the device"
+        placed = ", ".join(filter(None, (chosen.placement, chosen.in_parts)))
+        cut = counted(self.schedule.microbatches, "micro-batch", "es")
+        again = ", some activations recomputed" * bool(self.placement.recomputed)
+        ms, rate = f"{1e3 * self.iteration_s:,.1f} ms", f"{self.samples_per_s:,.1f} samples/s"
+        lines = [
+            f"{chosen.kind} on {used}: {placed}, {self.schedule.name} with {cut}{again}",
+            f"predicted: {ms} per iteration of {size} samples, {rate}",
+        ]
+        if choice.bound_s > 0:
+            faster = max(self.iteration_s / (choice.bound_s + self.problem.costs.controller_s) - 1.0, 0.0)
+            much = f"{100 * faster:.1f} % faster" if faster < 1.0 else f"{1.0 + faster:.1f} times as fast"
+            plan = "plan of whole operators" if choice.splits else "plan"
+            among = f" with {microbatches_listed(choice.counts, 'or')}" if choice.counts else ""
+            lines.append(f"proven: no {plan}{among} is more than {much}")
+        took = f"{counted(choice.tried, 'plan')} simulated in {self.seconds:.1f} s"
+        if choice.measuring_s:
+            took += f", {choice.measuring_s:.1f} s of it measuring operators in parts"
+        return (*lines, *self.lines_on_parts, took, *choice.remarks)
+
+    @property
     def nodes(self) -> dict[str, int]:
         """Device -> nodes that it computes, where any; each replica computes all of its stage."""
         return {name: load.nodes for name, load in self.loads.items() if load.nodes}
@@ -185,35 +221,14 @@ class Plan:
     @property
     def lines_on_parts(self) -> list[str]:
         """What algebra replaced, and which operators are in parts."""
-        cut = parts_summary(self.splits)
+        if not self.problem.graph.rewrites:
+            return []
         algebra = [f"algebra: {line}" for line in algebra_lines(self.placement)]
-        return [*algebra, *([cut] if cut else [])]
+        return [*algebra, *filter(None, [parts_summary(self.splits)])]
 
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path."""
         return explain(self.problem, self.placement, None if self.program is None else self.simulated)
-
-    def moved_from(self, before: Plan) -> PlanDiff:
-        """What moved from another plan of the same problem, and what that brings.
-
-        Devices that are alike in every way may play one another's part. Where the plans' rewrites differ, an
-        operator counts as moved from where its parts, or what they are of, were.
-
-        Raises:
-            ConfigError: the other plan is for other devices.
-        """
-        problem, old = self.problem, before.placement
-        played = played_devices(problem, old, self.placement)
-        new = with_devices(self.placement, played)
-        change = placement_change(problem, old, new)
-        was, now = before.explain(), self.explain()
-        after = {
-            " -> ".join(played.get(end, end) for end in where.split(" -> ")): seconds
-            for where, seconds in now.made_of.items()
-        }
-        return PlanDiff(
-            old.method, new.method, was.objective_s, now.objective_s, was.made_of, after, played, change
-        )
 
     @cached_property
     def event_parts(self) -> Mapping[str, EventParts]:
@@ -229,7 +244,7 @@ class Plan:
         if self.program is None:
             return self._summary_of_loads(method)
         program, predicted = self.simulated
-        schedule, size = self.compiler.schedule.name, self.problem.graph.batch_size
+        schedule, size = self.schedule.name, self.problem.graph.batch_size
         sent_bytes = sum(event.nbytes for event in predicted.events if event.kind == "send")
         predicted_line = (
             f"predicted: {1e3 * predicted.iteration_s:,.1f} ms per iteration, "
@@ -332,6 +347,17 @@ class Plan:
     def to_dict(self, unit: str = "s", unit_s: float = 1.0) -> dict[str, Any]:
         """JSON-ready. All times in `unit`, of `unit_s` seconds each, except `seconds`: how long it took."""
         report = self.placement.report
+        simulated = (
+            {}
+            if self.program is None
+            else {
+                "schedule": self.schedule.name,
+                "microbatches": self.schedule.microbatches,
+                "batch_size": self.compiler.batch_size,
+                "samples_per_s": self.samples_per_s,
+                "peak_bytes": self.peak_bytes,
+            }
+        )
         return {
             "method": self.placement.method,
             "status": self.status,
@@ -359,16 +385,7 @@ class Plan:
                 }
                 for name, load in self.loads.items()
             },
-            "stages": [
-                {
-                    "nodes": list(stage.nodes),
-                    "devices": list(stage.devices),
-                    "replicas": len(stage.devices),
-                    "warm_up": stage.warm_up,
-                    "turns": list(stage.turns),
-                }
-                for stage in self.placement.stages
-            ],
+            "stages": [asdict(stage) | {"replicas": len(stage.devices)} for stage in self.placement.stages],
             "cuts": list(self.placement.cuts),
             "exchanges": [each.to_dict() for each in self.placement.exchanges],
             "shards": [asdict(each) for each in self.placement.shards],
@@ -376,45 +393,9 @@ class Plan:
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
             "recomputed": sorted(self.placement.recomputed, key=self.placement.priority.__getitem__),
             "notes": plain(report.notes),
+            **simulated,
+            **(asdict(self.choice) if self.choice.frontier else {}),
         }
-
-
-def _loads(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, DeviceLoad]:
-    instance = Instance.of(problem)
-    totals = instance.totals(placement.all_stages)
-    compute, used = totals.forward_s + totals.backward_s, needed_bytes(instance, placement, timeline)
-    loads = problem.objective.loads(problem, placement)
-    if loads is not None:
-        seconds, transfer = loads.seconds, loads.transfer_s
-    else:
-        assert timeline is not None
-        sent: Counter[str] = Counter()
-        for event in timeline.events:
-            if event.kind == "send":
-                sent[event.device] += event.seconds  # type: ignore[assignment]
-        transfer = np.array([float(sent[name]) for name in instance.devices])
-        seconds = np.array([timeline.busy_s(name) for name in instance.devices])
-    operators = _operators(problem, placement)
-    return {
-        name: DeviceLoad(
-            int(totals.nodes[p]), len(operators.get(name, ())),
-            float(compute[p]), float(transfer[p]), float(seconds[p]), int(used[p]),
-            int(instance.capacity[p]),
-        )
-        for p, name in enumerate(instance.devices)
-    }  # fmt: skip
-
-
-def _operators(problem: Problem, placement: Placement) -> dict[str, set[str]]:
-    """Device -> the operators that it computes, or parts of."""
-    parts = node_parts(problem.graph)
-    own: dict[str, set[str]] = {}
-    for stage in placement.all_stages:
-        computed = (v for v in stage.nodes if v not in parts.moving)
-        names = {parts.of[v].operator if v in parts.of else v for v in computed}
-        for device in stage.devices:
-            own.setdefault(device, set()).update(names)
-    return own
 
 
 def _recomputation_line(

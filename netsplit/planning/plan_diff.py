@@ -1,29 +1,28 @@
-"""Two plans of one problem compared: what moved, and what the objective's seconds go to before and after."""
+"""Two plans of one model compared: what moved, and what the objective's seconds go to before and after."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from netsplit.errors import ConfigError
-from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance, interchangeable_devices
-from netsplit.placement.placement import Placement
-from netsplit.planning.explanation.notation import counted, listed, percent, seconds, short, wrapped
+from netsplit.planning.explanation.notation import counted, listed, percent, seconds, short
 from netsplit.planning.explanation.parts import (
     copied_nodes,
     operator_cuts,
+    operator_name,
     parts_summary,
     placed_splits,
-    restated,
+    placed_views,
     shortened_list,
 )
-from netsplit.rewrite.rewriting import node_parts
+from netsplit.planning.plan import Plan
 
-__all__ = ["PlacementChange", "PlanDiff", "placement_change", "played_devices", "with_devices"]
+__all__ = ["PlacementChange", "PlanDiff", "placement_change", "plan_diff"]
 
 SAME = 1e-9  # relative: sums of floats in another order
 ROUTES = 4  # that are told
@@ -31,72 +30,72 @@ ROUTES = 4  # that are told
 
 @dataclass(frozen=True)
 class PlacementChange:
-    """What changes between two placements; of an operator in other parts, those elsewhere are moved."""
+    """What changes between two placements."""
 
-    moved: int  # operators, or parts of them, on another device than before
+    moved: int  # operators on other devices than before, in parts as before
     split: int  # operators in parts that were whole, or in other parts
     joined: int  # operators that are whole again
-    lines: tuple[str, ...]  # all of it in words: from where to where, the largest
+    lines: tuple[str, ...]  # all of it in words: from where to where
 
 
-def placement_change(problem: Problem, before: Placement, after: Placement) -> PlacementChange:
-    """What changes; devices are those of these names, also where others are alike.
+def placement_change(before: Plan, after: Plan, played: Mapping[str, str] | None = None) -> PlacementChange:
+    """What changes from one plan to another.
 
     Args:
-        problem: of the graph with the rewrites of `after`.
+        played: device of the second plan -> the device of the first whose part it plays; None: its own.
     """
-    graph = problem.graph
-    had, has = operator_cuts(before), operator_cuts(after)
-    split = [each for each in placed_splits(after, graph) if had.get(each.captured) != has[each.captured]]
+    names = played or {}
+    old, new = before.placement, after.placement
+    had, has = operator_cuts(old), operator_cuts(new)
+    split = [
+        each
+        for each in placed_splits(new, after.problem.graph)
+        if had.get(each.captured) != has[each.captured]
+    ]
     joined = [name for name in had if name not in has]
-    earlier = before if before.rewrites == after.rewrites else restated(before, graph)
-    instance, moving = Instance.of(problem), node_parts(graph).moving
-    old, new = instance.encode(earlier.device_of), instance.encode(after.device_of)
-    routes: dict[tuple[int, int], list[int]] = {}  # operators and parts that went so
-    for v in np.flatnonzero(old != new):
-        if instance.names[v] not in moving:
-            routes.setdefault((int(old[v]), int(new[v])), []).append(int(v))
-    beside = sum(earlier.device_of[v] != after.device_of[v] for v in moving)
+    was, now = (placed_views(each.placement, each.problem.graph) for each in (before, after))
+    routes: dict[tuple[str, str], list[str]] = {}
+    for operator in now:
+        there, here = sorted(was.get(operator, ())), sorted(names.get(q, q) for q in now[operator])
+        if there and there != here and had.get(operator) == has.get(operator):
+            routes.setdefault((listed(there), listed(here)), []).append(operator)
+    algebra = f"operators differ by algebra: {len(was.keys() - now)} before, {len(now.keys() - was)} now"
     lines = [
-        *_route_lines(instance, routes, "node" if earlier.rewrites or after.rewrites else "operator"),
-        *([f"{counted(beside, 'more node')} elsewhere, for transfers only"] if beside else []),
+        *_route_lines(routes),
         *([f"now {parts_summary(split)}"] if split else []),
         *([f"no longer split: {shortened_list([*map(short, joined)], 4)}"] if joined else []),
-        *_other_lines(earlier, before, after),
+        *([algebra] if was.keys() != now.keys() else []),
+        *_other_lines(before, after, names),
     ]
     if not lines:
-        lines = [
-            "only the order of operators changed" if before.priority != after.priority else "nothing moved"
-        ]
+        lines = ["only the order of operators changed" if old.priority != new.priority else "nothing moved"]
     return PlacementChange(sum(map(len, routes.values())), len(split), len(joined), tuple(lines))
 
 
-def _route_lines(instance: Instance, routes: dict[tuple[int, int], list[int]], what: str) -> Iterator[str]:
-    """`what` moved: nodes, where an operator may be several."""
-    took, most_first = instance.forward_s + instance.backward_s, sorted(routes, key=lambda r: -len(routes[r]))
-    for p, q in most_first[:ROUTES]:
-        nodes = routes[p, q]
-        largest = max(nodes, key=lambda v: took[v, p])
-        there, now = (seconds(float(took[largest, device])) for device in (p, q))
-        yield (
-            f"{counted(len(nodes), what)} from {instance.devices[p]} to {instance.devices[q]}, the largest "
-            f"{short(instance.names[largest])} (per micro-batch {there} there, {now} now)"
-        )
-    if rest := sum(len(routes[r]) for r in most_first[ROUTES:]):
-        yield f"{counted(rest, what)} between other devices"
+def _route_lines(routes: dict[tuple[str, str], list[str]]) -> Iterator[str]:
+    most_first = sorted(routes, key=lambda route: -len(routes[route]))
+    for there, here in most_first[:ROUTES]:
+        names = [short(name) for name in routes[there, here]]
+        yield f"{counted(len(names), 'operator')} from {there} to {here}: {shortened_list(names, 3)}"
+    if rest := sum(len(routes[route]) for route in most_first[ROUTES:]):
+        yield f"{counted(rest, 'operator')} between other devices"
 
 
-def _other_lines(earlier: Placement, before: Placement, after: Placement) -> Iterator[str]:
-    if earlier.recomputed != after.recomputed:
-        yield f"{counted(len(after.recomputed), 'operator')} recomputed, {len(earlier.recomputed)} before"
-    if before.replicas != after.replicas:
-        there, now = (
-            "; ".join(listed(each) for each in p.replicas.values()) or "none" for p in (before, after)
-        )
-        yield f"replicas: {now}, {there} before"
-    had, has = copied_nodes(before), copied_nodes(after)
+def _other_lines(before: Plan, after: Plan, names: Mapping[str, str]) -> Iterator[str]:
+    had, has = (
+        {operator_name(each.problem.graph.nodes[v]) for v in each.placement.recomputed}
+        for each in (before, after)
+    )
     if had != has:
-        yield f"{counted(len(has), 'operator')} with copies of weights, {len(had)} before"
+        yield f"{counted(len(has), 'operator')} recomputed, {len(had)} before"
+    there = [list(each) for each in before.placement.replicas.values()]
+    here = [[names.get(q, q) for q in each] for each in after.placement.replicas.values()]
+    if there != here:
+        told, then = ("; ".join(map(listed, each)) or "none" for each in (here, there))
+        yield f"replicas: {told}, {then} before"
+    copies, now = copied_nodes(before.placement), copied_nodes(after.placement)
+    if copies != now:
+        yield f"{counted(len(now), 'operator')} with copies of weights, {len(copies)} before"
 
 
 @dataclass(frozen=True)
@@ -113,16 +112,14 @@ class PlanDiff:
     change: PlacementChange
 
     def lines(self, top: int = 8) -> list[str]:
-        """Readable text of at most 100 columns."""
-        lines = wrapped(f"{self.before} to {self.after}: {_verdict(self.before_s, self.after_s)}")
+        """Readable text."""
+        lines = [f"{self.before} to {self.after}: {_verdict(self.before_s, self.after_s)}"]
         for name, change in self._changes()[:top]:
             sign = "+" if change > 0 else "-"
             lines.append(f"    {sign + seconds(abs(change)):>12}  {name}")
         other = [f"{q} is {p}" for q, p in self.played.items() if p != q]
         told = [f"equal devices under other names: {', '.join(other)}"] if other else []
-        for text in (*told, *self.change.lines):
-            lines += wrapped(text, "  ", "      ")
-        return lines
+        return [*lines, *(f"  {text}" for text in (*told, *self.change.lines))]
 
     def _changes(self) -> list[tuple[str, float]]:
         """What the seconds go to, and how many more than before; the greatest change first."""
@@ -136,6 +133,26 @@ class PlanDiff:
         return asdict(self)
 
 
+def plan_diff(before: Plan, after: Plan) -> PlanDiff:
+    """What moved from one plan of a model to another, and what that brings.
+
+    Devices that are alike in every way may play one another's part.
+
+    Raises:
+        ConfigError: the plans are for other devices.
+    """
+    played = _played_devices(before, after)
+    was, now = before.explain(), after.explain()
+    made_of = {
+        " -> ".join(played.get(end, end) for end in where.split(" -> ")): seconds
+        for where, seconds in now.made_of.items()
+    }
+    return PlanDiff(
+        was.method, now.method, was.objective_s, now.objective_s, was.made_of, made_of, played,
+        placement_change(before, after, played),
+    )  # fmt: skip
+
+
 def _verdict(before: float, after: float) -> str:
     if abs(after - before) <= SAME * before:
         return f"the objective stays at {seconds(before)}"
@@ -143,31 +160,28 @@ def _verdict(before: float, after: float) -> str:
     return f"{pays}, {seconds(before)} to {seconds(after)} ({percent(after - before, before)})"
 
 
-def played_devices(problem: Problem, before: Placement, after: Placement) -> dict[str, str]:
+def _played_devices(before: Plan, after: Plan) -> dict[str, str]:
     """Device of `after` -> the equal device of `before` whose part it plays, so that as little as possible
     moves (an assignment problem).
 
-    Args:
-        problem: of the graph with the rewrites of `after`.
-
     Raises:
-        ConfigError: the placements are of other devices.
+        ConfigError: the plans are for other devices.
     """
     from scipy.optimize import linear_sum_assignment
 
-    here = before if before.rewrites == after.rewrites else restated(before, problem.graph)
-    instance = Instance.of(problem)
-    if strange := sorted({*here.device_of.values()} - {*instance.devices}):
+    instance = Instance.of(after.problem)
+    rank = {name: p for p, name in enumerate(instance.devices)}
+    if strange := sorted({*before.placement.device_of.values()} - rank.keys()):
         raise ConfigError(
             f"one plan is for {listed(strange)}, the other for {listed(instance.devices)}: give plans for "
             "the same devices."
         )
-    old, new = instance.encode(here.device_of), instance.encode(after.device_of)
-    weight = np.full(instance.n, 1.0 / max(instance.n, 1))
-    for each in ((instance.forward_s + instance.backward_s).max(axis=1), instance.state_bytes):
-        weight += each / max(float(each.sum()), 1e-300)
-    common = np.zeros((len(instance.devices),) * 2)
-    np.add.at(common, (new, old), weight)
+    was, now = (placed_views(each.placement, each.problem.graph) for each in (before, after))
+    common = np.zeros((len(rank), len(rank)))
+    for operator in now:
+        for p in was.get(operator, ()):
+            for q in now[operator]:
+                common[rank[q], rank[p]] += 1
     played: dict[str, str] = {}
     for alike in interchangeable_devices(instance):
         rows, columns = linear_sum_assignment(common[np.ix_(alike, alike)], maximize=True)
@@ -175,12 +189,3 @@ def played_devices(problem: Problem, before: Placement, after: Placement) -> dic
             instance.devices[alike[q]]: instance.devices[alike[p]] for q, p in zip(rows, columns, strict=True)
         }
     return played
-
-
-def with_devices(placement: Placement, names: Mapping[str, str]) -> Placement:
-    """The same with its devices under other names."""
-    stages = tuple(
-        replace(stage, devices=tuple(names[each] for each in stage.devices)) for stage in placement.stages
-    )
-    device_of = {node: names[device] for node, device in placement.device_of.items()}
-    return replace(placement, device_of=device_of, stages=stages)

@@ -28,12 +28,13 @@ from numpy.typing import NDArray
 
 from netsplit.graph.arguments import storage_bytes
 from netsplit.partition.base import Problem
+from netsplit.partition.common.instance import Floats, Ints
 from netsplit.placement.placement import Placement
 from netsplit.program.instructions import Backward, Forward, Program, Segment
 from netsplit.program.recomputation import SegmentBytes, pieces_in_order
 from netsplit.simulate.simulator import Simulator
 
-__all__ = ["nearest_recomputed", "recomputes"]
+__all__ = ["nearest_recomputed"]
 
 _ROUNDS = 8
 _SPARED = 6  # parts of a device, at most, that are tried without
@@ -41,17 +42,6 @@ _BY_ESTIMATE = 3  # of them go by the knapsack's bytes
 _PLACES = 48  # of a device's segments together, but three of each
 _BUDGETS = 256  # of bytes freed, that are told apart
 _LIMITS = 6  # of the bytes that a part has inside beyond what is gone by then, that are tried
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-def recomputes(problem: Problem) -> bool:
-    """Whether it is left to planning what is recomputed."""
-    simulator = problem.simulator
-    if not isinstance(simulator, Simulator) or not simulator.training or problem.memory != "lifetimes":
-        return False
-    return simulator.schedule.recompute == "auto"
 
 
 def nearest_recomputed(

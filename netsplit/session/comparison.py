@@ -32,7 +32,6 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.predict import unknown_in_words
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.checkpoint.shares import saved_cut
@@ -216,12 +215,15 @@ def _recorded(
 
 @dataclass(frozen=True)
 class Shared:
-    """What all methods of a comparison share; `chosen` where all was decided together, from `whole`."""
+    """What all methods of a comparison share.
+
+    Args:
+        chosen: the plan, where everything was decided together.
+    """
 
     step: ModelStep
     problem: Problem
     chosen: Plan | None = None
-    whole: WholePlan | None = None
 
     @classmethod
     def of(
@@ -235,8 +237,8 @@ class Shared:
         if not schedule.decides_everything:
             return cls(step, problem_of(step, source, schedule))
         (method,) = partitioners.values()
-        plan, whole = training_plan(step, source, schedule, method)
-        return cls(step, plan.asked, plan, whole)
+        plan = training_plan(step, source, schedule, method)
+        return cls(step, plan.asked, plan)
 
     def plan(self, partitioner: Partitioner) -> Plan:
         """A method's; raises as `ModelStep.plan`."""
@@ -252,13 +254,13 @@ def _each_method(
 ) -> Comparison:
     """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
     record_workload(parent, shared.step.workload(shared.problem), folder)
-    comparison = Comparison(folder, decided=shared.whole, charts=parent.charts)
+    comparison = Comparison(folder, decided=shared.chosen, charts=parent.charts)
     command = {key: value for key, value in experiment.labels.items() if key == "command"}
     for name, partitioner in experiment.partitioners.items():
         try:
             with parent.method(name, experiment.config, tags={"partitioner": name} | command) as run:
-                if shared.whole is not None:
-                    record_whole(run, shared.whole, folder / run.name)
+                if shared.chosen is not None:
+                    record_whole(run, shared.chosen, folder / run.name)
                 done = row(shared.plan(partitioner), run, comparison)
             record_result(parent, done)
             comparison.rows.append(done)
@@ -319,9 +321,10 @@ def _method(
     record_plan(run, plan, folder)
 
     def restart() -> DistributedRuntime:
-        return session.deploy(step, replace(model.plan, asked=plan.asked), shared.whole).runtime
+        changed = replace(model.plan, asked=plan.asked, choice=plan.choice)
+        return session.deploy(step, changed).runtime
 
-    model = session.deploy(step, plan, shared.whole)
+    model = session.deploy(step, plan)
     progress.method(run.name, settings.epochs * _steps_per_epoch(experiment.data, settings))
     observer = ProgressRecorder(run, progress)
     stored = comparison.folder / "checkpoints"

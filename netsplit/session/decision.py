@@ -1,7 +1,7 @@
-"""From a training step and what it costs to a problem under a schedule, or to a whole plan.
+"""From a training step and what it costs to a problem under a schedule, or to a plan.
 
 ModelStep + CostSource ──problem_of──► Problem        of a schedule that is given
-                          └─WholeDecision──► WholePlan    of all that is open
+                          └─WholeDecision──► Plan       of all that is open
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
-from netsplit.planning.decide import verified
+from netsplit.planning.decide import decide_scheduled, decide_whole, require_room, verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.bounds import require_room
-from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.profile.costs import Offload
 from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.schedules import Schedule
@@ -107,23 +105,23 @@ def training_plan(
     source: CostSource,
     order: Schedule | AutoSchedule,
     method: Partitioner,
-) -> tuple[Plan, WholePlan | None]:
-    """The plan to train by; and what it was chosen from, where all is decided together.
+) -> Plan:
+    """The plan to train by.
 
     Raises as `problem_of` and `ModelStep.plan`; or InfeasibleError: nothing fits.
     """
     if not order.decides_everything:
-        return step.plan(problem_of(step, source, order), method), None
-    whole, problem = WholeDecision(step, source, order, method).decide()
+        return step.plan(problem_of(step, source, order), method)
+    decided, problem = WholeDecision(step, source, order, method).decide()
     if source.is_local:
-        problem = problem_of(step, source, whole.schedule, problem)
+        problem = problem_of(step, source, decided.schedule, problem)
     else:
-        problem = step.problem(problem.graph, problem.costs, problem.cluster, whole.schedule)
-    for line in whole.lines:
-        log.log(logging.WARNING if line in whole.notes else logging.INFO, "%s", line)
-    plan = verified(problem, whole.placement, whole.seconds)
+        problem = step.problem(problem.graph, problem.costs, problem.cluster, decided.schedule)
+    plan = replace(verified(problem, decided.placement, decided.seconds), choice=decided.choice)
+    for line in plan.lines:
+        log.log(logging.WARNING if line in plan.choice.remarks else logging.INFO, "%s", line)
     check_element_wise(step.optimizer, plan.problem.graph)
-    return plan, whole
+    return plan
 
 
 def plan_ahead(
@@ -131,7 +129,7 @@ def plan_ahead(
     source: CostSource,
     order: Schedule | AutoSchedule,
     method: Partitioner,
-) -> WholePlan:
+) -> Plan:
     """The plan under either kind of schedule; raises as `training_plan` does."""
     if order.decides_everything:
         return WholeDecision(step, source, order, method).decide()[0]
@@ -145,7 +143,7 @@ def plan_ahead(
     step.stages.stage(f"plan by {method.name}", method.time_limit_s, "s")
     problem = replace(problem, improved=step.stages.improved)
     remarks = (*cutting.notes_for(order.microbatches), *_refused(step, graph))
-    return plan_under(problem, method, step.whole.samples, remarks)
+    return decide_scheduled(problem, method, step.whole.samples, remarks)
 
 
 @dataclass
@@ -174,7 +172,7 @@ class WholeDecision:
         """Whether micro-batches are compared with the batch."""
         return not self.source.is_local or self.step.training.check
 
-    def decide(self) -> tuple[WholePlan, Problem]:
+    def decide(self) -> tuple[Plan, Problem]:
         """The whole plan, and the problem of its micro-batches; where nothing fits, with more of these."""
         first = self._sizes(self._counts())
         if self.source.is_local and self.step.training.looks is not None and self.method is None:
@@ -216,7 +214,7 @@ class WholeDecision:
             check_buckets(self.step.optimizer)
         return sizes
 
-    def _decide_at(self, sizes: StepSizes) -> tuple[WholePlan, Problem]:
+    def _decide_at(self, sizes: StepSizes) -> tuple[Plan, Problem]:
         source, cutting, auto = self.source, self.cutting, self.auto
         samples = self.step.whole.samples
         if source.is_local:
@@ -226,7 +224,7 @@ class WholeDecision:
         least = sizes.graphs[min(sizes.graphs)]
         refused = () if source.is_local else _refused(self.step, least)
 
-        def decide(counts: Sequence[int]) -> WholePlan:
+        def decide(counts: Sequence[int]) -> Plan:
             self.step.stages.stage("whole plan", auto.time_limit_s, "s")
             return decide_whole(
                 sizes.problem,
@@ -235,7 +233,7 @@ class WholeDecision:
                 auto,
                 method=self.method,
                 improved=self.step.stages.improved,
-                told=lambda m: (*left_out, *self.remarks, *cutting.notes_for(m), *refused),
+                remarks=lambda m: (*left_out, *self.remarks, *cutting.notes_for(m), *refused),
             )
 
         at_size = source.is_local or _is_quick(least)  # the whole batch is compared, by two forwards of it
@@ -243,10 +241,11 @@ class WholeDecision:
             cutting.not_at_size()
         plan, differed = decide(sizes.counts), cutting.differs
         if self.compared and at_size:
-            if plan.schedule.microbatches not in cutting.at_size(plan.plan.problem.graph, sizes.counts):
+            if plan.schedule.microbatches not in cutting.at_size(plan.problem.graph, sizes.counts):
                 plan = decide([1])
             elif cutting.differs != differed:
-                plan = replace(plan, notes=(cutting.differs, *plan.notes))
+                remarks = cutting.differs, *plan.choice.remarks
+                plan = replace(plan, choice=replace(plan.choice, remarks=remarks))
         return plan, sizes.problem(plan.schedule.microbatches)
 
 

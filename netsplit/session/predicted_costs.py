@@ -17,8 +17,9 @@ from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
+from netsplit.planning.decide import decide_scheduled, decide_whole
+from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, OptimizerScratch
 from netsplit.profile.measure.clock import reference_seconds
@@ -130,13 +131,13 @@ class FileCosts:
                 )
         return replace(self, microbatches=samples // size)
 
-    def whole_plan(
+    def plan(
         self,
         order: Schedule | AutoSchedule,
         method: Partitioner,
         seed: int = 0,
         stages: Stages | None = None,
-    ) -> WholePlan:
+    ) -> Plan:
         """The best plan with these micro-batches; told to `stages`."""
         improved = None if stages is None else stages.improved
         samples = self.microbatches * self.work.graph.batch_size
@@ -148,10 +149,10 @@ class FileCosts:
             left_out = order.not_as_given(samples, counts, why)
             return decide_whole(
                 lambda m: problem, counts, samples, order, method=chosen, improved=improved,
-                told=lambda m: left_out,
+                remarks=lambda m: left_out,
             )  # fmt: skip
         problem = self._problem(order.with_microbatches(self.microbatches), seed)
-        return plan_under(replace(problem, improved=improved), method, samples)
+        return decide_scheduled(replace(problem, improved=improved), method, samples)
 
     def _problem(self, schedule: Schedule, seed: int) -> Problem:
         return self.work.problem(

@@ -31,7 +31,6 @@ from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.measured import ProfileCache, default_folder
 from netsplit.profile.optimizer_checks import check_switchable
 from netsplit.program.schedules import Schedule
@@ -150,19 +149,19 @@ class Session:
         """A step's graph with what its operators cost on these workers; see `problem_of`."""
         return problem_of(step, self.costs, schedule)
 
-    def plan(
-        self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner
-    ) -> tuple[Plan, WholePlan | None]:
-        """What a method decides for a step, and what that was chosen from; raises as `training_plan`."""
+    def plan(self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner) -> Plan:
+        """What a method decides for a step.
+
+        Raises:
+            InfeasibleError: nothing fits.
+            CaptureError, ConfigError, NetSplitError: as `training_plan`.
+        """
         return training_plan(step, self.costs, order, method)
 
-    def deploy(
-        self, step: ModelStep, plan: Plan, whole: WholePlan | None = None, owned: bool = False
-    ) -> ParallelModel:
+    def deploy(self, step: ModelStep, plan: Plan, owned: bool = False) -> ParallelModel:
         """Put a step's parameters where a plan has them, ready to train from the model's present values.
 
         Args:
-            whole: what the plan was chosen from, where all was decided together.
             owned: closing the result closes this session too.
 
         Raises:
@@ -175,7 +174,7 @@ class Session:
             check_switchable(step.optimizer, training.learning_rate)
             load_kernels()
         began = time.perf_counter()
-        check_replicas(plan.problem.graph, plan.placement.replicated, whole is None)
+        check_replicas(plan.problem.graph, plan.placement.replicated, not plan.choice.frontier)
         programs, graph = step.programs(plan), plan.asked.graph
         runtime = DistributedRuntime(
             programs.program, self.pool, step.tensors(graph), step.optimizer, training.rule,
@@ -185,13 +184,13 @@ class Session:
         placed_s = time.perf_counter() - began
         close = self.close if owned else None
         adaptation = None if adapt is None else Adaptation.begin(adapt, plan, placed_s)
-        return ParallelModel(step.model, graph, runtime, programs, plan, close, whole, adaptation)
+        return ParallelModel(step.model, graph, runtime, programs, plan, close, adaptation)
 
     def parallelized(
         self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner
     ) -> ParallelModel:
         """Plan a step and put it on the workers; closing the result closes this session too."""
-        return self.deploy(step, *self.plan(step, order, method), owned=True)
+        return self.deploy(step, self.plan(step, order, method), owned=True)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -23,7 +23,6 @@ from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.placement.placement import SolverReport
 from netsplit.planning.explanation.parts import algebra_lines, parts_summary, placed_views
 from netsplit.planning.plan import Plan
-from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.planning.workload import Workload
 from netsplit.settings import Settings
 from netsplit.simulate.timeline import Timeline
@@ -115,7 +114,7 @@ class Comparison:
     folder: Path
     rows: list[ComparisonRow] = field(default_factory=list)
     histories: dict[str, History] = field(default_factory=dict)
-    decided: WholePlan | None = None  # where the schedule was decided with the placement
+    decided: Plan | None = None  # where the schedule was decided with the placement
     charts: str = ""  # what follows MLflow's address, to see it there; empty where nothing is recorded
 
     @property
@@ -228,24 +227,24 @@ def record_timelines(run: MethodRun, predicted: Timeline, measured: Timeline | N
             run.tags({f"{kind}_peak_bytes": each.peak_bytes, f"{kind}_host_bytes": each.host_bytes})
 
 
-def record_whole(run: MethodRun, whole: WholePlan, folder: Path) -> None:
+def record_whole(run: MethodRun, plan: Plan, folder: Path) -> None:
     """What was decided together with the placement, and what it was chosen from."""
-    schedule = whole.schedule
+    schedule = plan.schedule
     run.tags(
         {
-            "decided.kind": whole.frontier[0].kind,
+            "decided.kind": plan.choice.frontier[0].kind,
             "decided.schedule": schedule.name,
             "decided.microbatches": str(schedule.microbatches),
             "decided.recompute": str(schedule.recompute).lower(),
         }
     )
-    write_whole(whole, folder)
+    write_whole(plan, folder)
 
 
-def write_whole(whole: WholePlan, folder: Path) -> None:
+def write_whole(plan: Plan, folder: Path) -> None:
     """All of it as plan.json, and as text with the table of what it was chosen from."""
-    write_json(folder / "plan.json", whole.to_dict())
-    write_text(folder / "frontier.txt", f"{whole}\n")
+    write_json(folder / "plan.json", plan.to_dict())
+    write_text(folder / "frontier.txt", f"{plan}\n")
 
 
 def write_plan(plan: Plan, folder: Path) -> list[str]:

@@ -20,7 +20,6 @@ from netsplit.optim.learning_rate import every_epoch, rates_of
 from netsplit.optim.optimizers import ForModel
 from netsplit.pictures.drawing import ShownFigure
 from netsplit.planning.plan import Plan, PlanSummary
-from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_switchable
 from netsplit.runtime.checkpoint.shares import Cut
 from netsplit.runtime.distributed import DistributedRuntime
@@ -66,7 +65,6 @@ class ParallelModel:
         programs: Programs,
         plan: Plan,
         on_close: Callable[[], None] | None = None,
-        whole_plan: WholePlan | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
         self.model = model
@@ -74,7 +72,6 @@ class ParallelModel:
         self.runtime = runtime
         self.programs = programs
         self.plan = plan
-        self.whole_plan = whole_plan  # what the plan was chosen from, where all was decided together
         self.adaptation = adaptation  # what looks for other plans, where that is asked for
         self._measured: Timeline | None = None
         # Also when it is dropped, and when the interpreter ends.

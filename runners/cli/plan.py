@@ -21,7 +21,6 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import check_writable
 from netsplit.formats.own import save_workload
 from netsplit.planning.plan import Plan
-from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.session.decision import problem_of, training_plan
 from netsplit.session.measured_costs import CostSource
 from netsplit.session.predicted_costs import PredictedCosts
@@ -64,15 +63,16 @@ def plan(
     if subject.loss is _stand_in:
         console.print("No loss is given, so the mean of the squared outputs is used.")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    step, decided, whole = _decided(subject, request, folder, console)
-    if whole is not None:
-        show_whole(console, whole)
+    step, decided = _decided(subject, request, folder, console)
+    chosen = bool(decided.choice.frontier)
+    if chosen:
+        show_whole(console, decided)
     else:
         show_plan(console, decided, step.workload(decided.asked))
     folder.mkdir(parents=True, exist_ok=True)
     more = ""
-    if whole is not None:
-        write_whole(whole, folder)
+    if chosen:
+        write_whole(decided, folder)
         more = ", plan.json, frontier.txt"
     save_workload(step.workload(decided.asked), folder / "graph.json")
     files = ", ".join(write_plan(decided, folder))
@@ -174,10 +174,7 @@ def _named(name: str, key: str) -> Any:
         raise ConfigError(f"{key} is '{name}', which cannot be imported: {error}.") from error
 
 
-def _decided(
-    subject: _Subject, request: Request, folder: Path, console: Console
-) -> tuple[ModelStep, Plan, WholePlan | None]:
-    """The plan, and what it was chosen from, where all was decided together."""
+def _decided(subject: _Subject, request: Request, folder: Path, console: Console) -> tuple[ModelStep, Plan]:
     order, (method,), cluster = request.schedule, request.partitioners.values(), request.cluster
     training = Training.of(request.settings, request.optimizer)
     parts = subject.model, subject.loss, subject.batch
@@ -191,7 +188,7 @@ def _decided(
             session = stack.enter_context(Session(cluster, folder, profile=request.settings.profile))
             source, step = session.costs, session.step(*parts, training)
         if order.decides_everything:
-            return step, *training_plan(step, source, order, method)
+            return step, training_plan(step, source, order, method)
         problem = problem_of(step, source, order)
         stack.enter_context(Waiting(console, method.name, method.time_limit_s))
-        return step, step.plan(problem, method), None
+        return step, step.plan(problem, method)

@@ -19,9 +19,8 @@ from netsplit.files import write_json
 from netsplit.formats.read import read_workload
 from netsplit.partition.partitioner import Partitioner
 from netsplit.pictures.timeline_figure import timeline_figure
+from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.frontier import frontier_table
-from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
 from netsplit.session.decision import plan_ahead
@@ -42,7 +41,7 @@ __all__ = ["by_config", "by_file", "run", "show_whole"]
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 
 
-Decide = Callable[[Schedule | AutoSchedule, Partitioner, int], WholePlan]
+Decide = Callable[[Schedule | AutoSchedule, Partitioner, int], Plan]
 
 
 def by_config(settings: PlanSettings, cfg: DictConfig, cluster: ClusterSpec | ClusterDescription) -> Decide:
@@ -77,7 +76,7 @@ def by_file(
 ) -> Decide:
     """What plans by the profile of a graph file."""
     there = cluster.unprobed if isinstance(cluster, ClusterSpec) else cluster
-    return FileCosts(read_workload(graph), there, microbatches, offload).whole_plan
+    return FileCosts(read_workload(graph), there, microbatches, offload).plan
 
 
 def run(
@@ -96,44 +95,44 @@ def run(
     console = console_of(_WIDTH)
     try:
         with Waiting(console, "plan", None, "is being made"):  # whose parts say themselves what they do
-            whole = decide(schedule, method, seed)
+            plan = decide(schedule, method, seed)
     except InfeasibleError as error:
         write_json(folder / "plan.json", {"status": "infeasible", "reason": " ".join(str(error).split())})
         raise
-    show_whole(console, whole)
-    write_whole(whole, folder)
-    files = ", ".join(write_plan(whole.plan, folder))
-    plan = whole.plan
+    show_whole(console, plan)
+    write_whole(plan, folder)
+    files = ", ".join(write_plan(plan, folder))
     timeline_figure(plan.simulated[1], None, folder / "timeline.png")
     console.print(
         f"Written to {folder}: plan.json, frontier.txt, {files}, timeline.png.",
         highlight=False,
         soft_wrap=True,
     )
-    last = f"{_verdict(whole)}{f' To train with it: {train}' if train else ''}"
+    last = f"{_verdict(plan)}{f' To train with it: {train}' if train else ''}"
     console.print(last, style="bold", highlight=False, markup=False, soft_wrap=True)
-    return whole.iteration_s
+    return plan.iteration_s
 
 
-def _verdict(whole: WholePlan) -> str:
+def _verdict(plan: Plan) -> str:
     """The chosen plan beside the best of each other kind."""
-    best = {row.kind: Contender(row.kind, row.samples_per_s or 0.0) for row in reversed(whole.frontier)}
-    best[whole.frontier[0].kind] = Contender(whole.frontier[0].kind, whole.samples_per_s)
+    frontier = plan.choice.frontier
+    best = {row.kind: Contender(row.kind, row.samples_per_s or 0.0) for row in reversed(frontier)}
+    best[frontier[0].kind] = Contender(frontier[0].kind, plan.samples_per_s)
     return verdict(list(best.values()), measured=False)
 
 
-def show_whole(console: Console, whole: WholePlan, notes: bool = True) -> None:
+def show_whole(console: Console, plan: Plan, remarks: bool = True) -> None:
     """What was chosen, a row per device, and what it was chosen from.
 
     Args:
-        notes: also what the choice changes of what is trained; False where that was said before.
+        remarks: also what the choice changes of what is trained; False where that was said before.
     """
-    lines = [line for line in whole.lines if notes or line not in whole.notes]
+    lines = [line for line in plan.lines if remarks or line not in plan.choice.remarks]
     for style, line in zip(["bold", *[""] * len(lines)], lines, strict=False):
         console.print(escape(line), style=style, highlight=False, soft_wrap=True)
-    console.print(whole.plan.summary().devices.terminal())
-    table = frontier_table(whole.frontier)
+    console.print(plan.summary().devices.terminal())
+    table = plan.choice.table
     console.print(table.title, highlight=False)
     console.print("\n".join(table.lines()), highlight=False, markup=False, soft_wrap=True)
-    for line in whole.absent:
+    for line in plan.choice.absent:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

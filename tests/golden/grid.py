@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.whole_plan.clocks import limits_by
 from benchmarks.whole_plan.subject import CLUSTERS, MODELS, Subject
 from netsplit.errors import CaptureError, NetSplitError
+from netsplit.planning.decide import decide_whole
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.whole_plan import decide_whole
 
 __all__ = ["CLUSTERS", "MODELS", "cell"]
 

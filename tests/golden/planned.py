@@ -40,7 +40,7 @@ class Made:
                 progress=False,
             )  # fmt: skip
         self.schedule = f"{whole.schedule.name} x {whole.schedule.microbatches}"
-        self.notes = whole.notes
+        self.notes = whole.choice.remarks
         self.iteration_s, self.peak_bytes = whole.iteration_s, whole.peak_bytes
         placement = whole.placement
         self.placement = {
@@ -49,12 +49,12 @@ class Made:
             "recomputed": sorted(placement.recomputed),
             "rewrites": json.loads(json.dumps([each.to_dict() for each in placement.rewrites])),
         }
-        program = whole.plan.simulated[0]
+        program = whole.simulated[0]
         self.program = program.show()
         model = case.net.fresh()
-        values = initial_values(model, whole.plan.problem.graph, case.net.loss)
+        values = initial_values(model, whole.problem.graph, case.net.loss)
         rule = UpdateRule(case.clip_norm)
-        runtime = LocalRuntime(program, whole.plan.problem.cluster, values, SGD, rule, seed=case.seed)
+        runtime = LocalRuntime(program, whole.problem.cluster, values, SGD, rule, seed=case.seed)
         self.losses = [runtime.train_batch(*batch) for _ in range(STEPS)]
         self.state = runtime.state()
 

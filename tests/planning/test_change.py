@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from netsplit.partition import Placement, Problem, Random
 from netsplit.placement.placement import Stage
+from netsplit.planning.plan import Plan
 from netsplit.planning.plan_diff import placement_change
 from netsplit.rewrite import CopyWeights, applied
 from tests.builders import cluster_of
@@ -17,15 +18,20 @@ from tests.planning.test_plan_diff import line, placed
 from tests.rewrite.test_planning import placed as in_parts
 from tests.rewrite.test_planning import problem_of
 
-ROUTE = re.compile(r"(\d+) operators? (?:from (\S+) to ([^\s,]+)|between other devices)")
+ROUTE = re.compile(r"(\d+) operators? (?:from (\S+) to (\S+):|between other devices)")
+
+
+def unscored(problem: Problem, placement: Placement) -> Plan:
+    return Plan(problem, problem.rewritten(placement.rewrites), placement, 0.0, 0.0, None)
 
 
 def test_two_operators_by_hand() -> None:
     problem = line()
-    change = placement_change(problem, placed(problem, "0000"), placed(problem, "0011"))
+    before, after = (unscored(problem, placed(problem, each)) for each in ("0000", "0011"))
+    change = placement_change(before, after)
     assert (change.moved, change.split, change.joined) == (2, 0, 0)
-    assert change.lines == ("2 operators from d0 to d1, the largest n2 (per micro-batch 3 s there, 3 s now)",)
-    same = placement_change(problem, placed(problem, "0011"), placed(problem, "0011"))
+    assert change.lines == ("2 operators from d0 to d1: n2 and n3",)
+    same = placement_change(after, after)
     assert (same.moved, same.lines) == (0, ("nothing moved",))
 
 
@@ -37,7 +43,7 @@ def test_every_operator_that_is_elsewhere_is_told_once(problem: Problem, data: s
     before = Random().partition(problem)
     names = st.sampled_from([device.name for device in problem.cluster.devices])
     after = replace(before, device_of={v: data.draw(names) for v in before.device_of}, stages=())
-    change = placement_change(problem, before, after)
+    change = placement_change(unscored(problem, before), unscored(problem, after))
     went = Counter(
         (before.device_of[v], after.device_of[v])
         for v in before.device_of
@@ -50,20 +56,21 @@ def test_every_operator_that_is_elsewhere_is_told_once(problem: Problem, data: s
 
 def test_replicas_recomputation_and_copies_are_told() -> None:
     problem = line()
-    before = placed(problem, "0000")
+    kept = placed(problem, "0000")
     stage = Stage(tuple(problem.graph.nodes), ("d0", "d1"))
-    again = replace(before, recomputed=frozenset({"n1"}))
-    assert placement_change(problem, before, again).lines == ("1 operator recomputed, 0 before",)
-    doubled = replace(before, stages=(stage,))
-    assert placement_change(problem, before, doubled).lines == ("replicas: d0 and d1, none before",)
-    assert placement_change(problem, doubled, before).lines == ("replicas: none, d0 and d1 before",)
+    before = unscored(problem, kept)
+    again = unscored(problem, replace(kept, recomputed=frozenset({"n1"})))
+    assert placement_change(before, again).lines == ("1 operator recomputed, 0 before",)
+    doubled = unscored(problem, replace(kept, stages=(stage,)))
+    assert placement_change(before, doubled).lines == ("replicas: d0 and d1, none before",)
+    assert placement_change(doubled, before).lines == ("replicas: none, d0 and d1 before",)
     captured = problem_of()
     copies = (CopyWeights("linear", 1),)
-    had, has = in_parts(captured, ()), _copied(captured, copies)
-    change = placement_change(captured.rewritten(copies), had, has)
+    had, has = unscored(captured, in_parts(captured, ())), unscored(captured, _copied(captured, copies))
+    change = placement_change(had, has)
     assert change.lines == ("1 operator with copies of weights, 0 before",)
     others = (CopyWeights("linear_1", 1),)
-    change = placement_change(captured.rewritten(others), has, _copied(captured, others))
+    change = placement_change(has, unscored(captured, _copied(captured, others)))
     assert change.lines == ("1 operator with copies of weights, 1 before",)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition import Choice, MaxLoad, Partitioner, Placement, Problem, SimulatedIteration, Single
-from netsplit.planning.decide import decide, proven_s, verified
+from netsplit.planning.decide import decide, proven_s
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.rewrite import Split, applied
 from netsplit.simulate import simulate
@@ -73,17 +73,12 @@ def test_what_is_over_the_capacities_is_a_plan_only_where_that_is_asked_for() ->
     assert plan.objective_s == decide(simulated(four()), over).objective_s
 
 
-def test_what_is_not_contiguous_is_a_plan_only_where_that_is_asked_for() -> None:
+def test_what_is_not_contiguous_is_refused_where_the_objective_asks_for_it() -> None:
     problem = replace(four(), objective=MaxLoad(contiguous=True))
     there_and_back = Given(answer(problem, "0010"))
     with pytest.raises(NetSplitError, match="ignored contiguity"):
         decide(problem, there_and_back)
-    plan = decide(problem, there_and_back, contiguity=False)
-    assert (
-        plan.objective_s
-        == verified(replace(problem, objective=MaxLoad()), there_and_back.placement).objective_s
-    )
-    assert plan.seconds > 0
+    assert decide(replace(problem, objective=problem.objective.relaxed()), there_and_back).seconds > 0
 
 
 @dataclass

@@ -126,8 +126,7 @@ def test_a_whole_plan_trains_it_in_parts_too(pools: Pools) -> None:
         lent_to_sessions(pools),
         netsplit.parallelize(case.fresh(), LOSS, batches[0], schedule=open_, **given(case, 2)) as trained,
     ):
-        assert trained.whole_plan is not None
-        assert trained.whole_plan.frontier[0].kind == "parts"
+        assert trained.plan.choice.frontier[0].kind == "parts"
         assert_trained(case, trained, batches)
 
 

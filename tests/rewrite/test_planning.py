@@ -22,8 +22,8 @@ from netsplit.planning.explanation.parts import (
     PlacedSplit,
     parts_summary,
     placed_splits,
-    restated,
 )
+from netsplit.planning.plan_diff import plan_diff
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
@@ -146,32 +146,16 @@ def test_the_summary_counts_operators_once_on_each_device(cut: Callable[..., tup
 def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None:
     problem = problem_of()
     parts, whole = (verified(problem, placed(problem, each)) for each in (LINEAR, ()))
-    cut = parts.moved_from(whole)
+    cut = plan_diff(whole, parts)
     assert any("now 1 operator in parts: linear_2 (" in line for line in cut.lines())
     assert (cut.before_s, cut.after_s) == pytest.approx((whole.objective_s, parts.objective_s))
-    joined = whole.moved_from(parts)
+    joined = plan_diff(parts, whole)
     assert any("no longer split: linear_2" in line for line in joined.lines())
-    assert parts.moved_from(parts).change.moved == parts.moved_from(parts).change.split == 0
+    assert plan_diff(parts, parts).change.moved == plan_diff(parts, parts).change.split == 0
 
 
 def sizes(split: PlacedSplit) -> list[int]:
     return [part.size for part in split.parts]
-
-
-def test_a_plan_restated_for_other_parts_keeps_nodes_where_their_operators_were() -> None:
-    problem = problem_of()
-    whole, heads = placed(problem, ()), placed(problem, HEADS)
-    graph = applied(problem.graph, HEADS)
-    again = restated(whole, graph)
-    assert again.device_of.keys() == graph.nodes.keys()
-    assert sorted(again.priority.values()) == list(range(len(graph.nodes)))
-    for part in (part for split in placed_splits(heads, graph) for part in split.parts):
-        for name in part.nodes:
-            assert again.device_of[name] == whole.device_of[name.partition(":")[0]]
-    back = restated(heads, problem.graph)
-    assert back.device_of.keys() == problem.graph.nodes.keys()
-    both = problem.graph.nodes.keys() & heads.device_of.keys()
-    assert all(back.device_of[name] == heads.device_of[name] for name in both)
 
 
 @pytest.mark.parametrize("rewrites", [HEADS, LINEAR])

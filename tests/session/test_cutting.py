@@ -15,7 +15,7 @@ from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import CaptureError, InfeasibleError
 from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
-from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.planning.plan import Plan
 from netsplit.program.schedules import GPipe
 from netsplit.session.measured_costs import MeasuredCosts
 from netsplit.session.sizes import BatchCuts
@@ -318,7 +318,7 @@ def fast() -> ClusterSpec:
 
 def trained(
     pools: Pools, loss: Any, schedule: Any, **options: Any
-) -> tuple[WholePlan | None, list[float], dict[str, Tensor]]:
+) -> tuple[Plan, list[float], dict[str, Tensor]]:
     with lent_to_sessions(pools):
         parallel = netsplit.parallelize(
             net().double(), loss, (X.double(), Y), cluster=fast(), schedule=schedule, optimizer=SGD,
@@ -326,7 +326,7 @@ def trained(
         )  # fmt: skip
     with parallel:
         losses = [parallel.train_batch(X.double(), Y) for _ in range(2)]
-        return parallel.whole_plan, losses, parallel.state_dict()
+        return parallel.plan, losses, parallel.state_dict()
 
 
 def plainly(loss: Any) -> tuple[list[float], dict[str, Tensor]]:
@@ -355,14 +355,12 @@ def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("by_size")
 def test_a_training_keeps_the_batch_whole_and_says_so(pools: Pools) -> None:
     whole, *_ = trained(pools, nn.CrossEntropyLoss(), AUTO)
-    assert whole is not None
     assert whole.schedule.microbatches > 1
-    assert whole.notes == ()
+    assert whole.choice.remarks == ()
     for loss in (summed, nt_xent, ohem):
         whole, losses, state = trained(pools, loss, AUTO)
-        assert whole is not None
         assert whole.schedule.microbatches == 1
-        assert ["the batch is kept whole" in note for note in whole.notes] == [True]
+        assert ["the batch is kept whole" in note for note in whole.choice.remarks] == [True]
         wanted, plain = plainly(loss)
         assert losses == pytest.approx(wanted, rel=1e-9)
         torch.testing.assert_close(state, plain, rtol=1e-9, atol=1e-9)
@@ -386,8 +384,10 @@ def test_a_plan_says_it_too(schedule: Any) -> None:
     whole = netsplit.plan(net(), summed, (X, Y), fast(), schedule=schedule)
     named = isinstance(schedule, GPipe)
     assert whole.schedule.microbatches == (4 if named else 1)
-    assert [("gradient accumulation" if named else "kept whole") in note for note in whole.notes] == [True]
-    assert netsplit.plan(net(), nn.CrossEntropyLoss(), (X, Y), fast(), schedule=schedule).notes == ()
+    assert [
+        ("gradient accumulation" if named else "kept whole") in note for note in whole.choice.remarks
+    ] == [True]
+    assert netsplit.plan(net(), nn.CrossEntropyLoss(), (X, Y), fast(), schedule=schedule).choice.remarks == ()
 
 
 def test_where_only_whole_batches_are_left_and_do_not_fit_the_reason_is_said() -> None:

@@ -13,7 +13,6 @@ from netsplit.graph import Graph, capture
 from netsplit.partition import Auto, Choice, Partitioner, Problem
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.operator_keys import new_nodes, operator_key
 from netsplit.program import OneFOneB
 from netsplit.rewrite import Rewrite, Split, applied
@@ -117,15 +116,13 @@ def test_plans_are_of_measured_parts(
     assert len(counts()) == 2
 
 
-def whole_planned(session: Session, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, WholePlan]:
+def whole_planned(session: Session, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Decided where every operator is said to take a second, and links cost nothing."""
     set_costs(monkeypatch, lambda graph: costs_of(graph, 1.0, 1.0))
     free = replace(session.spec, latency_s=1e-12, bandwidth=1e15)
     order = AutoSchedule(time_limit_s=8.0, microbatches=1, splits=True)
     linked = replace(session, spec=free)
-    plan, whole = linked.plan(linked.step(net(), LOSS, batch(16), Training(SGD)), order, Auto())
-    assert whole is not None
-    return plan, whole
+    return linked.plan(linked.step(net(), LOSS, batch(16), Training(SGD)), order, Auto())
 
 
 @pytest.mark.slow
@@ -135,13 +132,13 @@ def test_a_whole_plan_in_parts_is_of_what_was_measured(
     """Operators that are said to take long are in parts, whose seconds are the workers', measured once."""
     caplog.set_level(logging.INFO)
     with lent_session(pools, tmp_path / "run") as session:
-        plan, whole = whole_planned(session, monkeypatch)
-        assert whole.frontier[0].kind == "parts"
+        plan = whole_planned(session, monkeypatch)
+        assert plan.choice.frontier[0].kind == "parts"
         (known,) = {kind: each.parts for kind, each in plan.asked.costs.devices.items()}.values()
         assert sum(counted(caplog)) == len(known), "equal parts once, whatever rewrite has them"
-        assert 0 < whole.measuring_s < whole.seconds
-        assert "s of it measuring operators in parts" in str(whole)
-        assert plan.objective_s == pytest.approx(whole.iteration_s)
+        assert 0 < plan.choice.measuring_s < plan.seconds
+        assert "s of it measuring operators in parts" in str(plan)
+        assert plan.samples_per_s == pytest.approx(plan.choice.frontier[0].samples_per_s)
         own = plan.problem.costs.devices["cpu"]
         new = new_nodes(plan.asked.graph, plan.problem.graph)
         assert new

@@ -26,7 +26,7 @@ def test_a_model_whose_workers_hold_another_is_refused(pools: Pools, tmp_path: P
     batch = torch.randn(8, 6), torch.randint(4, (8,))
     with lent_session(pools, tmp_path) as session:
         step = session.step(net(), nn.CrossEntropyLoss(), batch, Training(SGD))
-        plan, _ = session.plan(step, GPipe(2), MTopo())
+        plan = session.plan(step, GPipe(2), MTopo())
         first = session.deploy(step, plan)
         first.train_batch(*batch)
         session.deploy(step, plan).train_batch(*batch)

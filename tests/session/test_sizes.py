@@ -116,9 +116,9 @@ def test_numbers_that_are_asked_for_and_not_looked_at_are_told(
     auto, batch = AutoSchedule(time_limit_s=0.3, **asked), (torch.randn(16, 6), torch.randint(3, (16,)))
     with caplog.at_level(logging.INFO, "netsplit.session.sizes"):
         whole = netsplit.plan(nn.Linear(6, 3), nn.CrossEntropyLoss(), batch, 2, schedule=auto)
-    assert len(whole.notes) == len(said)
-    assert all(note.startswith(words) for note, words in zip(whole.notes, said, strict=True))
-    assert all(note in caplog.messages for note in whole.notes)
+    assert len(whole.choice.remarks) == len(said)
+    assert all(note.startswith(words) for note, words in zip(whole.choice.remarks, said, strict=True))
+    assert all(note in caplog.messages for note in whole.choice.remarks)
 
 
 def test_what_bytes_prove_to_fit_nowhere_is_refused_before_a_worker_starts(tmp_path: Path) -> None:

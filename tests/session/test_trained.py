@@ -41,9 +41,8 @@ def test_the_decided_plan_trains_as_plain_pytorch_does(
             case.fresh(), case.loss, (inputs, case.targets), cluster=spec, schedule=open_, optimizer=SGD
         )
     with parallel:
-        whole = parallel.whole_plan
-        assert whole is not None
-        assert whole.frontier[0].kind in kinds
+        whole = parallel.plan
+        assert whole.choice.frontier[0].kind in kinds
         losses = [parallel.train_batch(inputs, case.targets) for _ in range(3)]
         state = parallel.state_dict()
     wanted, plain = plain_training(case, whole.schedule.microbatches)
@@ -68,9 +67,8 @@ def test_a_capacity_that_one_device_lacks_takes_two_and_trains_all_the_same(pool
             case.fresh(), case.loss, example, cluster=spec, schedule=open_, optimizer=SGD
         )
     with parallel:
-        whole = parallel.whole_plan
-        assert whole is not None
-        assert whole.frontier[0].devices == 2
+        whole = parallel.plan
+        assert whole.choice.frontier[0].devices == 2
         losses = [parallel.train_batch(case.inputs[0], case.targets) for _ in range(3)]
         peaks = parallel.plan.simulated[1].peak_bytes
     assert losses == pytest.approx(plain_training(case, 2)[0], rel=TOLERANCE)

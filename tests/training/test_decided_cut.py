@@ -66,4 +66,4 @@ def test_a_decision_takes_the_micro_batches_of_a_checkpoint_s_training(split: An
         assert as_saved(open_, place) is open_
     assert as_saved(open_, tmp_path) is open_
     with split(as_saved(AutoSchedule(time_limit_s=0.5), place), nn.BatchNorm1d(8)) as model:
-        assert model.whole_plan.schedule.microbatches == 4
+        assert model.plan.schedule.microbatches == 4

@@ -1,4 +1,4 @@
-"""Why a placement takes as long as it does: numbers for a file, or lines of text of at most 100 columns."""
+"""Why a placement takes as long as it does: numbers for a file, or lines of text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from netsplit.partition.base import Loads, Objective, Problem
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.placement.placement import Placement
-from netsplit.planning.explanation.notation import counted, node_run, percent, seconds, short, wrapped
+from netsplit.planning.explanation.notation import counted, node_run, percent, seconds, short
 from netsplit.planning.explanation.path import PathSpan, critical_path, merged, overheads, totals
 from netsplit.program.instructions import Program
 from netsplit.simulate.timeline import Timeline
@@ -67,8 +67,11 @@ class Explanation:
 
     def lines(self, top: int = 8) -> list[str]:
         """What binds first, then the `top` costliest cut edges, and the longest spans of the path."""
-        lines = wrapped(f"{self.method}: {self.objective.says} {seconds(self.objective_s)}")
-        lines += [*wrapped(self.binding.sentence, "  ", "  "), *_cuts(self.cuts, top)]
+        lines = [
+            f"{self.method}: {self.objective.says} {seconds(self.objective_s)}",
+            f"  {self.binding.sentence}",
+            *_cuts(self.cuts, top),
+        ]
         if self.path:
             lines += path_lines(self.path, self.objective_s, 2 * top)
         return lines
@@ -196,11 +199,9 @@ def _cuts(cuts: Sequence[CutEdge], top: int) -> Iterator[str]:
     for edge in cuts[:top]:
         readers = node_run(edge.readers, 16)
         back = f" + {seconds(edge.gradient_s)} back" if edge.gradient_s else ""
-        yield from wrapped(
-            f"{short(edge.variable, 28)}: {edge.source} -> {edge.target}, {nbytes(edge.nbytes)},"
-            f" {seconds(edge.value_s)}{back}; {short(edge.producer, 24)} to {readers}",
-            "  ",
-            "      ",
+        yield (
+            f"  {short(edge.variable, 28)}: {edge.source} -> {edge.target}, {nbytes(edge.nbytes)},"
+            f" {seconds(edge.value_s)}{back}; {short(edge.producer, 24)} to {readers}"
         )
     if len(cuts) > top:
         yield f"  and {len(cuts) - top} more"
@@ -209,7 +210,7 @@ def _cuts(cuts: Sequence[CutEdge], top: int) -> Iterator[str]:
 def path_lines(path: Sequence[PathSpan], whole: float, limit: int) -> Iterator[str]:
     """A critical path of `whole` seconds: where it is spent, then its `limit` longest spans in order."""
     parts = [f"{percent(s, whole)} on {where}" for where, s in totals(path).items() if s > 0]
-    yield from wrapped(f"critical path: {', '.join(parts[:8])}", "", "  ")
+    yield f"critical path: {', '.join(parts[:8])}"
     spans = [span for span in merged(path) if span.seconds > 0]
     longest = sorted(range(len(spans)), key=lambda i: (-spans[i].seconds, i))[:limit]
     shown = sorted(longest)
@@ -218,7 +219,7 @@ def path_lines(path: Sequence[PathSpan], whole: float, limit: int) -> Iterator[s
             left = spans[before + 1 : i]
             yield f"  {'...':>21}  {len(left)} shorter, {seconds(sum(s.seconds for s in left))}"
         if i < len(spans):
-            yield from wrapped(_span(spans[i]), "  ", " " * 25)
+            yield f"  {_span(spans[i])}"
 
 
 def _span(span: PathSpan) -> str:

@@ -1,13 +1,11 @@
-"""Seconds and sets of nodes in a few characters, and lines that are not too wide."""
+"""Seconds, counts and sets of nodes in a few characters."""
 
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Sequence
 
 __all__ = [
-    "WIDTH",
     "counted",
     "is_path",
     "listed",
@@ -16,11 +14,7 @@ __all__ = [
     "percent",
     "seconds",
     "short",
-    "wrapped",
 ]
-
-WIDTH = 100
-_TOGETHER = re.compile(r" (->|\.\.) |(?<=\d) (s|ms|us|B|[KMG]iB|%)(?!\w)")  # not parted at a line's end
 
 
 def seconds(value: float) -> str:
@@ -68,13 +62,3 @@ def node_run(nodes: Sequence[str], length: int = 26) -> str:
     if len(nodes) <= 2:
         return ", ".join(short(name, length) for name in nodes)
     return f"{short(nodes[0], length)} .. {short(nodes[-1], length)} ({len(nodes)} nodes)"
-
-
-def wrapped(text: str, indent: str = "", hanging: str | None = None) -> list[str]:
-    """Lines of at most `WIDTH` columns; a word that is wider is cut."""
-    hanging = indent + "  " if hanging is None else hanging
-    text = _TOGETHER.sub(lambda match: match[0].replace(" ", "\u00a0"), text)
-    lines = textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
-    )
-    return [line.replace("\u00a0", " ") for line in lines] or [indent.rstrip()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node
@@ -13,7 +13,7 @@ from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.lowering import lowered_from
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.rewrite.records import folded
-from netsplit.rewrite.tasks import OperatorTasks, TaskCut, axis_words
+from netsplit.rewrite.tasks import TaskCut, axis_words
 
 __all__ = [
     "PlacedPart",
@@ -21,11 +21,11 @@ __all__ = [
     "algebra_lines",
     "copied_nodes",
     "operator_cuts",
+    "operator_name",
     "parallel_graph",
     "parts_summary",
     "placed_splits",
     "placed_views",
-    "restated",
     "shortened_list",
 ]
 
@@ -159,7 +159,7 @@ def placed_views(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...
     views: dict[str, dict[str, None]] = {}
     for node in graph:
         if node.part is None or not node.part.moves:
-            views.setdefault(_operator(node), {})[placement.device_of[node.name]] = None
+            views.setdefault(operator_name(node), {})[placement.device_of[node.name]] = None
     return {operator: tuple(devices) for operator, devices in views.items()}
 
 
@@ -178,48 +178,6 @@ def copied_nodes(placement: Placement) -> dict[str, int]:
     }
 
 
-def restated(placement: Placement, graph: Graph) -> Placement:
-    """The placement for a graph with other rewrites: parts where their operator was, an operator where its
-    parts are put together, and the pieces of a tensor where they are read."""
-    tasks = folded(placement.rewrites)
-    known = {node.name: _known(node, placement, tasks.get(_operator(node))) for node in graph}
-    for name in reversed(graph.nodes):
-        if not known[name]:
-            readers = (
-                reader for k in graph.nodes[name].outputs if k for reader in graph.variables[k].consumers
-            )
-            known[name] = next((known[reader] for reader in readers if known[reader]), "")
-    for name, feeders in graph.predecessors.items():
-        known[name] = known[name] or next((known[u] for u in feeders if known[u]), "")
-    ranked = sorted(graph.nodes, key=lambda v: (placement.priority[known[v]], graph.position[v]))
-    stages = tuple(
-        replace(stage, nodes=tuple(v for v in graph.nodes if known[v] in stage.nodes))
-        for stage in placement.stages
-    )
-    return replace(
-        placement,
-        device_of={v: placement.device_of[known[v]] for v in graph.nodes},
-        priority={v: rank for rank, v in enumerate(ranked)},
-        stages=stages,
-        cuts=tuple(v for v in placement.cuts if v in graph.nodes),
-        recomputed=frozenset(v for v in graph.nodes if known[v] in placement.recomputed),
-        rewrites=graph.rewrites,
-    )
-
-
-def _operator(node: Node) -> str:
+def operator_name(node: Node) -> str:
+    """The operator that a node is, or is a part of."""
     return node.name if node.part is None else node.part.operator
-
-
-def _known(node: Node, placement: Placement, tasks: OperatorTasks | None) -> str:
-    """The node itself, the operator that it is a part of, or the part of that in its place; "": none is
-    placed."""
-    if node.name in placement.device_of:
-        return node.name
-    if node.part is not None and node.part.moves:
-        return ""
-    parts = () if tasks is None else tasks.tasks()
-    place = () if node.part is None else node.part.place
-    near = sorted(parts, key=lambda task: task[1] != place)
-    names = [_operator(node), *(tasks.named(path, n) for path, _, n, _ in near if tasks is not None)]
-    return next((name for name in names if name in placement.device_of), "")

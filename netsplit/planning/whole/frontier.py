@@ -1,9 +1,9 @@
-"""What is told of a whole plan: what it was chosen from, why each other plan loses, what it changes."""
+"""What a plan was chosen from: the best of each kind, why each other loses, and what the choice changes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
 from netsplit.rewrite.records import folded
 from netsplit.tables import Column, Table, nbytes
 
-__all__ = ["FrontierRow", "absent_kinds", "frontier_of", "frontier_table", "notes_of"]
+__all__ = ["FrontierRow", "PlanChoice", "absent_kinds", "frontier_of", "remarks_on"]
 
 PER_KIND = 3
 _WORDS: dict[Kind, str] = {"single": "one-device", "operators": "operator-by-operator"}
@@ -65,9 +65,35 @@ class FrontierRow:
         return f"{counted(self.parts, 'operator')} in parts" if self.parts else ""
 
 
-def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierRow, ...]:
-    """The best few placements of every kind, each under its best schedule; the chosen one first."""
-    rows = [_row(winner, winner, batch_size)]
+@dataclass(frozen=True)
+class PlanChoice:
+    """What a plan was chosen from. Empty where a placement alone was asked for."""
+
+    frontier: tuple[FrontierRow, ...] = ()  # the chosen one first
+    absent: tuple[str, ...] = ()  # why kinds have no row there, in sentences
+    remarks: tuple[str, ...] = ()  # what the choice changes of what is trained, in sentences
+    bound_s: float = 0.0  # no iteration of any plan of whole operators that was open is shorter
+    splits: bool = False  # whether plans in parts were open, too
+    counts: tuple[int, ...] = ()  # micro-batches of the plans that the bound is of; none: those of this one
+    tried: int = 0  # plans that were simulated
+    measuring_s: float = 0.0  # of the decision's seconds, that measuring operators in parts took
+
+    @property
+    def table(self) -> Table:
+        """For a terminal, a file, a notebook."""
+        title = "Plans of each kind, the chosen one first:"
+        return Table(_COLUMNS, [row.cells for row in self.frontier], title, marked={0: "best"})
+
+
+def frontier_of(
+    judge: Judge, winner: Tried, batch_size: int, controller_s: float = 0.0
+) -> tuple[FrontierRow, ...]:
+    """The best few placements of every kind, each under its best schedule; the chosen one first.
+
+    Args:
+        controller_s: what the controller adds to every iteration.
+    """
+    rows = [_row(winner, winner, batch_size, controller_s)]
     for kind in (*KINDS, "parts"):
         seen = [winner] if kind == winner.kind else []
         for tried in (each for each in judge.tried if each.kind == kind):
@@ -76,7 +102,7 @@ def frontier_of(judge: Judge, winner: Tried, batch_size: int) -> tuple[FrontierR
                 break
             if not any(_alike(tried, other) for other in seen):
                 seen.append(tried)
-                rows.append(_row(tried, winner, batch_size))
+                rows.append(_row(tried, winner, batch_size, controller_s))
     return tuple(rows)
 
 
@@ -110,12 +136,6 @@ def _why_absent(judge: Judge, counts: Sequence[int], open_: AutoSchedule, kind: 
     return "none was found in time"
 
 
-def frontier_table(rows: Iterable[FrontierRow]) -> Table:
-    """For a terminal, a file, a notebook."""
-    title = "Plans of each kind, the chosen one first:"
-    return Table(_COLUMNS, [row.cells for row in rows], title, marked={0: "best"})
-
-
 def _alike(tried: Tried, shown: Tried) -> bool:
     """Plans of one origin that differ in their cuts or micro-batches alone are one to people; and those that
     are as fast, too."""
@@ -127,9 +147,9 @@ def _alike(tried: Tried, shown: Tried) -> bool:
     return tried.origin == shown.origin and (tried.rank[:2] == shown.rank[:2] or order(tried) == order(shown))
 
 
-def _row(tried: Tried, winner: Tried, batch_size: int) -> FrontierRow:
+def _row(tried: Tried, winner: Tried, batch_size: int, controller_s: float) -> FrontierRow:
     schedule, shards, placement = tried.schedule, tried.placement.shards, tried.placement
-    samples_per_s = batch_size / tried.iteration_s if tried.fits else None
+    samples_per_s = batch_size / (tried.iteration_s + controller_s) if tried.fits else None
     return FrontierRow(
         tried.kind, tried.origin, schedule.name, schedule.microbatches, len(tried.devices), samples_per_s,
         max(tried.peak_bytes.values(), default=0), "" if tried is winner else _why_not(tried, winner),
@@ -157,7 +177,7 @@ def _why_not(tried: Tried, winner: Tried) -> str:
     return f"takes {much}: {tried.busiest} " + words.format(f"{ms:,.1f} ms" if ms >= 0.05 else f"{ms:.1g} ms")
 
 
-def notes_of(problem: Problem, placement: Placement) -> tuple[str, ...]:
+def remarks_on(problem: Problem, placement: Placement) -> tuple[str, ...]:
     """What a choice changes of what is trained, and what its seconds rest on, in sentences."""
     graph = problem.graph
     notes = [*statistics_notes(graph)] if problem.the_simulator.schedule.microbatches > 1 else []

@@ -17,15 +17,16 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.graph.checks.replicated import require_replicable, why_unreplicable
+from netsplit.graph.checks.replicated import require_replicable, unreplicable_nodes, why_unreplicable
 from netsplit.partition import METHODS
 from netsplit.partition.base import Problem
+from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
+from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.partition.methods.auto.in_parts import best_in_parts
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.planning.fitting import fitted, nearest_fill
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.bounds import of_every_plan_s, without_replicas_s
 from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.stages import (
     Group,
@@ -40,7 +41,7 @@ from netsplit.planning.whole.stages import (
 )
 from netsplit.program.schedules import Schedule
 
-__all__ = ["WholeSearch"]
+__all__ = ["WORTH_S", "WholeSearch", "any_schedule", "of_every_plan_s"]
 
 log = logging.getLogger(__name__)
 
@@ -254,7 +255,8 @@ class WholeSearch:
             if part_s < WORTH_S:
                 return
             problem = problem_under(self.problem_of(start.schedule.microbatches), start.schedule)
-            if without_replicas_s(problem, 0.1 * part_s) < self.judge.best_s * (1 - CLOSE):
+            alone = any_schedule(problem, start.schedule.microbatches, recompute=True, replicas=False)
+            if iteration_bound_s(problem, alone, 0.1 * part_s) < self.judge.best_s * (1 - CLOSE):
                 asked = replace(problem, time_limit_s=0.8 * part_s, known=start.placement)
                 self._fit(asked, METHODS["auto"]())
 
@@ -387,3 +389,43 @@ def _neighbours(cut: LineStages) -> Iterator[LineStages]:
                 runs = list(cut.runs)
                 runs[s], runs[s + 1] = (begin, border + step), (border + step, end)
                 yield replace(cut, runs=tuple(runs))
+
+
+def of_every_plan_s(
+    problem_of: Callable[[int], Problem],
+    counts: Sequence[int],
+    open_: AutoSchedule,
+    until: float = float("inf"),
+) -> float:
+    """Seconds of an iteration with any of these numbers of micro-batches, under any schedule that is open.
+
+    The least of all numbers' bounds: of each the quick one, however late it is, and the best one of those
+    that are least, as long as there is time.
+
+    Args:
+        until: on ``time.perf_counter``.
+    """
+
+    def bound_s(m: int, limit_s: float) -> float:
+        schedule = any_schedule(problem_of(m), m, open_.recompute, open_.replicas and m > 1)
+        return iteration_bound_s(problem_of(m), schedule, limit_s)
+
+    bounds = {m: bound_s(m, 0.0) for m in counts}
+    refined: set[int] = set()
+    while (least := min(bounds, key=lambda m: bounds[m])) not in refined:
+        left_s = until - time.perf_counter()
+        if left_s <= 0:
+            break
+        refined.add(least)
+        bounds[least] = max(bounds[least], bound_s(least, min(left_s, LIMIT_S)))
+    return bounds[least]
+
+
+def any_schedule(problem: Problem, microbatches: int, recompute: bool, replicas: bool) -> AnySchedule:
+    """Any schedule with so many micro-batches, as bounds know it."""
+    return AnySchedule(
+        microbatches,
+        problem.the_simulator.training,
+        kept=0 if recompute or problem.costs.offload.activations else 1,
+        alone=unreplicable_nodes(problem.graph) if replicas else frozenset(problem.graph.nodes),
+    )

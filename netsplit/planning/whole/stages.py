@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heapreplace
 from itertools import pairwise
 from math import ceil, lcm
 from typing import Any, Literal
@@ -323,14 +322,10 @@ def turns_for(seconds: Sequence[float], microbatches: int) -> tuple[int, ...]:
     Args:
         seconds: [D] of one micro-batch on each device; above zero.
     """
-    ends = [(each, place) for place, each in enumerate(seconds)]
-    heapify(ends)
-    counts, turns = [0] * len(ends), []
+    counts, turns = [0] * len(seconds), []
     for _ in range(microbatches):
-        _, place = ends[0]
-        turns.append(place)
-        counts[place] += 1
-        heapreplace(ends, ((counts[place] + 1) * seconds[place], place))
+        turns.append(min(range(len(seconds)), key=lambda place: (counts[place] + 1) * seconds[place]))
+        counts[turns[-1]] += 1
     return tuple(turns)
 
 

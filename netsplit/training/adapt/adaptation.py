@@ -274,7 +274,7 @@ class Adaptation:
         else:
             before = self.plan
             seconds, nbytes = self._change(other, change)
-            changed = placement_change(other.problem, before.placement, other.placement)
+            changed = placement_change(before, other)
             tried = replace(decision, outcome="on trial", switch_s=seconds, nbytes=nbytes, change=changed)
             self._decide(tried)
             self._trial = before, len(self.decisions) - 1

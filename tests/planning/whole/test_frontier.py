@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from netsplit.placement.placement import Placement, SolverReport
-from netsplit.planning.whole.frontier import FrontierRow, frontier_of, frontier_table
+from netsplit.planning.whole.frontier import FrontierRow, PlanChoice, frontier_of
 from netsplit.planning.whole.judge import Judge, Tried
 from netsplit.program.schedules import SCHEDULES, GPipe, OneFOneB, Schedule, SingleBatch
 
@@ -41,7 +41,7 @@ def test_the_table_has_room_on_a_hundred_columns_and_reasons_below_rows() -> Non
     winner = tried(kind="data parallel", **wide)
     other = tried(longest, 1e3, placement=again, compute_s=1e-2, **wide)
     missing = tried(GPipe(2), 12.0, kind="single", missing_bytes=3 * 2**30, placement=again)
-    lines = frontier_table(rows(winner, other, missing)).lines()
+    lines = PlanChoice(rows(winner, other, missing)).table.lines()
     assert max(map(len, lines)) <= 100
     assert lines[1].strip() == "why not"
     assert lines[3] == "    chosen"

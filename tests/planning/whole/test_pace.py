@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from netsplit.partition.base import Problem
+from netsplit.planning.decide import decide_whole
 from netsplit.planning.whole import judge
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.whole_plan import decide_whole
 from netsplit.program.schedules import GPipe
 from netsplit.simulate import simulator
 from netsplit.simulate.simulate import simulate

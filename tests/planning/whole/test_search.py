@@ -10,12 +10,13 @@ from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
 from netsplit.placement.placement import Placement
-from netsplit.planning.decide import verified
-from netsplit.planning.whole import search, whole_plan
+from netsplit.planning import decide
+from netsplit.planning.decide import decide_whole, verified
+from netsplit.planning.plan import Plan
+from netsplit.planning.whole import search
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, identity, problem_under
 from netsplit.planning.whole.stages import NodeLine, StageCosts, placed, stages_of_line
-from netsplit.planning.whole.whole_plan import WholePlan, decide_whole
 from netsplit.planning.workload import Workload
 from netsplit.program.schedules import GPipe, OneFOneB, Schedule
 from tests.builders import costs_of, cpus
@@ -76,15 +77,15 @@ def test_a_plan_that_verification_refuses_is_told_and_the_next_is_taken(
             raise NetSplitError("the placement is wrong: of a test.")
         return verified(problem, placement, *args, **keys)
 
-    monkeypatch.setattr(whole_plan, "verified", first_refused)
+    monkeypatch.setattr(decide, "verified", first_refused)
     assert all(problem_of("chain", m) for m in (2, 4))  # which takes long, the first time
     whole = decided(lambda m: problem_of("chain", m), (2, 4))
     assert len(refused) == 2
     assert len({*refused, (whole.schedule, identity(whole.placement))}) == 3
     assert caplog.text.count("Verification refused a plan") == caplog.text.count("is wrong: of a test.") == 2
-    rows = [row.samples_per_s for row in whole.frontier if row.samples_per_s]
+    rows = [row.samples_per_s for row in whole.choice.frontier if row.samples_per_s]
     assert whole.samples_per_s == pytest.approx(max(rows))
-    monkeypatch.setattr(whole_plan, "verified", always_refused)
+    monkeypatch.setattr(decide, "verified", always_refused)
     with pytest.raises(NetSplitError, match="of a test"):
         decided(lambda m: problem_of("chain", m), (2,))
 
@@ -93,7 +94,7 @@ def always_refused(*args: Any, **keys: Any) -> Any:
     raise NetSplitError("the placement is wrong: of a test.")
 
 
-def decided(problems: Callable[[int], Problem], counts: tuple[int, ...], **options: Any) -> WholePlan:
+def decided(problems: Callable[[int], Problem], counts: tuple[int, ...], **options: Any) -> Plan:
     open_ = AutoSchedule(**({"time_limit_s": 1.5} | options))
     return decide_whole(problems, counts, 8, open_)
 
@@ -108,14 +109,14 @@ def only_heeding(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("only_heeding")
 def test_methods_that_heed_capacities_are_asked_where_nothing_else_fits() -> None:
     free = decided(lambda m: problem_of("chain", m, 2), (1, 4), replicas=False)
-    assert free.frontier[0].placement in ("auto", "netsplit")
+    assert free.choice.frontier[0].placement in ("auto", "netsplit")
     one = problem_of("chain", 4, 1).the_simulator
     alone = Placement(
         "hand", dict.fromkeys(one.graph.nodes, "cpu:0"), one.graph.position, free.placement.report
     )
     tight = int(0.9 * one(alone).peak_bytes["cpu:0"])
     whole = decided(lambda m: problem_of("chain", m, 2, tight), (1, 4), recompute=False)
-    assert whole.frontier[0].placement in ("auto", "netsplit")
+    assert whole.choice.frontier[0].placement in ("auto", "netsplit")
     assert max(whole.peak_bytes.values()) <= tight
 
 
@@ -148,9 +149,9 @@ def test_that_nothing_fits_is_said_where_bytes_prove_it_and_else_that_nothing_wa
 )
 def test_every_kind_has_a_row_or_a_sentence(count: int, options: dict[str, Any], said: set[str]) -> None:
     whole = planned(cluster(count, bandwidth=FAST), samples=65536, **options)
-    shown = {row.kind for row in whole.frontier}
-    skipped = " ".join(each.partition(" plans skipped: ")[0].lower() for each in whole.absent)
+    shown = {row.kind for row in whole.choice.frontier}
+    skipped = " ".join(each.partition(" plans skipped: ")[0].lower() for each in whole.choice.absent)
     words = {"single": "one-device", "operators": "operator-by-operator"}
     assert all((kind in shown) != (words.get(kind, kind) in skipped) for kind in KINDS)
-    assert all(any(each in sentence for sentence in whole.absent) for each in said)
-    assert all(each in str(whole) for each in whole.absent)
+    assert all(any(each in sentence for sentence in whole.choice.absent) for each in said)
+    assert all(each in str(whole) for each in whole.choice.absent)

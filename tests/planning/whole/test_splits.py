@@ -12,7 +12,7 @@ import netsplit
 from netsplit.cluster.described import ClusterDescription, DescribedDevice, LinkCost, described_cluster
 from netsplit.errors import InfeasibleError
 from netsplit.partition import OsDpos
-from netsplit.planning.whole.whole_plan import WholePlan
+from netsplit.planning.plan import Plan
 from tests.messages import tells
 
 WIDTH, HIDDEN = 1024, 16384
@@ -36,32 +36,32 @@ def cluster(capacity: int = 8 * 10**9) -> ClusterDescription:
     return described_cluster("drawn", devices, LinkCost("100GB", 1e-6))
 
 
-def planned(devices: ClusterDescription, samples: int, **given: Any) -> WholePlan:
+def planned(devices: ClusterDescription, samples: int, **given: Any) -> Plan:
     open_ = netsplit.AutoSchedule(**({"time_limit_s": 6.0, "microbatches": [1]} | given))
     return netsplit.plan(model(), nn.CrossEntropyLoss(), batch(samples), devices, schedule=open_)
 
 
 def test_operators_are_in_parts_where_that_is_faster() -> None:
     whole, parts = planned(cluster(), 4096), planned(cluster(), 4096, splits=True)
-    assert whole.frontier[0].kind != "parts"
+    assert whole.choice.frontier[0].kind != "parts"
     assert not whole.placement.rewrites
-    assert parts.frontier[0].kind == "parts"
+    assert parts.choice.frontier[0].kind == "parts"
     assert parts.iteration_s < 0.7 * whole.iteration_s
     told = "parts on all 2 devices: auto, columns and rows of the widest, 3 operators in parts, single_batch"
     assert told in parts.lines[0]
     assert parts.lines[3].startswith(
         "3 operators in parts: linear (0) and gelu (1) along dimension 1: 50 % on "
     )
-    assert all((row.parts > 0) == (row.kind == "parts") for row in parts.frontier)
-    assert f"chosen; {parts.frontier[0].parts} operators in parts" in str(parts)
-    assert {row.kind for row in parts.frontier} >= {"single", "pipeline", "parts"}
+    assert all((row.parts > 0) == (row.kind == "parts") for row in parts.choice.frontier)
+    assert f"chosen; {parts.choice.frontier[0].parts} operators in parts" in str(parts)
+    assert {row.kind for row in parts.choice.frontier} >= {"single", "pipeline", "parts"}
     again = json.loads(json.dumps(parts.to_dict()))
-    assert again["placement"]["rewrites"]
+    assert again["rewrites"]
     # what is proven is of whole operators
-    assert parts.bound_s > parts.iteration_s  # of operators that are whole, one after another
+    assert parts.choice.bound_s > parts.iteration_s  # of operators that are whole, one after another
     assert tells(parts.lines[2], "no plan of whole operators with", "is more than 0.0 % faster")
-    assert parts.plan.bound_s is not None
-    assert parts.plan.bound_s <= parts.iteration_s  # of any placement of these parts
+    assert parts.bound_s is not None
+    assert parts.bound_s <= parts.iteration_s  # of any placement of these parts
     assert "proven: no plan with" in whole.lines[2]
 
 
@@ -70,7 +70,7 @@ def test_a_layer_that_fits_on_no_device_is_refused_or_in_parts() -> None:
     with pytest.raises(InfeasibleError, match="no plan fits on cluster 'drawn'"):
         planned(cluster(little), 8)
     parts = planned(cluster(little), 8, splits=True)
-    assert parts.frontier[0].kind == "parts"
+    assert parts.choice.frontier[0].kind == "parts"
     assert max(parts.peak_bytes.values()) <= little
 
 
@@ -79,4 +79,4 @@ def test_a_method_that_splits_may_be_asked_for_by_name() -> None:
     given = (nn.CrossEntropyLoss(), batch(4096), cluster())
     whole = netsplit.plan(model(), *given, schedule=open_, partitioner=OsDpos())
     assert whole.placement.rewrites
-    assert whole.frontier[0].kind == "parts"
+    assert whole.choice.frontier[0].kind == "parts"

@@ -14,7 +14,6 @@ from netsplit.cluster.described import ClusterDescription, DescribedDevice, Link
 from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.planning.plan import Plan
-from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe
 from netsplit.session.decision import problem_of
 from netsplit.session.predicted_costs import PredictedCosts
@@ -54,21 +53,21 @@ def model(norm: bool = False) -> nn.Module:
         return Deep(norm)
 
 
-def planned(devices: ClusterDescription, norm: bool = False, samples: int = 4096, **open_: Any) -> WholePlan:
+def planned(devices: ClusterDescription, norm: bool = False, samples: int = 4096, **open_: Any) -> Plan:
     given = netsplit.AutoSchedule(**({"time_limit_s": 1.0} | open_))
     return netsplit.plan(model(norm), nn.CrossEntropyLoss(), batch(samples), devices, schedule=given)
 
 
-def peak(whole: WholePlan) -> int:
+def peak(whole: Plan) -> int:
     return max(whole.peak_bytes.values())
 
 
 def test_one_device_is_enough_where_links_are_slow_and_all_where_they_are_fast() -> None:
     slow = planned(cluster(2, bandwidth="1MB"), microbatches=[1, 4])
-    assert slow.frontier[0].kind == "single"
+    assert slow.choice.frontier[0].kind == "single"
     assert "1 of 2 devices" in slow.lines[0]
     fast = planned(cluster(2, bandwidth="100GB"), samples=65536)
-    assert fast.frontier[0].devices == 2
+    assert fast.choice.frontier[0].devices == 2
     assert fast.samples_per_s > planned(cluster(1), samples=65536).samples_per_s
 
 
@@ -84,7 +83,7 @@ def test_memory_that_binds_takes_recomputation_or_a_pipeline() -> None:
     with pytest.raises(InfeasibleError, match=r"on device 'd0', .* are missing there"):
         planned(cluster(1, small), **four, recompute=False)
     split = planned(cluster(2, small), **four, recompute=False, replicas=False)
-    assert split.frontier[0].kind in ("pipeline", "operators")
+    assert split.choice.frontier[0].kind in ("pipeline", "operators")
     assert not split.schedule.recompute
     assert peak(split) <= small
 
@@ -113,7 +112,7 @@ def test_where_no_device_holds_an_operator_what_would_be_enough_is_said_and_is(
     with torch.device("meta"):
         wide = Wide()
 
-    def plan_on(*sizes: int | str) -> WholePlan:
+    def plan_on(*sizes: int | str) -> Plan:
         devices = [DescribedDevice(f"d{q}", capacity=c, model="TITAN RTX") for q, c in enumerate(sizes)]
         open_ = netsplit.AutoSchedule(microbatches=[1, 4], time_limit_s=0.5)
         there = described_cluster("drawn", devices, LinkCost("12GB", 1e-5))
@@ -138,7 +137,7 @@ def test_replicas_are_had_only_where_they_are_open_and_no_buffer_forbids_them() 
     assert both.placement.replicas
     alone = planned(fast, samples=65536, replicas=False)
     assert not alone.placement.replicas
-    assert all(row.kind not in ("data parallel", "hybrid") for row in alone.frontier)
+    assert all(row.kind not in ("data parallel", "hybrid") for row in alone.choice.frontier)
     case = CASES["in_place"]
     written = netsplit.plan(
         case.fresh(), case.loss, (case.inputs[0], case.targets), fast,
@@ -150,24 +149,23 @@ def test_replicas_are_had_only_where_they_are_open_and_no_buffer_forbids_them() 
 def test_batch_statistics_are_remarked_on_where_there_are_any() -> None:
     fast = cluster(2, bandwidth="100GB")
     cut = planned(fast, norm=True, samples=65536, microbatches=4, replicas=False)
-    assert any("per-micro-batch statistics (16384 samples)" in note for note in cut.notes)
-    assert all(note in str(cut) for note in cut.notes)
+    assert any("per-micro-batch statistics (16384 samples)" in note for note in cut.choice.remarks)
+    assert all(note in str(cut) for note in cut.choice.remarks)
     copied = planned(fast, norm=True, samples=65536)
     if copied.placement.replicas:
-        assert any("first replica" in note for note in copied.notes)
-    (note,) = planned(fast, samples=65536, microbatches=4).notes
+        assert any("first replica" in note for note in copied.choice.remarks)
+    (note,) = planned(fast, samples=65536, microbatches=4).choice.remarks
     assert "were not compared with its batch" in note  # on the meta device
 
 
 def test_the_chosen_is_the_best_of_its_table_and_simulated_as_it_is_said() -> None:
     whole = planned(cluster(2))
-    rows = whole.frontier
+    rows = whole.choice.frontier
     assert rows[0].why_not == ""
     assert all(row.why_not for row in rows[1:])
     assert all(row.samples_per_s <= rows[0].samples_per_s + 1e-9 for row in rows if row.samples_per_s)
-    plan: Plan = whole.plan
-    simulated = plan.problem.the_simulator
-    timeline = simulate(simulated.program(plan.placement), plan.problem.cluster, plan.problem.costs)
+    simulated = whole.problem.the_simulator
+    timeline = simulate(simulated.program(whole.placement), whole.problem.cluster, whole.problem.costs)
     assert timeline.iteration_s == whole.iteration_s
     assert simulated.schedule == whole.schedule
     assert all(peak <= 8e9 for peak in whole.peak_bytes.values())

@@ -47,7 +47,7 @@ def planned(
     session = Session(_Spec(cluster.devices), folder, _cluster=cluster)  # type: ignore[arg-type]
     training = Training(OPTIMIZER, **options)
     step = session.step(kind.fresh(), kind.loss, kind.give(0, *first), training)
-    return step, session.plan(step, schedule or GPipe(4), METHODS[method]())[0]
+    return step, session.plan(step, schedule or GPipe(4), METHODS[method]())
 
 
 class _Spec:
