@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from netsplit.cluster.cluster import Cluster, Device
+from netsplit.cycles import uncollected
 from netsplit.graph.ir import Graph, Node, Variable
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import drawn_fills, fill_in_order, infeasible
@@ -27,6 +28,8 @@ from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.simulate.exchanges import exchanges_to_try
+from netsplit.simulate.simulate import simulate
 from netsplit.simulate.simulator import ONE_BATCH, Turns
 
 __all__ = ["SLIGHT", "Proof", "Scheduled", "Search", "load_kernels"]
@@ -46,6 +49,8 @@ CLIMBED = 8  # of them, from which moves begin; from all of them where every pla
 EVERY = 2**12  # placements, of which each is looked at, and none annealed
 ANNEALED = 0.85  # of the time, at most, where what is found must be simulated to count
 SCORED = 4  # of annealing's answers
+MOST_SCORING = 0.3  # of the time
+NEAR = 1.2  # times the least, of answers for which that time is kept
 PORTFOLIO = 0.3  # of the time, at most, for the methods
 TOLD_S = 5.0  # between two lines of progress
 
@@ -127,14 +132,20 @@ class Search:
         self.annealer = Annealer(self.instance, self.turns)
         self.comparable = self.turns.exact  # what is annealed is what is minimised
         compiled = not self.simulated or (self.comparable and not self.metered)
-        self.hands_on = compiled and problem.simulator is not None and problem.simulator.hands_on
+        simulator = problem.simulator
+        self.hands_on = compiled and simulator is not None and simulator.hands_on
         """What is scored may take less than the compiled step."""
+        self.rescores = self.hands_on or (
+            not self.simulated and not self.comparable and simulator is not None
+        )
+        """The compiled step is not the score."""
         self.results: list[Annealed] = []  # of annealing, the best first
         self.move_s = 0.0  # of annealing, as measured last
         self.simulation_s = 0.0  # of a placement, the shortest measured
         self.best: Scheduled | None = None
         self.unreplicated: Scheduled | None = None  # the best of those
-        self.finalists: list[Scheduled] = []  # to be scored, where what is handed on may make a difference
+        self.finalists: list[Scheduled] = []  # to be scored, where the compiled step is not the score
+        self._scores: dict[bytes, Scheduled] = {}
         self.notes: dict[str, Any] = {"moves": 0}
         self.warm = threading.Event()  # a good answer is known, and a core is free
         self._seeds = np.random.SeedSequence(problem.seed % 2**63)
@@ -149,31 +160,33 @@ class Search:
 
     def run(self, prover: Proof | None) -> Scheduled | None:
         """The best found, by the search or the prover; None where nothing fits."""
-        self.searched -= (1 - ANNEALED) * (self.deadline - self.started) * self.hands_on
-        annealed = ANNEALED if self.simulated else 1.0
-        self.stops = self.started + annealed * (self.searched - self.started)
-        clock = threading.Timer(max(0.0, self.stops - time.perf_counter()), self.stop)
-        clock.daemon = True
-        clock.start()
+        clock: threading.Timer | None = None
         try:
             if prover is not None:
                 prover.start()
             until = self.started + PORTFOLIO * (self.deadline - self.started)
             known = self.portfolio(until)
+            self.searched -= min(self.scoring_s(), MOST_SCORING * (self.deadline - self.started))
+            annealed = ANNEALED if self.simulated else 1.0
+            self.stops = self.started + annealed * (self.searched - self.started)
+            clock = threading.Timer(max(0.0, self.stops - time.perf_counter()), self.stop)
+            clock.daemon = True
+            clock.start()
             few = self.simulated and self.annealer.choices <= EVERY
             self.results = sorted(self.annealer.every(), key=_value_s) if few else self._anneal(known)
             if self.simulated:
                 self._simulate(self.results, LOOKED if few else CLIMBED)
+            self.score(self.deadline)
             if prover is not None:
                 proven = prover.finish()
                 if proven is not None and proven.value_s < (1 - SLIGHT) * self.value_s:
                     self.offer(proven)
-            self.score(self.deadline)
         except BaseException:
             self.deadline = self.started  # for the proof too
             raise
         finally:
-            clock.cancel()
+            if clock is not None:
+                clock.cancel()
             self.stop()
             self.warm.set()
         return self.best
@@ -220,29 +233,73 @@ class Search:
         if not answer.stages and (self.unreplicated is None or answer.value_s < self.unreplicated.value_s):
             self.unreplicated = answer
 
+    def scoring_s(self) -> float:
+        """Seconds that `score` takes, by what the best method's answer does; none, where it does nothing."""
+        if not self.rescores or not self.finalists:
+            return 0.0
+        first = min(self.finalists, key=_value_s)
+        began = time.perf_counter()
+        value_s = self._score(first).value_s
+        took_s = time.perf_counter() - began
+        near = [each for each in self.finalists if each.value_s <= NEAR * first.value_s]
+        return took_s * (2 + sum(self._least_s(each) < value_s for each in near))
+
     def score(self, until: float) -> None:
-        """Where devices may hand on what they receive: the best is what takes least with that, of the best so
-        far, of annealing's, and of the methods' answers, as many as there is time for."""
-        if not self.hands_on or self.best is None:
+        """Where the compiled step is not the score: take what is scored least of the best so far, of the
+        answers of methods and of annealing, as many as there is time for."""
+        if not self.rescores or self.best is None:
             return
         annealed = [
             Scheduled(each.where, each.order, each.value_s, "annealing")
             for each in self.results[:SCORED]
             if np.isfinite(each.value_s)
         ]
-        finalists = sorted(self.finalists, key=_value_s)
-        best, self.best = self.best, None
-        began, scored = time.perf_counter(), 0
-        for each in (best, *finalists, *annealed):
+        best, began, tried = self._score(self.best), time.perf_counter(), 0
+        for each in (*sorted(self.finalists, key=_value_s), *annealed):
+            if self._least_s(each) >= best.value_s:
+                continue
             now = time.perf_counter()
-            if self.best is not None and now + (now - began) / scored > until:
+            if tried and now + (now - began) / tried > until:
+                self.notes["not_scored"] = each.source
                 break
-            value_s, exchanges = self._scored(self.placement(each))
-            scored += 1
-            if value_s < self.value_s:
-                self.best = replace(each, value_s=value_s, exchanges=exchanges)
-        self.best = self.best or best
-        self.notes["scored"] = scored
+            tried += 1
+            if self._quick_score_s(each) < best.value_s:
+                best = min(best, self._score(each), key=_value_s)
+        if np.isfinite(best.value_s):
+            self.best = best
+        self.notes["scored"] = tried + 1
+
+    def _score(self, answer: Scheduled) -> Scheduled:
+        """With the seconds and the exchanges of the simulator."""
+        key = answer.where.tobytes() + answer.order.tobytes() + repr(answer.stages).encode()
+        if key not in self._scores:
+            with uncollected():
+                value_s, exchanges = self._scored(self.placement(answer))
+            self._scores[key] = replace(answer, value_s=value_s, exchanges=exchanges)
+        return self._scores[key]
+
+    def _quick_score_s(self, answer: Scheduled) -> float:
+        """Seconds that the score is not below: without peaks, the compiled step beside exchanges."""
+        if not self.comparable:
+            return 0.0
+        simulator, placement = self.problem.the_simulator, self.placement(answer)
+        least = answer.value_s
+        with uncollected():
+            for exchanges in exchanges_to_try(
+                simulator.graph, simulator.cluster, simulator.schedule.exchange, placement
+            ):
+                program = simulator.whole_microbatches(replace(placement, exchanges=exchanges))
+                tried = simulate(program, simulator.cluster, simulator.costs, peaks=False)
+                least = min(least, tried.iteration_s)
+        return least
+
+    def _least_s(self, answer: Scheduled) -> float:
+        """Seconds that the busiest device computes: no exchange makes it less."""
+        if answer.stages:
+            return 0.0
+        instance = self.instance
+        seconds = (instance.forward_s + instance.backward_s)[np.arange(instance.n), answer.where]
+        return self.turns.microbatches * float(np.bincount(answer.where, weights=seconds).max())
 
     def _tell(self, answer: Scheduled) -> None:
         """A line now and then; the answer itself is told at the end."""

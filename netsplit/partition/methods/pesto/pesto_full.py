@@ -186,7 +186,11 @@ def _equal_split(seconds: np.ndarray[Any, Any], order: Sequence[int]) -> tuple[i
 
 def _descend(tasks: CoarseTasks, placements: list[tuple[int, ...]], deadline: float) -> CoarseSchedule:
     """The best of the placements, then of those with one class moved, until none is better."""
-    best = min((tasks.schedule(where) for where in placements), key=lambda schedule: schedule.makespan)
+    best = tasks.schedule(placements[0])
+    for where in placements[1:]:
+        if time.perf_counter() > deadline:
+            return best
+        best = min(best, tasks.schedule(where), key=lambda schedule: schedule.makespan)
     trials, improved = 0, True
     while improved:
         improved = False
