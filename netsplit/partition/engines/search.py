@@ -8,31 +8,25 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
 from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
 
-from netsplit.cluster.cluster import Cluster, Device
 from netsplit.cycles import uncollected
-from netsplit.graph.ir import Graph, Node, Variable
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import drawn_fills, fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.engines.anneal import SLIGHT, Annealed, Annealer, Neighbourhood, Scheduled
-from netsplit.partition.engines.insertion.schedule import schedule_within_memory
-from netsplit.partition.engines.insertion.tasks import StepTasks
+from netsplit.partition.engines.anneal import SLIGHT, Annealer, Neighbourhood, Scheduled
 from netsplit.partition.partitioner import Candidate, Choice, Partitioner, candidates, order_of
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.simulate.exchanges import exchanges_to_try
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.simulator import ONE_BATCH, Turns
 
-__all__ = ["SLIGHT", "Proof", "Scheduled", "Search", "load_kernels"]
+__all__ = ["SLIGHT", "Proof", "Scheduled", "Search"]
 
 log = logging.getLogger(__name__)
 _value_s = attrgetter("value_s")
@@ -55,29 +49,8 @@ PORTFOLIO = 0.3  # of the time, at most, for the methods
 TOLD_S = 5.0  # between two lines of progress
 
 
-@cache
-def load_kernels() -> None:
-    """Load or compile the inner loops, on one node, before a decision looks at the clock. Once a process."""
-    node = Node("v", "aten.relu.default", ("x",), ("y",))
-    read, made = Variable("x", "uint8", (1,), None, ("v",)), Variable("y", "uint8", (1,), "v", ())
-    graph = Graph({"v": node}, {"x": read, "y": made}, ("x",), ("y",), {})
-    costs = Costs({"cpu": DeviceCosts({"v": NodeSeconds(0.0, 0.0)})}, alpha=2)
-    problem = Problem(graph, costs, Cluster("one", (Device("cpu:0", "cpu", 2**10),), {}))
-    instance = Instance.of(problem)
-    tasks = StepTasks.of(instance)
-    ranks = tasks.upward_ranks(tasks.seconds.mean(axis=1), np.zeros(len(tasks.nbytes)))
-    schedule_within_memory(problem, "list schedule", tasks, tasks.by_rank(ranks))
-    _anneal_once(Annealer(instance))
-
-
-def _anneal_once(annealer: Annealer) -> None:
-    annealer.run(np.zeros(annealer.instance.n, np.int64), 0, seed=0)
-
-
 @dataclass(frozen=True)
 class _AnnealingRound:
-    """Of annealing."""
-
     count: int  # starts
     moves: int  # of each
     heat: float
@@ -132,14 +105,11 @@ class Search:
         self.annealer = Annealer(self.instance, self.turns)
         self.comparable = self.turns.exact  # what is annealed is what is minimised
         compiled = not self.simulated or (self.comparable and not self.metered)
-        simulator = problem.simulator
-        self.hands_on = compiled and simulator is not None and simulator.hands_on
+        self.hands_on = compiled and problem.simulator is not None and problem.simulator.hands_on
         """What is scored may take less than the compiled step."""
-        self.rescores = self.hands_on or (
-            not self.simulated and not self.comparable and simulator is not None
-        )
-        """The compiled step is not the score."""
-        self.results: list[Annealed] = []  # of annealing, the best first
+        guessed = problem.simulator is not None and not (self.simulated or self.comparable)
+        self.rescores = self.hands_on or guessed  # the compiled step is not the score
+        self.results: list[Scheduled] = []  # of annealing, the best first
         self.move_s = 0.0  # of annealing, as measured last
         self.simulation_s = 0.0  # of a placement, the shortest measured
         self.best: Scheduled | None = None
@@ -153,7 +123,7 @@ class Search:
     def compile(self) -> None:
         """Load or compile the inner loops. Compiling, once an installation, is not the search's time."""
         began = time.perf_counter()
-        _anneal_once(self.annealer)
+        self.annealer.run(np.zeros(self.instance.n, np.int64), 0, seed=0)
         if (spent := time.perf_counter() - began) > COLD_S:
             self.started, self.deadline = self.started + spent, self.deadline + spent
             self.searched = self.deadline
@@ -192,11 +162,7 @@ class Search:
         return self.best
 
     def choice(self, answer: Scheduled | None) -> Choice:
-        """The answer for a `Partitioner`.
-
-        Raises:
-            InfeasibleError: there is none.
-        """
+        """The answer for a `Partitioner`; raises InfeasibleError where there is none."""
         if answer is None:
             raise infeasible(self.problem, self.name)
         return Choice(
@@ -249,11 +215,7 @@ class Search:
         answers of methods and of annealing, as many as there is time for."""
         if not self.rescores or self.best is None:
             return
-        annealed = [
-            Scheduled(each.where, each.order, each.value_s, "annealing")
-            for each in self.results[:SCORED]
-            if np.isfinite(each.value_s)
-        ]
+        annealed = [each for each in self.results[:SCORED] if np.isfinite(each.value_s)]
         best, began, tried = self._score(self.best), time.perf_counter(), 0
         for each in (*sorted(self.finalists, key=_value_s), *annealed):
             if self._least_s(each) >= best.value_s:
@@ -285,9 +247,8 @@ class Search:
         simulator, placement = self.problem.the_simulator, self.placement(answer)
         least = answer.value_s
         with uncollected():
-            for exchanges in exchanges_to_try(
-                simulator.graph, simulator.cluster, simulator.schedule.exchange, placement
-            ):
+            asked = simulator.schedule.exchange
+            for exchanges in exchanges_to_try(simulator.graph, simulator.cluster, asked, placement):
                 program = simulator.whole_microbatches(replace(placement, exchanges=exchanges))
                 tried = simulate(program, simulator.cluster, simulator.costs, peaks=False)
                 least = min(least, tried.iteration_s)
@@ -306,8 +267,7 @@ class Search:
         now = time.perf_counter()
         level = logging.INFO if now - self._told > TOLD_S else logging.DEBUG
         self._told = now if level == logging.INFO else self._told
-        best = f"best so far {1e3 * answer.value_s:,.1f} ms"
-        log.log(level, "%s: %s (from %s)", self.name, best, answer.source)
+        log.log(level, "%s: best so far %.1f ms (from %s)", self.name, 1e3 * answer.value_s, answer.source)
 
     def portfolio(self, until: float, patience: float = 0.5) -> list[Candidate]:
         """What the methods answer, each of which is offered.
@@ -348,7 +308,7 @@ class Search:
             return bool(np.isfinite(candidate.value_s))
         return candidate.fits or (self.metered and np.isfinite(self._simulated_s(candidate.placement)))
 
-    def _anneal(self, starts: Sequence[Candidate]) -> list[Annealed]:
+    def _anneal(self, starts: Sequence[Candidate]) -> list[Scheduled]:
         """Successive halving: every start a little, the better ones longer and colder."""
         ranked = sorted(starts, key=lambda each: (not each.fits, each.value_s, each.method))
         places = list({each.where.tobytes(): each.where for each in ranked}.values())
@@ -356,7 +316,7 @@ class Search:
         places += [
             self.instance.encode(each) for each in drawn_fills(self.problem, self.starts - len(places))
         ]
-        results: list[Annealed] = []
+        results: list[Scheduled] = []
         rounds = self._rounds(len(places)) if places else []
         if places:
             self.move_time_s(places[0])
@@ -365,12 +325,12 @@ class Search:
                 self.warm.set()
             moves = self._paced(rounds[i:])
             began = time.perf_counter()
-            latest = self._round(places[: each.count], moves, each.heat, each.workers)
+            latest = self.anneal_each(places[: each.count], moves, each.heat, each.workers)
             self.move_s = (time.perf_counter() - began) / (moves * each.turns)
             self.notes["moves"] += moves * each.count
             for one in latest:
                 if np.isfinite(one.value_s) and not self.simulated:
-                    self.offer(Scheduled(one.where, one.order, one.value_s, "annealing"))
+                    self.offer(one)
             latest.sort(key=_value_s)
             places = [one.where for one in latest]
             results = sorted([*latest, *results], key=_value_s)
@@ -409,7 +369,8 @@ class Search:
         self.notes["stopped"] = "time"
         return max(1, int(part * rounds[0].moves))
 
-    def _round(self, places: Sequence[Ints], moves: int, heat: float, workers: int) -> list[Annealed]:
+    def anneal_each(self, places: Sequence[Ints], moves: int, heat: float, workers: int) -> list[Scheduled]:
+        """Runs of so many moves, one from each placement; until `stop`."""
         seeds = [int(seed.generate_state(1)[0]) for seed in self._seeds.spawn(len(places))]
         with ThreadPoolExecutor(workers) as pool:
             try:
@@ -422,7 +383,7 @@ class Search:
                 self.stop()  # before the pool waits for its threads
                 raise
 
-    def _simulate(self, results: Sequence[Annealed], climbed: int) -> None:
+    def _simulate(self, results: Sequence[Scheduled], climbed: int) -> None:
         """The schedule's own iteration: of what annealing found, and of moves from the best few of it."""
         starts: list[Scheduled] = []
         until = time.perf_counter() + LOOKING * (self.searched - time.perf_counter())
@@ -457,18 +418,6 @@ class Search:
         report = SolverReport("feasible", 0.0)
         device_of = self.instance.decode(answer.where)
         return Placement(answer.source, device_of, priority, report, stages=answer.stages)
-
-    def refine(self, where: Ints, heat: float) -> None:
-        """Anneal one placement on both cores until `stop`, as cold as the time allows.
-
-        How long a move takes must be known (`move_time_s`).
-        """
-        moves = int(0.9 * max(0.0, self.deadline - time.perf_counter()) / max(self.move_s, 1e-9))
-        if moves > 0:
-            for one in self._round([where, where], moves, heat, workers=2):
-                if np.isfinite(one.value_s):
-                    self.offer(Scheduled(one.where, one.order, one.value_s, "annealing"))
-            self.notes["moves"] += 2 * moves
 
     def _value_of(self, placement: Placement) -> float:
         compiled = self.comparable and not self.metered and not placement.replicas

@@ -32,7 +32,13 @@ from netsplit.partition.common.homes import devices_of_nodes, linked_groups
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.engines.insertion.schedule import PartialSchedule, schedule_placed
 from netsplit.partition.engines.insertion.tasks import StepTasks
-from netsplit.partition.methods.dpos import Order, longest_ranked_path, max_ranks, order_key, sequenced
+from netsplit.partition.methods.list_schedulers import (
+    Order,
+    longest_ranked_path,
+    max_ranks,
+    order_key,
+    sequenced,
+)
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority

@@ -13,7 +13,7 @@ from typing import Any
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.graph.checks.replicated import require_replicable
 from netsplit.partition.base import Problem
-from netsplit.partition.engines.search import load_kernels
+from netsplit.partition.compile_all import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.planning.decide import decide, verified

@@ -28,20 +28,16 @@ from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.auto.in_parts import whole_or_in_parts
 from netsplit.partition.methods.auto.large import FAST_METHODS, LARGE, large_answer
 from netsplit.partition.methods.baechi.baechi import MTopo
-from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.baechi.m_sct import MSct
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.baselines import Ddp, Layerwise, RoundRobin, Single
-from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.baechi.etf import MEtf, MSct
+from netsplit.partition.methods.baselines import Balanced, Ddp, Layerwise, RoundRobin, Single
 from netsplit.partition.methods.exact.netsplit_exact import completely_modelled, solve_latency
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.best_stages import best_stages
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.thesis.netsplit import NetSplit, Pesto
-from netsplit.partition.objectives import Period
+from netsplit.partition.objectives import Period, StageTime
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.partition.stage_time import StageTime
 
 __all__ = ["Auto", "replicable"]
 

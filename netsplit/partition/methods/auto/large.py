@@ -21,11 +21,9 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.search import Search
 from netsplit.partition.methods.baechi.baechi import MTopo
-from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.baselines import Layerwise, RoundRobin, Single
-from netsplit.partition.methods.dpos import Dpos
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.baechi.etf import MEtf
+from netsplit.partition.methods.baselines import Balanced, Layerwise, RoundRobin, Single
+from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
@@ -272,7 +270,11 @@ def _refine(search: Search) -> None:
     clock.daemon = True
     clock.start()
     try:
-        search.refine(start.where, HEAT)
+        moves = int(0.9 * left_s / search.move_s)  # as cold as the time allows
+        for one in search.anneal_each([start.where] * 2, moves, HEAT, 2):
+            if np.isfinite(one.value_s):
+                search.offer(one)
+        search.notes["moves"] += 2 * moves
     finally:
         clock.cancel()
         search.stop()

@@ -20,10 +20,9 @@ from netsplit.partition.common.instance import Floats, Instance, Ints, interchan
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.baechi.baechi import MTopo
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.baselines import Balanced
 from netsplit.partition.methods.exact.cp_model import LatencyModel, reachable
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.objectives import Period
 from netsplit.partition.partitioner import Choice, Partitioner, candidates, order_of

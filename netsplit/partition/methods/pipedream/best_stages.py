@@ -23,8 +23,8 @@ from netsplit.partition.methods.pipedream.antichains import (
     prefix_states,
 )
 from netsplit.partition.methods.pipedream.pipedream import plan_that_fits, staged, stages_of
+from netsplit.partition.objectives import Formula, Layers, levels_of
 from netsplit.partition.partitioner import Choice
-from netsplit.partition.stage_time import Formula, Layers, levels_of
 from netsplit.placement.placement import Stage, Status
 
 __all__ = ["best_stages", "lower_bound_s"]

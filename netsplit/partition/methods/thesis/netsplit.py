@@ -15,7 +15,7 @@ from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.anneal import Annealed
+from netsplit.partition.engines.anneal import Scheduled
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.engines.mixed_integer import MOST_BYTES, check_engine, engine_bytes, solve
 from netsplit.partition.engines.rows import Outcome
@@ -223,7 +223,7 @@ def shortest_step(
         answer = search.run(None)
         outcome = Outcome("annealing", "limit" if answer is None else "feasible", notes=search.notes)
         return outcome, None if answer is None else search.instance.decode(answer.where)
-    best: Annealed | None = None
+    best: Scheduled | None = None
     status: Status = "optimal"
     for each in search.annealer.every():
         if time.perf_counter() > search.deadline:

@@ -10,10 +10,9 @@ from benchmarks.scaling.drawn import drawn_problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.auto import auto
 from netsplit.partition.methods.auto.large import CoarseProblem, intervals, most_instructions
-from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.baselines import RoundRobin
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.baechi.etf import MEtf
+from netsplit.partition.methods.baselines import Balanced, RoundRobin
+from netsplit.partition.methods.list_schedulers import Heft
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.program.instructions import Recv, Send
