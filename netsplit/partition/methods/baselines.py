@@ -82,9 +82,8 @@ class RoundRobin(Partitioner):
 class Layerwise(Partitioner):
     """Cut the atoms, in topological order, into runs of equal bytes: one for each device.
 
-    An atom's bytes are its footprint (alpha * initializers + copies * own outputs). It goes to the device
-    in whose share the middle of its bytes lies. Where that exceeds a capacity under (5-18), the devices
-    are filled in order instead, and the report's notes say ``fallback: fill in order``.
+    An atom's bytes are its footprint (alpha * initializers + copies * own outputs). Where that exceeds a
+    capacity under (5-18), the devices are filled in order instead (``fallback: fill in order`` in the notes).
     """
 
     name = "layerwise"

@@ -39,12 +39,10 @@ class Heft(Partitioner):
 
     On a plain DAG it is the paper's. A training step is a DAG of forwards and backwards (see
     `insertion`): a node goes where its forward's finish plus its own backward's seconds is least, and
-    its backward follows it. A colocated set goes where its first node goes; a device where the whole
-    set exceeds the capacity under (5-18) is no candidate. The greedy choice never looks ahead, so with
-    large messages or large colocated sets it is easily worse than one device: that is the method.
+    its backward follows it. A colocated set goes where its first node goes. The greedy choice never looks
+    ahead, so with large messages or colocated sets it is easily worse than one device: that is the method.
 
-    The report's objective is the schedule's own length in seconds: without the wait of messages for
-    one another, which the simulator adds.
+    The report's objective is the schedule's length in seconds, in which no message waits for another.
     """
 
     name = "heft"
@@ -147,8 +145,7 @@ class Dpos(Partitioner):
 
     Where the paper leaves it open: ties for the path's device go to the one that takes more of the path, ties
     off the path to that device, then to the first; "as many as possible" stops at the first node that does
-    not fit. Line 20 of Algorithm 1 as noted sets FT to EST; it is EFT here. A node's backward runs where its
-    forward does, and its seconds count in the device's mean and beside the finish time (see `heft`).
+    not fit. A node's backward runs where its forward does, and its seconds count beside the finish time.
 
     Args:
         order: "fifo" keeps the devices, and orders operators as they become ready: without FastT's order

@@ -6,7 +6,7 @@ the authors' code, github beomyeol/baechi, placer/m_etf.py, m_sct.py and placer_
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +108,8 @@ class EtfLoop:
     def row_of(self, v: int) -> int:
         """The row of a node in the table, or -1 where it is not ready."""
         rank = int(self.tasks.rank[v])
-        return self.ready.index(rank) if rank in self.ready else -1
+        row = bisect_left(self.ready, rank)
+        return row if row < len(self.ready) and self.ready[row] == rank else -1
 
     def why_stuck(self) -> str:
         """A node that had no room, and what is missing for it on the device where that is least."""

@@ -56,11 +56,9 @@ class NetSplitExact(Partitioner):
     """Minimise the problem's objective itself; the report's bound is a proof for it.
 
     Latency: the CP-SAT model of `cp_model.LatencyModel` has the semantics of the simulator under
-    `single_batch` with every operator timed on its own, but for three things that only delay: instruction
-    overheads, NICs, and that a transfer waits for its receiver too. So its bound holds, and the simulator
-    gives the answer's seconds. The best of some heuristics is its hint, and its answer above 150 nodes or
-    1500 incomparable pairs of them, where the model is not built; the bound is then that of work and paths
-    (`iteration_bound`).
+    `single_batch`, but for what only delays (instruction overheads, NICs, waiting receivers), so its bound
+    holds. The best of some heuristics is its hint, and its answer above 150 nodes or 1500 incomparable pairs
+    of them, where the model is not built; the bound is then that of work and paths (`iteration_bound`).
     `max_load` is `max_load.solve_max_load`. For `simulated`, latency is minimised and no bound claimed.
 
     Status "limit" says that nothing was found in time and the answer is the fill in topological order.

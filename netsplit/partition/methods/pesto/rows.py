@@ -25,7 +25,7 @@ Written more tightly, with the same integer solutions:
 - two rows that follow: Cmax is at least the load of every device and of every directed link.
 
 Times are scaled so that the known schedule takes 1000, capacities to 1000 each. What takes more than
-twice that schedule, and so is in no better one, counts as twice, lest coefficients grow beyond reading.
+twice that schedule counts as twice.
 """
 
 from __future__ import annotations
