@@ -15,7 +15,7 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baselines import Ddp
-from netsplit.partition.methods.dpos import fifo_starts
+from netsplit.partition.methods.list_schedulers import fifo_starts
 from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.placement.priority import topological_priority
 from netsplit.planning.decide import verified

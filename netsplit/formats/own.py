@@ -28,8 +28,7 @@ from netsplit.formats.text import checked_number, reading, topological
 from netsplit.graph import files
 from netsplit.graph.ir import Graph, Initializer, Variable
 from netsplit.graph.quotient import joined
-from netsplit.partition.objectives import MaxLoad
-from netsplit.partition.stage_time import StageTime
+from netsplit.partition.objectives import MaxLoad, StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, Offload
 from netsplit.settings import OffloadName

@@ -18,7 +18,7 @@ from typing import Literal
 
 from netsplit.errors import NetSplitError
 from netsplit.formats.text import ProfiledTask, checked_number, task_graph, topological
-from netsplit.partition.stage_time import StageTime
+from netsplit.partition.objectives import StageTime
 from netsplit.planning.workload import ACCELERATOR, Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 

@@ -27,7 +27,7 @@ from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule, why_no_room
 from netsplit.partition.common.capacity import needed_bytes, read_bytes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.search import load_kernels
+from netsplit.partition.compile_all import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.sharding import in_slices

@@ -27,7 +27,7 @@ from netsplit.graph.checks.replicated import check_replicas
 from netsplit.graph.operators import refuse_surrounding
 from netsplit.interrupts import interrupts_held
 from netsplit.partition.base import Problem
-from netsplit.partition.engines.search import load_kernels
+from netsplit.partition.compile_all import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule

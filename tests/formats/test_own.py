@@ -18,8 +18,7 @@ from netsplit.errors import NetSplitError
 from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
 from netsplit.graph.ir import Initializer
-from netsplit.partition.objectives import MaxLoad
-from netsplit.partition.stage_time import StageTime
+from netsplit.partition.objectives import MaxLoad, StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.measure.clock import trivial_step

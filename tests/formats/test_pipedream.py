@@ -6,7 +6,7 @@ import pytest
 
 from netsplit.errors import NetSplitError
 from netsplit.formats import read_pipedream
-from netsplit.partition.stage_time import StageTime
+from netsplit.partition.objectives import StageTime
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import NodeSeconds
 

@@ -1,6 +1,6 @@
 """PipeDream's time of the slowest stage, as the score of any placement."""
 
-from netsplit.partition.stage_time import StageTime
+from netsplit.partition.objectives import StageTime
 from netsplit.placement.placement import Placement, SolverReport
 from tests.partition.stage_problems import chain_problem, devices
 

@@ -13,8 +13,7 @@ from itertools import groupby
 
 from netsplit.graph.ir import Node
 from netsplit.partition.base import Problem
-from netsplit.partition.objectives import MaxLoad
-from netsplit.partition.stage_time import Layers, StageTime
+from netsplit.partition.objectives import Layers, MaxLoad, StageTime
 from netsplit.placement.placement import Placement
 
 __all__ = ["recomputed_max_load_s", "recomputed_s", "recomputed_stage_time_s"]

@@ -15,9 +15,8 @@ from netsplit.cluster.cluster import Cluster, Link, nics_of
 from netsplit.formats.placements import read_placement
 from netsplit.partition import Placement, Problem, SimulatedIteration
 from netsplit.partition.engines.search import Search
-from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.dpos import Dpos
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.baechi.etf import MEtf
+from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.placement.exchange import ExchangeName, chain
 from netsplit.placement.placement import SolverReport
 from netsplit.planning.decide import decide, verified

@@ -10,7 +10,7 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.formats import read_pipedream
 from netsplit.formats.own import save_workload
 from netsplit.formats.read import read_workload
-from netsplit.partition.stage_time import StageTime
+from netsplit.partition.objectives import StageTime
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.planning.workload import Workload
 from netsplit.program import GPipe, SingleBatch

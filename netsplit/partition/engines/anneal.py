@@ -25,7 +25,7 @@ from netsplit.placement.placement import Stage
 from netsplit.placement.priority import topological_priority
 from netsplit.simulate.simulator import ONE_BATCH, Turns
 
-__all__ = ["SLIGHT", "Annealed", "Annealer", "Neighbourhood", "Scheduled", "clusters_of"]
+__all__ = ["SLIGHT", "Annealer", "Neighbourhood", "Scheduled", "clusters_of"]
 
 PENALTY = 4.0  # on bytes too many, as a fraction of the capacity, times the start's seconds
 TOO_FAR = 0.25  # of a capacity: beyond it a move is refused without an evaluation
@@ -34,12 +34,15 @@ MOST_CLUSTERED = 0.5  # of all work in one cluster: moving more is an exchange o
 
 
 @dataclass(frozen=True, eq=False)
-class Annealed:
-    """The best placement seen that fits, and the order in which its nodes are taken."""
+class Scheduled:
+    """A placement, the order of its nodes, and what they take."""
 
     where: Ints  # [n]
     order: Ints  # [n]
     value_s: float
+    source: str
+    stages: tuple[Stage, ...] = ()  # where a stage has replicas
+    exchanges: tuple[Exchange, ...] = ()  # where it was scored
 
 
 class Pieces(NamedTuple):
@@ -74,18 +77,18 @@ class Annealer:
         """Placements that there are, whether they fit or not."""
         return len(self.instance.devices) ** len(self.instance.atoms)
 
-    def every(self) -> Iterator[Annealed]:
+    def every(self) -> Iterator[Scheduled]:
         """All placements that fit, each in the order of its list schedule."""
         for places in product(range(len(self.instance.devices)), repeat=len(self.instance.atoms)):
             where = np.array(places, np.int64)[self.instance.atom_of]
             if self.instance.fits(where):
                 value_s, order = self.step.evaluate(where)
-                yield Annealed(where, order, value_s)
+                yield Scheduled(where, order, value_s, "annealing")
 
     def run(
         self, start: Ints, iterations: int, seed: int, heat: float = 0.03, cold: float = 1e-4
-    ) -> Annealed:
-        """Anneal from a placement.
+    ) -> Scheduled:
+        """Anneal from a placement: the best seen that fits, infinite seconds where none did.
 
         Args:
             start: [n] device of each node; atoms whole. It need not fit.
@@ -97,10 +100,10 @@ class Annealer:
         where = np.array([start[atoms[a][0]] for a in range(len(atoms))], np.int64)
         best, value = anneal(where, iterations, seed, heat, cold, self.stop, self.pieces, self.step.arrays)
         if not np.isfinite(value):
-            return Annealed(start, self.step.evaluate(start)[1], float("inf"))
+            return Scheduled(start, self.step.evaluate(start)[1], float("inf"), "annealing")
         nodes = best[self.instance.atom_of]
         value, order = self.step.evaluate(nodes)
-        return Annealed(nodes, order, value)
+        return Scheduled(nodes, order, value, "annealing")
 
 
 def clusters_of(instance: Instance) -> Csr:
@@ -311,18 +314,6 @@ SLIGHT = 1e-9  # relative: a difference by rounding
 
 ORDER = 0.5  # of moves change the order alone
 KEPT = 0.5  # of moves that change devices keep the order
-
-
-@dataclass(frozen=True, eq=False)
-class Scheduled:
-    """A placement, the order of its nodes, and what they take."""
-
-    where: Ints  # [n]
-    order: Ints  # [n]
-    value_s: float
-    source: str
-    stages: tuple[Stage, ...] = ()  # where a stage has replicas
-    exchanges: tuple[Exchange, ...] = ()  # where it was scored
 
 
 @dataclass

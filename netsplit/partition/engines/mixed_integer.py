@@ -86,9 +86,8 @@ def picos_problem(model: LinearModel) -> tuple[Any, dict[Any, _Mask]]:
 def by_picos(model: LinearModel, name: str, time_limit_s: float, gap: float) -> Outcome:
     """Minimise the model by one of `picos_engines`, silently.
 
-    GLPK proves its optimum to the end, as PICOS does not tell whether it stopped at the gap or before; it
-    gives no bound before that, looks at its clock only once the relaxation of the whole model is solved,
-    and hears Ctrl-C only when it ends.
+    GLPK proves its optimum to the end; it gives no bound before that, looks at its clock only once the
+    relaxation of the whole model is solved, and hears Ctrl-C only when it ends.
 
     Raises:
         ConfigError: the engine fails, as where its licence does not take the model's size.

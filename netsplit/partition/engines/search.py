@@ -8,28 +8,24 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
 from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
 
-from netsplit.cluster.cluster import Cluster, Device
-from netsplit.graph.ir import Graph, Node, Variable
+from netsplit.cycles import uncollected
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import drawn_fills, fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance, Ints
-from netsplit.partition.engines.anneal import SLIGHT, Annealed, Annealer, Neighbourhood, Scheduled
-from netsplit.partition.engines.insertion.schedule import schedule_within_memory
-from netsplit.partition.engines.insertion.tasks import StepTasks
+from netsplit.partition.engines.anneal import SLIGHT, Annealer, Neighbourhood, Scheduled
 from netsplit.partition.partitioner import Candidate, Choice, Partitioner, candidates, order_of
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
-from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.simulate.simulator import ONE_BATCH, Turns
+from netsplit.simulate.simulate import simulate
+from netsplit.simulate.simulator import ONE_BATCH, Turns, exchanges_to_try
 
-__all__ = ["SLIGHT", "Proof", "Scheduled", "Search", "load_kernels"]
+__all__ = ["SLIGHT", "Proof", "Scheduled", "Search"]
 
 log = logging.getLogger(__name__)
 _value_s = attrgetter("value_s")
@@ -46,27 +42,10 @@ CLIMBED = 8  # of them, from which moves begin; from all of them where every pla
 EVERY = 2**12  # placements, of which each is looked at, and none annealed
 ANNEALED = 0.85  # of the time, at most, where what is found must be simulated to count
 SCORED = 4  # of annealing's answers
+MOST_SCORING = 0.3  # of the time
+NEAR = 1.2  # times the least, of answers for which that time is kept
 PORTFOLIO = 0.3  # of the time, at most, for the methods
 TOLD_S = 5.0  # between two lines of progress
-
-
-@cache
-def load_kernels() -> None:
-    """Load or compile the inner loops, on one node, before a decision looks at the clock. Once a process."""
-    node = Node("v", "aten.relu.default", ("x",), ("y",))
-    read, made = Variable("x", "uint8", (1,), None, ("v",)), Variable("y", "uint8", (1,), "v", ())
-    graph = Graph({"v": node}, {"x": read, "y": made}, ("x",), ("y",), {})
-    costs = Costs({"cpu": DeviceCosts({"v": NodeSeconds(0.0, 0.0)})}, alpha=2)
-    problem = Problem(graph, costs, Cluster("one", (Device("cpu:0", "cpu", 2**10),), {}))
-    instance = Instance.of(problem)
-    tasks = StepTasks.of(instance)
-    ranks = tasks.upward_ranks(tasks.seconds.mean(axis=1), np.zeros(len(tasks.nbytes)))
-    schedule_within_memory(problem, "list schedule", tasks, tasks.by_rank(ranks))
-    _anneal_once(Annealer(instance))
-
-
-def _anneal_once(annealer: Annealer) -> None:
-    annealer.run(np.zeros(annealer.instance.n, np.int64), 0, seed=0)
 
 
 @dataclass(frozen=True)
@@ -129,12 +108,15 @@ class Search:
         compiled = not self.simulated or (self.comparable and not self.metered)
         self.hands_on = compiled and problem.simulator is not None and problem.simulator.hands_on
         """What is scored may take less than the compiled step."""
-        self.results: list[Annealed] = []  # of annealing, the best first
+        guessed = problem.simulator is not None and not (self.simulated or self.comparable)
+        self.rescores = self.hands_on or guessed  # the compiled step is not the score
+        self.results: list[Scheduled] = []  # of annealing, the best first
         self.move_s = 0.0  # of annealing, as measured last
         self.simulation_s = 0.0  # of a placement, the shortest measured
         self.best: Scheduled | None = None
         self.unreplicated: Scheduled | None = None  # the best of those
-        self.finalists: list[Scheduled] = []  # to be scored, where what is handed on may make a difference
+        self.finalists: list[Scheduled] = []  # to be scored, where the compiled step is not the score
+        self._scores: dict[bytes, Scheduled] = {}
         self.notes: dict[str, Any] = {"moves": 0}
         self.warm = threading.Event()  # a good answer is known, and a core is free
         self._seeds = np.random.SeedSequence(problem.seed % 2**63)
@@ -142,48 +124,46 @@ class Search:
     def compile(self) -> None:
         """Load or compile the inner loops. Compiling, once an installation, is not the search's time."""
         began = time.perf_counter()
-        _anneal_once(self.annealer)
+        self.annealer.run(np.zeros(self.instance.n, np.int64), 0, seed=0)
         if (spent := time.perf_counter() - began) > COLD_S:
             self.started, self.deadline = self.started + spent, self.deadline + spent
             self.searched = self.deadline
 
     def run(self, prover: Proof | None) -> Scheduled | None:
         """The best found, by the search or the prover; None where nothing fits."""
-        self.searched -= (1 - ANNEALED) * (self.deadline - self.started) * self.hands_on
-        annealed = ANNEALED if self.simulated else 1.0
-        self.stops = self.started + annealed * (self.searched - self.started)
-        clock = threading.Timer(max(0.0, self.stops - time.perf_counter()), self.stop)
-        clock.daemon = True
-        clock.start()
+        clock: threading.Timer | None = None
         try:
             if prover is not None:
                 prover.start()
             until = self.started + PORTFOLIO * (self.deadline - self.started)
             known = self.portfolio(until)
+            self.searched -= min(self.scoring_s(), MOST_SCORING * (self.deadline - self.started))
+            annealed = ANNEALED if self.simulated else 1.0
+            self.stops = self.started + annealed * (self.searched - self.started)
+            clock = threading.Timer(max(0.0, self.stops - time.perf_counter()), self.stop)
+            clock.daemon = True
+            clock.start()
             few = self.simulated and self.annealer.choices <= EVERY
             self.results = sorted(self.annealer.every(), key=_value_s) if few else self._anneal(known)
             if self.simulated:
                 self._simulate(self.results, LOOKED if few else CLIMBED)
+            self.score(self.deadline)
             if prover is not None:
                 proven = prover.finish()
                 if proven is not None and proven.value_s < (1 - SLIGHT) * self.value_s:
                     self.offer(proven)
-            self.score(self.deadline)
         except BaseException:
             self.deadline = self.started  # for the proof too
             raise
         finally:
-            clock.cancel()
+            if clock is not None:
+                clock.cancel()
             self.stop()
             self.warm.set()
         return self.best
 
     def choice(self, answer: Scheduled | None) -> Choice:
-        """The answer for a `Partitioner`.
-
-        Raises:
-            InfeasibleError: there is none.
-        """
+        """The answer for a `Partitioner`; raises InfeasibleError where there is none."""
         if answer is None:
             raise infeasible(self.problem, self.name)
         return Choice(
@@ -220,37 +200,75 @@ class Search:
         if not answer.stages and (self.unreplicated is None or answer.value_s < self.unreplicated.value_s):
             self.unreplicated = answer
 
+    def scoring_s(self) -> float:
+        """Seconds that `score` takes, by what the best method's answer does; none, where it does nothing."""
+        if not self.rescores or not self.finalists:
+            return 0.0
+        first = min(self.finalists, key=_value_s)
+        began = time.perf_counter()
+        value_s = self._score(first).value_s
+        took_s = time.perf_counter() - began
+        near = [each for each in self.finalists if each.value_s <= NEAR * first.value_s]
+        return took_s * (2 + sum(self._least_s(each) < value_s for each in near))
+
     def score(self, until: float) -> None:
-        """Where devices may hand on what they receive: the best is what takes least with that, of the best so
-        far, of annealing's, and of the methods' answers, as many as there is time for."""
-        if not self.hands_on or self.best is None:
+        """Where the compiled step is not the score: take what is scored least of the best so far, of the
+        answers of methods and of annealing, as many as there is time for."""
+        if not self.rescores or self.best is None:
             return
-        annealed = [
-            Scheduled(each.where, each.order, each.value_s, "annealing")
-            for each in self.results[:SCORED]
-            if np.isfinite(each.value_s)
-        ]
-        finalists = sorted(self.finalists, key=_value_s)
-        best, self.best = self.best, None
-        began, scored = time.perf_counter(), 0
-        for each in (best, *finalists, *annealed):
+        annealed = [each for each in self.results[:SCORED] if np.isfinite(each.value_s)]
+        best, began, tried = self._score(self.best), time.perf_counter(), 0
+        for each in (*sorted(self.finalists, key=_value_s), *annealed):
+            if self._least_s(each) >= best.value_s:
+                continue
             now = time.perf_counter()
-            if self.best is not None and now + (now - began) / scored > until:
+            if tried and now + (now - began) / tried > until:
+                self.notes["not_scored"] = each.source
                 break
-            value_s, exchanges = self._scored(self.placement(each))
-            scored += 1
-            if value_s < self.value_s:
-                self.best = replace(each, value_s=value_s, exchanges=exchanges)
-        self.best = self.best or best
-        self.notes["scored"] = scored
+            tried += 1
+            if self._quick_score_s(each) < best.value_s:
+                best = min(best, self._score(each), key=_value_s)
+        if np.isfinite(best.value_s):
+            self.best = best
+        self.notes["scored"] = tried + 1
+
+    def _score(self, answer: Scheduled) -> Scheduled:
+        """With the seconds and the exchanges of the simulator."""
+        key = answer.where.tobytes() + answer.order.tobytes() + repr(answer.stages).encode()
+        if key not in self._scores:
+            with uncollected():
+                value_s, exchanges = self._scored(self.placement(answer))
+            self._scores[key] = replace(answer, value_s=value_s, exchanges=exchanges)
+        return self._scores[key]
+
+    def _quick_score_s(self, answer: Scheduled) -> float:
+        """Seconds that the score is not below: without peaks, the compiled step beside exchanges."""
+        if not self.comparable:
+            return 0.0
+        simulator, placement = self.problem.the_simulator, self.placement(answer)
+        least = answer.value_s
+        with uncollected():
+            asked = simulator.schedule.exchange
+            for exchanges in exchanges_to_try(simulator.graph, simulator.cluster, asked, placement):
+                program = simulator.whole_microbatches(replace(placement, exchanges=exchanges))
+                tried = simulate(program, simulator.cluster, simulator.costs, peaks=False)
+                least = min(least, tried.iteration_s)
+        return least
+
+    def _least_s(self, answer: Scheduled) -> float:
+        """Seconds that the busiest device computes: no exchange makes it less."""
+        if answer.stages:
+            return 0.0
+        instance = self.instance
+        seconds = (instance.forward_s + instance.backward_s)[np.arange(instance.n), answer.where]
+        return self.turns.microbatches * float(np.bincount(answer.where, weights=seconds).max())
 
     def _tell(self, answer: Scheduled) -> None:
         """A line now and then; the answer itself is told at the end."""
         now = time.perf_counter()
         level = logging.INFO if now - self._told > TOLD_S else logging.DEBUG
         self._told = now if level == logging.INFO else self._told
-        best = f"best so far {1e3 * answer.value_s:,.1f} ms"
-        log.log(level, "%s: %s (from %s)", self.name, best, answer.source)
+        log.log(level, "%s: best so far %.1f ms (from %s)", self.name, 1e3 * answer.value_s, answer.source)
 
     def portfolio(self, until: float, patience: float = 0.5) -> list[Candidate]:
         """What the methods answer, each of which is offered.
@@ -291,7 +309,7 @@ class Search:
             return bool(np.isfinite(candidate.value_s))
         return candidate.fits or (self.metered and np.isfinite(self._simulated_s(candidate.placement)))
 
-    def _anneal(self, starts: Sequence[Candidate]) -> list[Annealed]:
+    def _anneal(self, starts: Sequence[Candidate]) -> list[Scheduled]:
         """Successive halving: every start a little, the better ones longer and colder."""
         ranked = sorted(starts, key=lambda each: (not each.fits, each.value_s, each.method))
         places = list({each.where.tobytes(): each.where for each in ranked}.values())
@@ -299,7 +317,7 @@ class Search:
         places += [
             self.instance.encode(each) for each in drawn_fills(self.problem, self.starts - len(places))
         ]
-        results: list[Annealed] = []
+        results: list[Scheduled] = []
         rounds = self._rounds(len(places)) if places else []
         if places:
             self.move_time_s(places[0])
@@ -308,12 +326,12 @@ class Search:
                 self.warm.set()
             moves = self._paced(rounds[i:])
             began = time.perf_counter()
-            latest = self._round(places[: each.count], moves, each.heat, each.workers)
+            latest = self.anneal_each(places[: each.count], moves, each.heat, each.workers)
             self.move_s = (time.perf_counter() - began) / (moves * each.turns)
             self.notes["moves"] += moves * each.count
             for one in latest:
                 if np.isfinite(one.value_s) and not self.simulated:
-                    self.offer(Scheduled(one.where, one.order, one.value_s, "annealing"))
+                    self.offer(one)
             latest.sort(key=_value_s)
             places = [one.where for one in latest]
             results = sorted([*latest, *results], key=_value_s)
@@ -352,7 +370,8 @@ class Search:
         self.notes["stopped"] = "time"
         return max(1, int(part * rounds[0].moves))
 
-    def _round(self, places: Sequence[Ints], moves: int, heat: float, workers: int) -> list[Annealed]:
+    def anneal_each(self, places: Sequence[Ints], moves: int, heat: float, workers: int) -> list[Scheduled]:
+        """Runs of so many moves, one from each placement; until `stop`."""
         seeds = [int(seed.generate_state(1)[0]) for seed in self._seeds.spawn(len(places))]
         with ThreadPoolExecutor(workers) as pool:
             try:
@@ -365,7 +384,7 @@ class Search:
                 self.stop()  # before the pool waits for its threads
                 raise
 
-    def _simulate(self, results: Sequence[Annealed], climbed: int) -> None:
+    def _simulate(self, results: Sequence[Scheduled], climbed: int) -> None:
         """The schedule's own iteration: of what annealing found, and of moves from the best few of it."""
         starts: list[Scheduled] = []
         until = time.perf_counter() + LOOKING * (self.searched - time.perf_counter())
@@ -400,18 +419,6 @@ class Search:
         report = SolverReport("feasible", 0.0)
         device_of = self.instance.decode(answer.where)
         return Placement(answer.source, device_of, priority, report, stages=answer.stages)
-
-    def refine(self, where: Ints, heat: float) -> None:
-        """Anneal one placement on both cores until `stop`, as cold as the time allows.
-
-        How long a move takes must be known (`move_time_s`).
-        """
-        moves = int(0.9 * max(0.0, self.deadline - time.perf_counter()) / max(self.move_s, 1e-9))
-        if moves > 0:
-            for one in self._round([where, where], moves, heat, workers=2):
-                if np.isfinite(one.value_s):
-                    self.offer(Scheduled(one.where, one.order, one.value_s, "annealing"))
-            self.notes["moves"] += 2 * moves
 
     def _value_of(self, placement: Placement) -> float:
         compiled = self.comparable and not self.metered and not placement.replicas

@@ -1,19 +1,28 @@
 """Solvers of `max_load`, the period of a saturated pipeline: the largest load of a device (`Instance.loads`).
 
-Two problems. *Contiguous*: a dynamic programme over ideals, exact (`contiguous`, `chains`).
-*Non-contiguous*: a hypergraph to be divided (`model`), annealed (`annealing`), and bounded by what one device
-can do alone (`non_contiguous`).
+*Contiguous*: a chain of ideals, that is, the devices can be put in an order such that no forward edge goes
+back, by an exact dynamic programme, or a search where it is too large. Sets that are convex one by one, but
+feed each other both ways, are not looked at. Backward nodes follow their groups, and their stages must
+follow one another so, too. *Non-contiguous*: a hypergraph to be divided (`model`), annealed
+(`annealing`), and bounded by what one device can do alone (`non_contiguous`).
 Sources: Tarnawski et al., NeurIPS 2020; Archer et al., ICML 2024.
 """
 
 from __future__ import annotations
 
-from netsplit.partition.common.instance import Instance
-from netsplit.partition.max_load.contiguous import solve_contiguous
-from netsplit.partition.max_load.non_contiguous import solve_non_contiguous
+import time
+
+from netsplit.partition.common.capacity import infeasible
+from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.max_load.chains import Ideals, SliceGraph, best_chain
+from netsplit.partition.max_load.model import answer_of
+from netsplit.partition.max_load.non_contiguous import proven_bound, solve_non_contiguous
 from netsplit.partition.partitioner import Choice
 
-__all__ = ["solve_max_load"]
+__all__ = ["solve_contiguous", "solve_max_load"]
+
+_IDEALS = 1_000_000  # beyond, the table of the dynamic programme no longer fits a small machine
+_ORDERS = 16
 
 
 def solve_max_load(
@@ -37,3 +46,47 @@ def solve_max_load(
     """
     solve = solve_contiguous if contiguous else solve_non_contiguous
     return solve(instance, time_limit_s, seed, gap)
+
+
+def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> Choice:
+    """See `max_load.solve_max_load`."""
+    started = time.perf_counter()
+    deadline = started + 0.95 * time_limit_s
+    search = SliceGraph(instance, seed)
+    search.steps(_ORDERS, deadline)
+    notes: dict[str, object] = {"linear_s": search.value}
+    exact = _exact(search, started + 0.7 * time_limit_s, notes)
+    if exact is not None:
+        return answer_of(instance, exact, float("inf"), gap, "ideals", notes)
+    if "ideals" in notes and search.where is None:
+        raise infeasible(instance.problem, "max_load")
+    while search.where is None and time.perf_counter() < deadline:
+        search.step(deadline)
+    if search.where is None:
+        raise infeasible(instance.problem, "max_load")
+    return _unproven(instance, search, deadline, gap, notes)
+
+
+def _exact(search: SliceGraph, deadline: float, notes: dict[str, object]) -> Ints | None:
+    """[n] the optimum over all ideals; None where there are too many, too little time, or no answer."""
+    ideals = Ideals.of(search.order, _IDEALS, deadline)
+    if ideals is None:
+        return None
+    try:
+        where = best_chain(search.model, ideals, search.value * (1 + 1e-9), deadline)
+    except TimeoutError:
+        notes["ideals_unfinished"] = len(ideals)
+        return None
+    notes["ideals"] = len(ideals)
+    return search.where if where is None else search.model.nodes(where)
+
+
+def _unproven(
+    instance: Instance, search: SliceGraph, deadline: float, gap: float, notes: dict[str, object]
+) -> Choice:
+    middle = time.perf_counter() + 0.4 * (deadline - time.perf_counter())
+    while time.perf_counter() < middle:
+        search.step(deadline)
+    assert search.where is not None
+    bound = proven_bound(instance, search.value, deadline, gap)
+    return answer_of(instance, search.where, bound, gap, "orders", notes)

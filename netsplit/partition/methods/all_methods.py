@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from netsplit.partition.methods.auto.auto import Auto
 from netsplit.partition.methods.baechi.baechi import MTopo
-from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.baechi.m_sct import MSct
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.baselines import Ddp, Layerwise, Random, RoundRobin, Single
-from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.baechi.etf import MEtf, MSct
+from netsplit.partition.methods.baselines import Balanced, Ddp, Layerwise, Random, RoundRobin, Single
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.pipedream import PipeDream

@@ -10,10 +10,9 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.search import Search
-from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.dpos import Dpos
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.baechi.etf import MEtf
+from netsplit.partition.methods.baselines import Balanced
+from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement

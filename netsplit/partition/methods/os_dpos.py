@@ -32,7 +32,13 @@ from netsplit.partition.common.homes import devices_of_nodes, linked_groups
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.engines.insertion.schedule import PartialSchedule, schedule_placed
 from netsplit.partition.engines.insertion.tasks import StepTasks
-from netsplit.partition.methods.dpos import Order, longest_ranked_path, max_ranks, order_key, sequenced
+from netsplit.partition.methods.list_schedulers import (
+    Order,
+    longest_ranked_path,
+    max_ranks,
+    order_key,
+    sequenced,
+)
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
@@ -165,19 +171,17 @@ class Sequenced:
 class OsDpos(Partitioner):
     """Operators of the critical path in parts, as long as each of them makes the step end sooner.
 
-    Of the critical path under the placement so far, the operator with most seconds (forward and backward,
-    where it is) is cut along every dimension that the rules of `netsplit.rewrite` allow, into two parts up
-    to as many as there are devices, of sizes that differ by one at most. DPOS schedules each, and the one
-    that ends first is kept where it ends before what there was; then the path is taken anew. The first
-    operator without gain is the last; one that no rule can cut is passed over. Ties go to the first
-    dimension and to the fewest parts.
+    Of the critical path under the placement so far, the operator with most seconds is cut along every
+    dimension that the rules of `netsplit.rewrite` allow, into two parts up to as many as there are devices.
+    DPOS schedules each, and the one that ends first is kept where it ends before what there was; then the
+    path is taken anew. The first operator without gain is the last; ties go to the first dimension and to the
+    fewest parts.
 
-    It begins with data parallelism where a replica with its part of the batch fits on each device: every
-    operator in as many parts along the samples as there are devices, on copies of the weights or on the one
-    there is, whichever DPOS ends sooner; or with the graph as it is, where DPOS ends that sooner. Cuts are
-    tried with copies, too, whose sums follow after all else, as rings. Where DPOS places none of these,
-    data parallelism is replicas side by side; where these do not fit either, the operators of most bytes are
-    cut first, until DPOS finds a placement within the capacities.
+    It begins with data parallelism where a replica fits on each device: every operator in parts along the
+    samples, on copies of the weights or on the one there is; or with the graph as it is; whichever DPOS ends
+    sooner. Cuts are tried with copies, too, whose sums follow after all else, as rings. Where DPOS places
+    none of these, data parallelism is replicas side by side; where these do not fit either, the operators of
+    most bytes are cut first, until DPOS finds a placement within the capacities.
 
     DPOS lets no message wait for another. As FastT goes back to the strategy before where a step turns out
     to take longer, what the problem's `simulator` foresees to fit and to take least of answer, beginnings,

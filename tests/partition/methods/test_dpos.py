@@ -12,7 +12,7 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.insertion.tasks import StepTasks
-from netsplit.partition.methods.dpos import Dpos, longest_ranked_path, max_ranks
+from netsplit.partition.methods.list_schedulers import Dpos, longest_ranked_path, max_ranks
 from netsplit.planning.verify import verify
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import cluster_of, graph_of

@@ -10,7 +10,7 @@ from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.insertion.schedule import book_slot, earliest_slot, slots_of
 from netsplit.partition.engines.insertion.tasks import StepTasks
-from netsplit.partition.methods.heft import Heft, mean_ranks
+from netsplit.partition.methods.list_schedulers import Heft, mean_ranks
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from tests.builders import chain, cluster_of, graph_of
 from tests.examples import tried

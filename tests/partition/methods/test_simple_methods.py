@@ -10,8 +10,7 @@ from hypothesis import assume, given, settings
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.partition import Problem, Random, Single
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.baselines import Layerwise, RoundRobin
+from netsplit.partition.methods.baselines import Balanced, Layerwise, RoundRobin
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import ZBV
 from tests.builders import chain, cluster_of, compile_placed, costs_of

@@ -28,20 +28,16 @@ from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.auto.in_parts import whole_or_in_parts
 from netsplit.partition.methods.auto.large import FAST_METHODS, LARGE, large_answer
 from netsplit.partition.methods.baechi.baechi import MTopo
-from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.baechi.m_sct import MSct
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.baselines import Ddp, Layerwise, RoundRobin, Single
-from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.baechi.etf import MEtf, MSct
+from netsplit.partition.methods.baselines import Balanced, Ddp, Layerwise, RoundRobin, Single
 from netsplit.partition.methods.exact.netsplit_exact import completely_modelled, solve_latency
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.best_stages import best_stages
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.thesis.netsplit import NetSplit, Pesto
-from netsplit.partition.objectives import Period
+from netsplit.partition.objectives import Period, StageTime
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.partition.stage_time import StageTime
 
 __all__ = ["Auto", "replicable"]
 
@@ -110,16 +106,13 @@ class Auto(Partitioner):
     - ``latency``: the portfolio's answers and others are annealed on the very step that the simulator has
       under ``single_batch`` (`anneal`), while the other core proves a bound (`iteration_bound`, and
       `netsplit_exact` where the graph is small enough).
-    - ``simulated``: the same on the iteration that the simulator has under ``gpipe``, ``1f1b`` or
-      ``eager_1f1b``. Under other schedules on the nearest of these; what is found is simulated, and the
-      best of that improved by moves that are simulated too.
+    - ``simulated``: the same on the iteration under ``gpipe``, ``1f1b`` or ``eager_1f1b``, or the nearest of
+      these; then what is found is simulated, and the best of that improved by moves that are simulated too.
     - ``max_load``: `max_load.solve_max_load`; for PipeDream files `best_stages`.
 
     Never worse than a method of its portfolio by the score that is asked for, replicas included where they
-    train what one device trains. Where none of its answers is within the peaks, each of these that heeds
-    capacities is made to fit by itself (`planning.fitting`). The search counts its moves, so that the same
-    seed gives the same answer unless the clock ends it first (the report's notes then say ``stopped: time``)
-    or the prover, which works against the clock, finds a better one.
+    train what one device trains. The same seed gives the same answer unless the clock ends the search first
+    (the report's notes then say ``stopped: time``) or the prover, against the clock, finds a better one.
 
     With `splits` operators may be in parts, where that is simulated to take less, or where nothing fits
     without: for ``latency`` and ``simulated``. Its bound is of whole operators: an answer in parts has none.

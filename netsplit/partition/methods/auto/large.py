@@ -2,7 +2,7 @@
 
 fast methods ──► judged by the compiled step ──► best ─────────────────────────────┐
                                                   │                                ▼
-intervals ──► the same problem of groups ──► portfolio and annealing ──► best ──► annealed whole ──► answer
+intervals ──► the same problem of groups ──► portfolio and annealing ──► best ──► annealed whole ──► scored
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.search import Search
 from netsplit.partition.methods.baechi.baechi import MTopo
-from netsplit.partition.methods.baechi.m_etf import MEtf
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.baselines import Layerwise, RoundRobin, Single
-from netsplit.partition.methods.dpos import Dpos
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.baechi.etf import MEtf
+from netsplit.partition.methods.baselines import Balanced, Layerwise, RoundRobin, Single
+from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.priority import topological_priority
@@ -36,8 +34,7 @@ __all__ = ["FAST_METHODS", "LARGE", "CoarseProblem", "intervals", "large_answer"
 LARGE = 4000  # nodes
 GROUPS = 1200
 AFTER_S = 9e-5  # an instruction, for compiling, simulating and verifying the plan
-FORWARDED = 2.5  # times as much, where devices may hand on what they receive: it is simulated without, too
-MOST_AFTER = 0.6  # of the time, at most, for that
+MOST_AFTER = 0.6  # of the time, at most, for that and for scoring
 FAST, COARSELY, END = 0.85, 0.88, 0.93  # of the rest: when methods, the search of groups, and all have ended
 GROUPED = 0.6  # of the time that methods leave, for the search of groups; the rest is for the whole
 HEAT = 0.003  # of the last search, which begins where another has ended
@@ -202,7 +199,8 @@ def _name(g: int) -> str:
 def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool) -> Choice:
     """The best that fast methods and a search of groups find, improved as long as the time allows.
 
-    Judged by the compiled step under the schedule, or the one nearest to it, and by the count of bytes.
+    Searched by the compiled step under the schedule, or the one nearest to it, and by the count of bytes;
+    where that is not the score, the best answers are compared by their scores in the end.
 
     Args:
         deadline: on ``time.perf_counter``.
@@ -216,14 +214,17 @@ def large_answer(problem: Problem, starts: int, deadline: float, simulated: bool
     search.compile()
     began, limit_s = search.started, search.deadline - search.started
     search.portfolio(began + FAST * (1 - MOST_AFTER) * limit_s, patience=1.0)
+    ends = search.deadline
     if search.best is not None:
         after_s = AFTER_S * most_instructions(search.instance, search.best.where, search.turns.microbatches)
-        after_s *= FORWARDED if search.hands_on else 1.0
-        limit_s -= min(after_s, MOST_AFTER * limit_s)
+        scoring_s = search.scoring_s()
+        limit_s -= min(after_s + scoring_s, MOST_AFTER * limit_s)
+        ends -= min(after_s, MOST_AFTER / 2 * (ends - began))
     search.deadline = began + END * limit_s
     now = time.perf_counter()
     _search_groups(search, starts, now + GROUPED * (began + COARSELY * limit_s - now))
     _refine(search)
+    search.score(ends)
     return search.choice(search.best)
 
 
@@ -268,7 +269,11 @@ def _refine(search: Search) -> None:
     clock.daemon = True
     clock.start()
     try:
-        search.refine(start.where, HEAT)
+        moves = int(0.9 * left_s / search.move_s)  # as cold as the time allows
+        for one in search.anneal_each([start.where] * 2, moves, HEAT, 2):
+            if np.isfinite(one.value_s):
+                search.offer(one)
+        search.notes["moves"] += 2 * moves
     finally:
         clock.cancel()
         search.stop()

@@ -146,9 +146,8 @@ def receive(
 ) -> int:
     """When the variables of an edge, made on p until `end`, are on q; what is missing is sent.
 
-    A device has one channel for all that it sends and receives, and a transfer holds both ends for
-    its whole time, the receiver's possibly later than the sender's. What a device has received
-    before, `arrived`, is not sent again (device.py, send_tensor and recv_tensor).
+    A device has one channel for all that it sends and receives; what it has received before, `arrived`, is
+    not sent again (device.py, send_tensor and recv_tensor).
     """
     ready = 0
     for u in edge[2]:
@@ -249,11 +248,8 @@ class StaticMemory(Memory):
 
 
 class AuthorsMemory(Memory):
-    """The authors' accounting (m_etf.py, ETFDevice): an operator's own bytes, from when it runs, for good.
-
-    It fits where these do; a colocation set that has no device, where all of its bytes do. Nothing is put
-    aside for a set's later members.
-    """
+    """The authors' accounting (m_etf.py, ETFDevice): an operator's own bytes, from when it runs, for good;
+    of a colocation set that has no device all bytes, of which nothing is put aside for later members."""
 
     def __init__(self, tasks: BaechiProblem, capacity: Ints) -> None:
         self.left = capacity.copy()
@@ -286,14 +282,11 @@ class MTopo(Partitioner):
     Sources: Baechi (github beomyeol/baechi, placer/m_topo.py); NetSplit thesis, section 6.2.1.
 
     A node fits if (5-18) is within the device's capacity, and the nodes' footprints within Baechi's cap,
-    ``floor(level) + largest node`` (below it, for a colocated set, which is placed whole at its first node).
-    `level` is an even part of the total, except that no device's part is more than its capacity.
-    Where that leaves atoms over, only the capacity is tested, as in Baechi's variant for devices of
-    unequal memory, and the report's notes say ``cap: capacity``.
+    ``floor(level) + largest node`` (below it, for a colocated set). Where that leaves atoms over, only the
+    capacity is tested, as in Baechi's variant for devices of unequal memory (``cap: capacity`` in the notes).
 
-    Baechi's order is `breadth_first`; `captured` is the order in which the model runs, which keeps
-    branches together. The report's objective is the seconds of the forward computations in the authors'
-    VirtualScheduler.
+    Baechi's order is `breadth_first`; `captured` is that in which the model runs. The report's objective is
+    the seconds of the forward computations in the authors' VirtualScheduler.
     """
 
     order: TopoOrder = "captured"

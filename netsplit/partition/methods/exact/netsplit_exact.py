@@ -20,10 +20,9 @@ from netsplit.partition.common.instance import Floats, Instance, Ints, interchan
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.baechi.baechi import MTopo
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.dpos import Dpos
+from netsplit.partition.methods.baselines import Balanced
 from netsplit.partition.methods.exact.cp_model import LatencyModel, reachable
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.objectives import Period
 from netsplit.partition.partitioner import Choice, Partitioner, candidates, order_of
@@ -57,11 +56,9 @@ class NetSplitExact(Partitioner):
     """Minimise the problem's objective itself; the report's bound is a proof for it.
 
     Latency: the CP-SAT model of `cp_model.LatencyModel` has the semantics of the simulator under
-    `single_batch` with every operator timed on its own, but for three things that only delay: instruction
-    overheads, NICs, and that a transfer waits for its receiver too. So its bound holds, and the simulator
-    gives the answer's seconds. The best of some heuristics is its hint, and its answer above 150 nodes or
-    1500 incomparable pairs of them, where the model is not built; the bound is then that of work and paths
-    (`iteration_bound`).
+    `single_batch`, but for what only delays (instruction overheads, NICs, waiting receivers), so its bound
+    holds. The best of some heuristics is its hint, and its answer above 150 nodes or 1500 incomparable pairs
+    of them, where the model is not built; the bound is then that of work and paths (`iteration_bound`).
     `max_load` is `max_load.solve_max_load`. For `simulated`, latency is minimised and no bound claimed.
 
     Status "limit" says that nothing was found in time and the answer is the fill in topological order.

@@ -36,16 +36,14 @@ _ENGINE_FRACTION = 0.95  # of the time left: HiGHS looks at its clock between st
 class PestoFull(Partitioner):
     """The placement and order of coarsened tasks with the least makespan of one training step.
 
-    Pesto places the operators of a training graph. Here each vertex of the coarsened graph has a forward
-    task and, where a gradient passes, a backward task with one placement for both, since they share
-    parameters and activations; gradients travel as many bytes as their variables. As in Pesto every
-    edge of the coarsened graph is a transfer of its own: a tensor with two readers is sent twice.
+    Each vertex of the coarsened graph has a forward task and, where a gradient passes, a backward task with
+    one placement for both. As in Pesto every edge of the coarsened graph is a transfer of its own: a tensor
+    with two readers is sent twice.
 
-    HiGHS and Gurobi start from the best of the contiguous splits, improved by moving one vertex at a time;
-    an engine of PICOS finds its own start. The report's objective is the makespan of the answer's schedule in
-    seconds; status, bound and gap are with respect to the coarsened graph. Status "limit": the time ran out
-    before anything better than that start was found, which then is the answer. Then and with status
-    "feasible" (better, not proven) another run may find another answer, as the clock stops the engine.
+    HiGHS and Gurobi start from the best of the contiguous splits, improved by moving one vertex at a time.
+    The report's objective is the makespan in seconds; status, bound and gap are with respect to the coarsened
+    graph. Status "limit": nothing better than that start was found in time. As the clock stops the engine,
+    another run may find another answer, unless it is "optimal".
     """
 
     target: int = 60  # vertices at which coarsening stops
@@ -186,7 +184,11 @@ def _equal_split(seconds: np.ndarray[Any, Any], order: Sequence[int]) -> tuple[i
 
 def _descend(tasks: CoarseTasks, placements: list[tuple[int, ...]], deadline: float) -> CoarseSchedule:
     """The best of the placements, then of those with one class moved, until none is better."""
-    best = min((tasks.schedule(where) for where in placements), key=lambda schedule: schedule.makespan)
+    best = tasks.schedule(placements[0])
+    for where in placements[1:]:
+        if time.perf_counter() > deadline:
+            return best
+        best = min(best, tasks.schedule(where), key=lambda schedule: schedule.makespan)
     trials, improved = 0, True
     while improved:
         improved = False

@@ -25,7 +25,7 @@ Written more tightly, with the same integer solutions:
 - two rows that follow: Cmax is at least the load of every device and of every directed link.
 
 Times are scaled so that the known schedule takes 1000, capacities to 1000 each. What takes more than
-twice that schedule, and so is in no better one, counts as twice, lest coefficients grow beyond reading.
+twice that schedule counts as twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from itertools import combinations
 
 import numpy as np
 
-from netsplit.partition.common.instance import Ints, interchangeable
+from netsplit.partition.common.instance import interchangeable
 from netsplit.partition.engines.mixed_integer import MOST_BYTES, engine_bytes, solve
 from netsplit.partition.engines.rows import Outcome, Rows, Term
 from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks
@@ -134,7 +134,7 @@ class PestoRows:
         products = len(set(tasks.ends)) * 2 * width * (width + 1)
         before = (tasks.count + len(tasks.local) + 2 * messages) * (width + 2) + messages * area
         loads = width * (tasks.count + 1) + area * (messages + 1)
-        shared = sum(1 + 2 * len(classes) for classes in _class_bytes(tasks)[1])
+        shared = sum(1 + 2 * len(classes) for classes in self._class_bytes[1])
         places = width * (2 * len(tasks.coarse.classes) + shared)
         return orders + products + before + loads + places
 
@@ -156,10 +156,15 @@ class PestoRows:
             messages.append(sent + _value(self._arrival(q), values))
         return [twice / 2 for twice in tasks + messages]
 
+    @cached_property
+    def _class_bytes(self) -> tuple[list[int], dict[tuple[int, ...], int]]:
+        """Bytes of each class alone, and of the variables that just these classes touch."""
+        return self.tasks.instance.bytes_of_groups(self.tasks.nodes_at(range(len(self.tasks.coarse.classes))))
+
     def memory_rows(self) -> None:
         """(5-18) for the devices which cannot hold everything."""
         instance = self.tasks.instance
-        own, shared = _class_bytes(self.tasks)
+        own, shared = self._class_bytes
         total = sum(own) + sum(shared.values())
         for k in self.devices:
             capacity = int(instance.capacity[k]) - self.margin.get(k, 0)
@@ -370,21 +375,6 @@ def _meet(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 def _value(fact: Fact, values: list[float]) -> float:
     return fact[1] + sum(value * values[column] for column, value in fact[0])
-
-
-def _class_bytes(tasks: CoarseTasks) -> tuple[list[int], dict[tuple[int, ...], int]]:
-    """Bytes of each class alone, and of the variables that just these classes touch."""
-    instance, coarse = tasks.instance, tasks.coarse
-    class_of_node: Ints = tasks.nodes_at(range(len(coarse.classes)))
-    own = [int(instance.state_bytes[list(members)].sum()) for members in coarse.classes]
-    shared: dict[tuple[int, ...], int] = {}
-    for h, nbytes in enumerate(instance.held_bytes.tolist()):
-        touched = tuple(sorted({int(class_of_node[v]) for v in instance.holders[h]}))
-        if len(touched) == 1:
-            own[touched[0]] += nbytes
-        elif touched and nbytes:
-            shared[touched] = shared.get(touched, 0) + nbytes
-    return own, shared
 
 
 def _all_alike(tasks: CoarseTasks) -> bool:

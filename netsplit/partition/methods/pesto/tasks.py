@@ -8,15 +8,10 @@ may be merged if it is the only path from u to v, for which each of these is eno
 - every other successor w of u has ``height(w) > height(v)``, the height of a vertex being the edges of
   the longest path that leads to it. A path over w could then not come down to v.
 
-A set of such edges without a common vertex may be merged at once: take a closed walk over merged
-vertices. It enters a merged pair at u or v and leaves it by u or v. Whichever it is, the next vertex is
-higher than the one it entered by (entering at v and leaving by u is the second condition, and impossible
-under the first), so heights rise all the way round: there is no such walk. With heights as longest paths
-the paper's further condition on the heights of neighbouring pairs is therefore not needed.
-
-The walk shows as much for stars: edges out of one vertex that are each the only edge into their end, or
-edges into one vertex that are each the only edge out of theirs. Rounds that find few pairs without a
-common vertex, as a hub with a thousand leaves does, are followed by rounds that take stars.
+A set of such edges without a common vertex may be merged at once, as heights rise along any closed walk; with
+heights as longest paths the paper's further condition on neighbouring pairs is not needed. The same holds for
+stars: edges out of one vertex that are each the only edge into their end, or the other way round. Rounds that
+find few pairs, as a hub with a thousand leaves does, are followed by rounds that take stars.
 
 Index letters: `t` task (a vertex's forward, or its backward), `q` message (an edge of tasks whose ends
 are in two classes, and so perhaps on two devices), `g` class of vertices that share a device, `k` device.

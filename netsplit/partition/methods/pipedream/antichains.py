@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from netsplit.partition.common.instance import Floats
-from netsplit.partition.stage_time import Bools, Layers
+from netsplit.partition.objectives import Bools, Layers
 
 __all__ = [
     "States",

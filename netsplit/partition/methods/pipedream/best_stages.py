@@ -22,8 +22,8 @@ from netsplit.partition.methods.pipedream.antichains import (
     prefix_states,
 )
 from netsplit.partition.methods.pipedream.pipedream import plan_that_fits, staged, stages_of
+from netsplit.partition.objectives import Formula, Layers, levels_of
 from netsplit.partition.partitioner import Choice
-from netsplit.partition.stage_time import Formula, Layers, levels_of
 from netsplit.placement.placement import Stage, Status
 
 __all__ = ["best_stages", "lower_bound_s"]
@@ -61,10 +61,9 @@ def best_stages(problem: Problem, time_limit_s: float) -> Choice:
     """The least time of the slowest stage found of contiguous stages with replicas; devices may stay idle.
 
     The planner's own answer is a candidate, so none is worse. Where all downsets of the graph are few
-    enough, the programme over them is exact: no contiguous stages are faster, and the status is optimal.
-    Else the states of the planner are joined with the prefixes of topological orders, of several kinds
-    and drawn, for as long as the time lasts; the bound is then `lower_bound_s`. Where the time
-    is too short for the planner's own states, or no plan of them fits, a few prefixes are tried.
+    enough, the programme over them is exact, and the status is optimal. Else the states of the planner are
+    joined with the prefixes of topological orders, for as long as the time lasts; the bound is then
+    `lower_bound_s`. Where no plan of them is found in time, a few prefixes are tried.
 
     Raises:
         InfeasibleError: no contiguous stages were found whose replicas all fit.

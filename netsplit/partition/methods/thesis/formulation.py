@@ -21,8 +21,7 @@ How the two non-linear parts are made linear, both exactly:
 
 Where devices differ in kind, seconds(i) is ``sum_p place(g,p) * seconds(i, kind of p)``. Activations
 take the link from i's device to j's, gradients (as many bytes) the link back. Times are scaled so
-that the best single device takes 1000 (less where another device or a link is over a thousand times
-slower), capacities to 1000 each, so that the tolerances of the engines mean the same for every problem.
+that the best single device takes 1000 at most, capacities to 1000 each.
 """
 
 from __future__ import annotations

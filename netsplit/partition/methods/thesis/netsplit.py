@@ -15,7 +15,7 @@ from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.anneal import Annealed
+from netsplit.partition.engines.anneal import Scheduled
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.engines.mixed_integer import MOST_BYTES, check_engine, engine_bytes, solve
 from netsplit.partition.engines.rows import Outcome
@@ -42,17 +42,14 @@ def coplace(
     """Group the nodes; nodes of one group are to share a device.
 
     Edges are tried by bytes, most first, ties by topological position. Two groups merge unless they
-    need more bytes together than the smallest device has. Sets of `graph.colocated` start merged,
-    whatever they need. Merging ends at `least_groups` groups: the thesis's text makes that the
-    floor, while its line 11, read literally, would merge once more. More groups remain where no
-    edge is left or memory forbids.
+    need more bytes together than the smallest device has. Sets of `graph.colocated` start merged.
+    More groups than `least_groups` remain where no edge is left or memory forbids.
 
     Args:
         problem: graph, costs and capacities.
         least_groups: the floor, 1 or more.
         group_bytes: what a group needs (line 17). "union" is the thesis's own accounting (section 4.3,
-            Algorithm 1): a variable counts once, however many of the group's nodes touch it. By "added" a
-            variable between two groups counts at both ends, and groups end well before (5-18) fills a device.
+            Algorithm 1): a variable counts once. By "added" one between two groups counts at both ends.
 
     Returns:
         The groups by topological position of their first node.
@@ -223,7 +220,7 @@ def shortest_step(
         answer = search.run(None)
         outcome = Outcome("annealing", "limit" if answer is None else "feasible", notes=search.notes)
         return outcome, None if answer is None else search.instance.decode(answer.where)
-    best: Annealed | None = None
+    best: Scheduled | None = None
     status: Status = "optimal"
     for each in search.annealer.every():
         if time.perf_counter() > search.deadline:
@@ -241,15 +238,12 @@ class NetSplit(Grouped):
     """Groups by co-placement, then the placement of groups with the least makespan (5-11).
 
     As in the thesis, nodes of one device may overlap in the model, memory is (5-18) under ``memory=static``,
-    and co-placement stops at 2 x devices groups (Algorithm 3); where these cannot be packed, their number is
-    doubled until they can. Not the thesis's are `group_bytes="added"`, another number of `groups`, and
-    `exclusive`.
+    and co-placement stops at 2 x devices groups (Algorithm 3), doubled until they can be packed. Not the
+    thesis's are `group_bytes="added"`, another number of `groups`, and `exclusive`.
 
-    With `exclusive`, devices compute one operator at a time and links carry one transfer at a time: the
-    placement with the shortest list-scheduled step is taken, by trying all or, with many groups, by
-    annealing. `gap` and `engine` count for nothing then, and there is a bound only where all were tried.
-
-    The report's objective is the makespan of the answer in seconds.
+    With `exclusive`, the placement with the shortest list-scheduled step is taken, by trying all or, with
+    many groups, by annealing. `gap` and `engine` count for nothing then, and there is a bound only where all
+    were tried. The report's objective is the makespan of the answer in seconds.
     """
 
     exclusive: bool = False  # one operator at a time on a device, one transfer on a link
@@ -286,14 +280,9 @@ class Pesto(Grouped):
     """The placement of co-placed groups with the shortest critical path of the forward pass.
 
     The thesis's Pesto (section 6.2.1), extended to any number of devices. It has neither the non-overlap nor
-    the congestion rows of the original (`pesto_full`), and sees the forward pass alone, which section 5.2.1
-    names as Pesto's flaw.
-
-    The thesis says of its baseline only that the indicator variables are as in NetSplit. What (6-2)..(6-7)
-    leave open is therefore as there too: groups by co-placement (Algorithm 3, with twice the devices as
-    the least number, doubled where groups cannot be packed), and memory, by (5-18) under ``memory=static``.
-
-    The report's objective is the forward makespan in seconds.
+    the congestion rows of the original (`pesto_full`), and sees the forward pass alone. What (6-2)..(6-7)
+    leave open is as in `NetSplit`: groups by co-placement, and memory. The report's objective is the forward
+    makespan in seconds.
     """
 
     name = "pesto"

@@ -82,12 +82,11 @@ class Unity(Partitioner):
 
     An operator may be cut along its samples, its columns, what it sums over, or its heads, and be computed
     several times, on any number of devices. The programme adds up seconds of computing, moving between two
-    layouts, there and back, and sums of copies' gradients; branches may have devices of their own. Where the
-    simulated peaks do not fit, bytes get a price, which rises until they do. It is run for each graph that
-    rules of the algebra make, which replace operators by others that compute the same.
+    layouts, and sums of copies' gradients. Where the simulated peaks do not fit, bytes get a price, which
+    rises until they do. It is run for each graph that rules of the algebra make.
 
-    The answer is lowered and simulated. Where that without algebra, data parallelism, columns and rows, or
-    one device is simulated to take less, that is answered (`notes["answered"]`).
+    Where what it finds without algebra, data parallelism, columns and rows, or one device is simulated to
+    take less, that is answered (`notes["answered"]`).
 
     Args:
         dimensions: along which operators may be cut.

@@ -1,6 +1,7 @@
 """`auto` on many nodes: groups of nodes, and never worse than what it asked."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ from benchmarks.scaling.drawn import drawn_problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.auto import auto
 from netsplit.partition.methods.auto.large import CoarseProblem, intervals, most_instructions
-from netsplit.partition.methods.balanced import Balanced
-from netsplit.partition.methods.baselines import RoundRobin
-from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.baechi.etf import MEtf
+from netsplit.partition.methods.baselines import Balanced, RoundRobin
+from netsplit.partition.methods.list_schedulers import Heft
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide
 from netsplit.program.instructions import Recv, Send
@@ -36,13 +37,17 @@ def test_groups_follow_one_another_and_hold_what_the_nodes_do(graph: str) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    "drawing", [("blocks", "uniform", 200, 4, "simulated"), ("layered", "hosts", 150, 16, "latency")]
+)
 def test_a_large_problem_s_answer_is_verified_and_no_worse_than_its_methods(
-    monkeypatch: pytest.MonkeyPatch,
+    drawing: tuple[str, str, int, int, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Exchanges between hosts included."""
     monkeypatch.setattr(auto, "LARGE", 100)
-    problem = drawn_problem("blocks", "uniform", 200, 4, "simulated", 20.0)
-    plan = decide(replace(problem, time_limit_s=6.0), auto.Auto(starts=2))
-    for method in (Balanced(), Heft()):
+    problem = drawn_problem(*drawing, None)
+    plan = decide(replace(problem, time_limit_s=5.0), auto.Auto(starts=2))
+    for method in (Balanced(), Heft(), MEtf()):
         assert plan.objective_s <= decide(problem, method).objective_s * (1 + 1e-9)
     assert plan.placement.report.notes["groups"]["count"] > 1
 

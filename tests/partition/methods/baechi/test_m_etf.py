@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition.methods.baechi.baechi import StaticMemory, memory_for
-from netsplit.partition.methods.baechi.m_etf import EtfLoop, MEtf
+from netsplit.partition.methods.baechi.etf import EtfLoop, MEtf
 from tests.examples import tried
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import problems, with_capacities

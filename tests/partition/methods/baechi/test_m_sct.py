@@ -5,8 +5,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.partition.methods.baechi.baechi import memory_for
-from netsplit.partition.methods.baechi.m_etf import EtfLoop, MEtf
-from netsplit.partition.methods.baechi.m_sct import MSct, SctLoop, assign, favourite_lp, favourites
+from netsplit.partition.methods.baechi.etf import (
+    EtfLoop,
+    MEtf,
+    MSct,
+    SctLoop,
+    assign,
+    favourite_lp,
+    favourites,
+)
 from tests.examples import tried
 from tests.partition.baechi_cases import problem_of, tasks_of
 from tests.partition.builders import large_problem, problems

@@ -13,7 +13,7 @@ from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.pipedream.antichains import antichain_states, downset_states
 from netsplit.partition.methods.pipedream.best_stages import best_stages, lower_bound_s
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
-from netsplit.partition.stage_time import Formula, Layers, StageTime, levels_of
+from netsplit.partition.objectives import Formula, Layers, StageTime, levels_of
 from netsplit.profile.memory import memory_of
 from tests.builders import costs_of, graph_of
 from tests.partition.builders import problems, with_capacities

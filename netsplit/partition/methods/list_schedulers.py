@@ -1,7 +1,8 @@
-"""`dpos`: FastT's device placement and operation sequencing.
+"""`heft` and `dpos`: greedy list schedulers over the tasks of a training step (see `insertion`).
 
-Source: Yi et al., "Fast Training of Deep Learning Models over Multiple GPUs" (FastT), Middleware
-2020, section 5.1, Algorithm 1. Its operator splitting (Algorithm 2) is `os_dpos`.
+Sources: Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for heterogeneous
+computing", IEEE TPDS 13(3), 2002, section 4. Yi et al., "Fast Training of Deep Learning Models over Multiple
+GPUs" (FastT), Middleware 2020, section 5.1, Algorithm 1; its operator splitting (Algorithm 2) is `os_dpos`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,50 @@ from netsplit.partition.engines.insertion.schedule import PartialSchedule, sched
 from netsplit.partition.engines.insertion.tasks import StepTasks
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["Dpos", "Order", "fifo_starts", "longest_ranked_path", "max_ranks", "order_key", "sequenced"]
+__all__ = [
+    "Dpos",
+    "Heft",
+    "Order",
+    "fifo_starts",
+    "longest_ranked_path",
+    "max_ranks",
+    "order_key",
+    "sequenced",
+]
+
+
+@dataclass(frozen=True)
+class Heft(Partitioner):
+    """Tasks by falling upward rank, with mean seconds; each in the slot where it finishes first.
+
+    On a plain DAG it is the paper's. A training step is a DAG of forwards and backwards (see
+    `insertion`): a node goes where its forward's finish plus its own backward's seconds is least, and
+    its backward follows it. A colocated set goes where its first node goes. The greedy choice never looks
+    ahead, so with large messages or colocated sets it is easily worse than one device: that is the method.
+
+    The report's objective is the schedule's length in seconds, in which no message waits for another.
+    """
+
+    name = "heft"
+    optimises = "one step's time, greedily: each task's earliest finish"
+
+    def choose(self, problem: Problem) -> Choice:
+        instance = Instance.of(problem)
+        tasks = StepTasks.of(instance)
+        order = tasks.by_rank(mean_ranks(instance, tasks))
+        schedule = schedule_within_memory(problem, self.name, tasks, order)
+        return Choice(
+            schedule.device_of(), schedule.start_of(), objective_s=schedule.makespan, notes=schedule.notes()
+        )
+
+
+def mean_ranks(instance: Instance, tasks: StepTasks) -> Floats:
+    """[2n] upward ranks: a task's mean seconds over devices, a message's over pairs of devices."""
+    pairs = ~np.eye(len(instance.devices), dtype=bool)
+    latency, pace = (
+        each[pairs].mean() if pairs.any() else 0.0 for each in (instance.latency_s, instance.seconds_per_byte)
+    )
+    return tasks.upward_ranks(tasks.seconds.mean(axis=1), tasks.messages * latency + tasks.nbytes * pace)
 
 
 def fifo_starts(instance: Instance, where: Sequence[int]) -> dict[str, float]:
@@ -101,8 +145,7 @@ class Dpos(Partitioner):
 
     Where the paper leaves it open: ties for the path's device go to the one that takes more of the path, ties
     off the path to that device, then to the first; "as many as possible" stops at the first node that does
-    not fit. Line 20 of Algorithm 1 as noted sets FT to EST; it is EFT here. A node's backward runs where its
-    forward does, and its seconds count in the device's mean and beside the finish time (see `heft`).
+    not fit. A node's backward runs where its forward does, and its seconds count beside the finish time.
 
     Args:
         order: "fifo" keeps the devices, and orders operators as they become ready: without FastT's order

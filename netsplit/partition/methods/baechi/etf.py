@@ -1,12 +1,13 @@
-"""`m_etf`: earliest task first within memory (Baechi's m-ETF).
+"""`m_etf`, earliest task first, and `m_sct`, small communication times, within memory (Baechi).
 
 Source: Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs", SoCC 2020, section 3;
-the authors' code, github beomyeol/baechi, placer/m_etf.py and placer_utils.py (ReadyOpManager).
+the authors' code, github beomyeol/baechi, placer/m_etf.py, m_sct.py and placer_utils.py (ReadyOpManager).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ import numpy as np
 from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.capacity import read_bytes
-from netsplit.partition.common.instance import Csr, Ints, interchangeable_devices
+from netsplit.partition.common.instance import Csr, Floats, Ints, interchangeable_devices
 from netsplit.partition.engines.insertion.schedule import PlacingClock
+from netsplit.partition.engines.rows import LinearModel
 from netsplit.partition.methods.baechi.baechi import (
     BaechiMemory,
     BaechiProblem,
@@ -28,7 +30,7 @@ from netsplit.partition.methods.baechi.baechi import (
 )
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["NEVER", "EtfLoop", "MEtf"]
+__all__ = ["NEVER", "EtfLoop", "MEtf", "MSct", "SctLoop", "assign", "favourite_lp", "favourites"]
 
 NEVER = np.iinfo(np.int64).max
 
@@ -40,15 +42,13 @@ class EtfLoop:
     topological order where several could; of the proposals that could start now the first in that order
     is taken, until none is left. Then the clock goes to the next moment at which a device can do something.
 
-    The start which decides is an estimate: every edge into the operator is taken to find the channels as
-    they are now. Once decided, its edges are sent one after another, so that it may start later.
+    The start which decides is an estimate: every edge is taken to find the channels as they are now. Once
+    decided, edges are sent one after another, so that the operator may start later.
 
-    An operator without any edge that writes what it holds follows the set it is colocated with. The authors'
-    graphs have none; a captured one has a counter beside each batch normalisation, which could start at once
-    anywhere, and would draw the normalisation to whatever device is idle first.
+    An operator without any edge that writes what it holds, such as a batch normalisation's counter, follows
+    the set it is colocated with: it could start at once anywhere, and would draw the set to an idle device.
 
-    Of devices that are alike and have done nothing yet, the first stands for all: they would propose the
-    same, and ties go to it.
+    Of devices that are alike and have done nothing yet, the first stands for all.
     """
 
     def __init__(self, tasks: BaechiProblem, memory: Memory) -> None:
@@ -199,8 +199,8 @@ def _followers(tasks: BaechiProblem) -> dict[int, list[int]]:
 
 
 class _Inflow:
-    """Estimated arrival of all that operators read, for many operators at once. A row is a variable that a
-    node reads; rows of one edge, and edges of one node, are neighbours."""
+    """Estimated arrival of what operators read. A row is a variable that a node reads; rows of one edge, and
+    edges of one node, are neighbours."""
 
     def __init__(self, tasks: BaechiProblem) -> None:
         edges = [edge for inward in tasks.inward for edge in inward]
@@ -282,13 +282,11 @@ class MEtf(Partitioner):
         notes: dict[str, Any] = {}
         loop = self.loop(tasks, notes)
         if not loop.run(PlacingClock(problem, self.name)):
-            rise = problem.memory_model.total_bytes - int(
-                tasks.instance.capacity.min()
-            )  # each takes everything
+            total, least = problem.memory_model.total_bytes, int(tasks.instance.capacity.min())
             raise InfeasibleError(
                 f"{self.name} finds no placement that fits on cluster '{problem.cluster.name}', as "
-                f"{loop.why_stuck()}; {read_bytes(rise, True)} more on each device is enough (or use a "
-                "method that packs, such as auto)."
+                f"{loop.why_stuck()}; {read_bytes(total - least, True)} more on each device is enough (or "
+                "use a method that packs, such as auto)."
             )
         device_of = tasks.instance.decode(loop.where)
         start = dict(zip(tasks.instance.names, loop.start.tolist(), strict=True))
@@ -296,5 +294,159 @@ class MEtf(Partitioner):
         return Choice(device_of, start, objective_s=virtual_makespan_s(tasks, device_of), notes=notes)
 
     def loop(self, tasks: BaechiProblem, notes: dict[str, Any]) -> EtfLoop:
-        """What places the operators; numbers worth recording go to `notes`."""
         return EtfLoop(tasks, memory_for(tasks, self.memory))
+
+
+def favourites(tasks: BaechiProblem, threshold: float) -> tuple[Ints, float]:
+    """[n] the favourite child of every node, -1 for none; and the relaxed makespan in ticks."""
+    compute = tasks.compute.mean(axis=1)
+    pairs = max(1, tasks.devices * (tasks.devices - 1))
+    hop = tasks.hops @ np.bincount(tasks.link_of.ravel()) / pairs
+    ends = [(i, j) for i, j, _ in tasks.edges]
+    cost = np.array([hop[list(variables)].sum() for _, _, variables in tasks.edges])
+    if not ends:
+        return np.full(tasks.n, -1, np.int64), float(compute.max(initial=0.0))
+    x, makespan = favourite_lp(compute, ends, cost)
+    return assign(tasks.n, ends, x < threshold), makespan
+
+
+def favourite_lp(compute: Floats, ends: Sequence[tuple[int, int]], cost: Floats) -> tuple[Floats, float]:
+    """Minimise the makespan w on as many devices as one likes, at a corner of the optima, as Mosek does.
+
+    Of every node one child at most, and of every child one parent at most, is spared its transfer::
+
+        min w   s_i + p_i + c_ij x_ij <= s_j        every edge i -> j
+                sum_j x_ij >= |succ(i)| - 1         every i with successors
+                sum_i x_ij >= |pred(j)| - 1         every j with predecessors
+                s_i + p_i <= w,  s_i >= 0,  0 <= x_ij <= 1
+
+    Args:
+        compute: [n] p, above zero, in any unit.
+        ends: [e] producer and consumer of every edge, which together make a DAG.
+        cost: [e] c, in the same unit.
+
+    Returns:
+        [e] x, 0 for a favourite child; and w.
+    """
+    import highspy
+    from scipy.sparse import coo_array
+
+    unit = max(1.0, float(np.max(compute, initial=0.0)), float(np.max(cost, initial=0.0)))
+    n, e, seconds = len(compute), len(ends), compute / unit
+    source, target = np.array(ends, np.int64).reshape(-1, 2).T
+    edge, node, one = np.arange(e), np.arange(n), np.ones(e)
+    columns = e + n + 1  # x, s, w
+    entries = [
+        (edge, edge, cost / unit),
+        (edge, e + source, one),
+        (edge, e + target, -one),
+        (e + source, edge, -one),
+        (e + n + target, edge, -one),
+        (e + 2 * n + node, e + node, np.ones(n)),
+        (e + 2 * n + node, np.full(n, e + n), -np.ones(n)),
+    ]
+    row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
+    degrees = np.concatenate([np.bincount(source, minlength=n), np.bincount(target, minlength=n)])
+    most = np.concatenate([-seconds[source], 1.0 - degrees, -seconds])
+    rows = coo_array((value, (row, column)), (len(most), columns)).tocsr()
+    model = LinearModel(
+        lower=np.zeros(columns), upper=np.where(np.arange(columns) < e, 1.0, np.inf),
+        cost=np.append(np.zeros(columns - 1), 1.0), integer=np.zeros(columns, bool),
+        row_lower=np.full(len(most), -np.inf), row_upper=most,
+        starts=rows.indptr, columns=rows.indices, values=rows.data,
+    )  # fmt: skip
+    engine = highspy.Highs()
+    engine.setOptionValue("output_flag", False)
+    model.pass_to(engine)
+    for solver in ("ipm", "simplex"):  # the interior point may fail on badly scaled numbers
+        engine.setOptionValue("solver", solver)
+        engine.run()
+        if engine.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+            break
+    values = np.array(engine.getSolution().col_value, float)
+    return values[:e], float(values[-1]) * unit
+
+
+def assign(n: int, ends: Sequence[tuple[int, int]], chosen: Iterable[bool]) -> Ints:
+    """[n] favourite child of each node from the chosen edges, -1 for none.
+
+    Rounding may choose several edges at a node. They are walked in order and a later one replaces an
+    earlier one at its producer, and takes the child away from an earlier parent.
+    """
+    favourite, parent = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+    for (i, j), wanted in zip(ends, chosen, strict=True):
+        if not wanted:
+            continue
+        favourite[i] = j
+        if parent[j] >= 0:
+            favourite[parent[j]] = -1
+        parent[j] = i
+    return favourite
+
+
+class SctLoop(EtfLoop):
+    """m-ETF, in which a device may wait for the favourite child of what it ran last.
+
+    It does so if the child is ready and has no device, and no other could start it sooner. Meanwhile it takes
+    urgent operators: those that could start now on every device that can take them.
+    """
+
+    def __init__(self, tasks: BaechiProblem, memory: Memory, favourite: Ints) -> None:
+        self._favourite = favourite  # [n] node, -1 for none
+        super().__init__(tasks, memory)
+
+    def proposals(self, idle: list[int], now: int, table: Ints) -> list[tuple[int, int, int]]:
+        plain = super().proposals(idle, now, table)
+        return [self._patient(c, now, table) or proposal for c, proposal in zip(idle, plain, strict=True)]
+
+    def _patient(self, c: int, now: int, table: Ints) -> tuple[int, int, int] | None:
+        """What the device of a column proposes where it waits for a child."""
+        row = self._awaited(c, table)
+        if row < 0:
+            return None
+        urgent, ticks = self._urgent(c, table)
+        if ticks <= now:
+            return c, urgent, ticks
+        if table[row, c] <= now:
+            return c, row, int(table[row, c])
+        return c, row, min(int(table[row, c]), ticks)
+
+    def _awaited(self, c: int, table: Ints) -> int:
+        """The row of the child for which the device stays awake, or -1."""
+        last = self.last[self.asked[c]]
+        child = int(self._favourite[last]) if last >= 0 else -1
+        if child < 0 or self.where[child] >= 0:
+            return -1
+        row = self.row_of(child)
+        return row if row >= 0 and table[row].min() == table[row, c] < NEVER else -1
+
+    @staticmethod
+    def _urgent(c: int, table: Ints) -> tuple[int, int]:
+        """The operator that could first start on all its devices, of those that this can run, and when."""
+        latest = np.where(table < NEVER, table, 0).max(axis=1)
+        latest[table[:, c] == NEVER] = NEVER
+        row = int(latest.argmin())
+        return row, int(latest[row])
+
+
+@dataclass(frozen=True)
+class MSct(MEtf):
+    """m-ETF with devices that wait for favourite children, which a linear relaxation finds.
+
+    The report's notes hold the relaxed makespan, which knows neither the number of devices nor their memory.
+    """
+
+    threshold: float = 0.1  # an edge whose relaxed x is below it leads to a favourite child
+
+    name = "m_sct"
+    optimises = "start of each operator, one by one, with its favourite child kept close"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("threshold", 0 <= self.threshold <= 1, "a number from 0 to 1, such as 0.1")
+
+    def loop(self, tasks: BaechiProblem, notes: dict[str, Any]) -> EtfLoop:
+        favourite, makespan = favourites(tasks, self.threshold)
+        notes["favourite_children"] = int((favourite >= 0).sum())
+        notes["relaxed_makespan_s"] = makespan * self.tick_s
+        return SctLoop(tasks, memory_for(tasks, self.memory), favourite)
