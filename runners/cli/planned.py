@@ -30,7 +30,7 @@ from netsplit.session.request import without_reading
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName
 from netsplit.tracking.records import write_plan, write_whole
-from netsplit.tracking.table import Contender, verdict
+from netsplit.tracking.table import ComparisonRow, verdict_of
 from netsplit.training.options import Training
 
 from .._entry import console_of
@@ -117,9 +117,9 @@ def run(
 
 def _verdict(whole: WholePlan) -> str:
     """The chosen plan beside the best of each other kind."""
-    best = {row.kind: Contender(row.kind, row.samples_per_s or 0.0) for row in reversed(whole.frontier)}
-    best[whole.frontier[0].kind] = Contender(whole.frontier[0].kind, whole.samples_per_s)
-    return verdict(list(best.values()), measured=False)
+    rates = {row.kind: row.samples_per_s or 0.0 for row in reversed(whole.frontier)}
+    rates[whole.frontier[0].kind] = whole.samples_per_s
+    return verdict_of([ComparisonRow(kind, "", throughput=rate) for kind, rate in rates.items()])
 
 
 def show_whole(console: Console, whole: WholePlan, notes: bool = True) -> None:

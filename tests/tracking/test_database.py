@@ -19,7 +19,7 @@ def test_an_address_of_no_server_is_refused(uri: str) -> None:
 
 
 def test_interrupted_creation_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(uri: str, called: str) -> None:
+    def interrupt(uri: str) -> None:
         Path(uri.removeprefix("sqlite:///")).touch()
         raise KeyboardInterrupt
 
