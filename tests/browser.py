@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -15,10 +14,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["BROWSER", "FLAGS", "PICTURED", "browse", "needs_browser", "watch"]
-
-PICTURED = os.environ.get("NETSPLIT_PICTURES")
-"""The database whose pages become docs/pictures/*.png (`make pictures`); None: tests show their own."""
+__all__ = ["BROWSER", "FLAGS", "browse", "needs_browser", "watch"]
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = [
@@ -40,7 +36,7 @@ def browse(folder: Path, *arguments: str) -> str:
 def watch(folder: Path, address: str, script: str, seconds: float) -> Any:
     """What a script returns in the page, run until that is true or time is up; then ``page.png`` is taken."""
     assert BROWSER is not None
-    command = [BROWSER, *FLAGS, "--window-size=1600,1000", f"--user-data-dir={folder / 'profile'}"]
+    command = [BROWSER, *FLAGS, "--window-size=1600,1100", f"--user-data-dir={folder / 'profile'}"]
     process = subprocess.Popen(
         [*command, "--remote-debugging-port=0", "about:blank"], stderr=subprocess.PIPE, text=True
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +15,7 @@ import pytest
 from netsplit.tracking import ComparisonRow, Tracker
 from netsplit.tracking.database import newest_charts
 from netsplit.tracking.records import figures_of
-from tests.browser import PICTURED, needs_browser, watch
-from tests.docs.page import ROOT
+from tests.browser import needs_browser, watch
 from tests.tracking.test_server import STARTS_IN_S, free_port
 
 BATCH = 64
@@ -56,7 +54,7 @@ def record(tracker: Tracker, faster: float) -> str:
     return comparison.charts
 
 
-def shown(database: str, folder: Path) -> Iterator[str]:
+def served(database: str, folder: Path) -> Iterator[str]:
     """The address that `netsplit ui` prints last."""
     said = folder / "said"
     words = [sys.executable, "-m", "netsplit", "ui", "--port", str(free_port()), "--database", database]
@@ -75,7 +73,7 @@ def address(database: str, tmp_path: Path) -> Iterator[str]:
     tracker = Tracker(database, "charts")
     older, newest = record(tracker, 2.0), record(tracker, 1.0)
     assert older != newest == newest_charts(database)
-    yield from shown(database, tmp_path)
+    yield from served(database, tmp_path)
 
 
 def test_the_printed_address_shows_the_throughput_of_every_method(address: str, tmp_path: Path) -> None:
@@ -89,10 +87,3 @@ def test_the_printed_address_shows_the_throughput_of_every_method(address: str, 
     assert [line.split(" · ")[0] for line in lines if " · " in line] == list(SECONDS)
     values = [f"{BATCH / seconds:.2f}" for seconds in SECONDS.values()]
     assert [line for line in lines if line in values] == values  # of this comparison, not the one before
-
-
-@pytest.mark.skipif(PICTURED is None, reason="`make pictures` asks for it")
-def test_the_charts_of_the_newest_comparison_become_a_picture(tmp_path: Path) -> None:
-    for page in shown(str(PICTURED), tmp_path):
-        assert watch(tmp_path, page, CHARTS, seconds=60)
-    shutil.copy(tmp_path / "page.png", ROOT / "docs" / "pictures" / "mlflow.png")
