@@ -26,7 +26,7 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import write_text
 from netsplit.formats.text import checked_number, reading, topological
 from netsplit.graph import files
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import Graph, Initializer, Variable
 from netsplit.graph.quotient import joined
 from netsplit.partition.objectives import MaxLoad
 from netsplit.partition.stage_time import StageTime
@@ -144,7 +144,8 @@ def _check_graph(graph: Graph, where: str) -> None:
     for place, name, known in named:
         if name not in known:
             raise NetSplitError(f"{where}, {place} names '{name}', which does not exist.")
-    for tensor in (*graph.variables.values(), *graph.initializers.values()):
+    tensors: list[Variable | Initializer] = [*graph.variables.values(), *graph.initializers.values()]
+    for tensor in tensors:
         with reading(f"{where}: dtype and shape of '{tensor.name}'"):
             checked_number(min((tensor.nbytes, *tensor.shape)), f"size of '{tensor.name}'", where)
     edges = [(u, v) for v, before in graph.predecessors.items() for u in before]

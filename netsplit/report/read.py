@@ -119,7 +119,7 @@ class _ReportReader:
         figures = [comparison_figures(rows)] if rows else []
         return Section(
             title,
-            [*filter(None, [verdict_of(rows)]), _description(run), _when(run)],
+            [*filter(None, [run.get("tags.verdict") or verdict_of(rows)]), _description(run), _when(run)],
             failed,
             [*figures, *_decisions(methods)],
             pictures,

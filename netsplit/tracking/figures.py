@@ -63,7 +63,7 @@ def throughput_figure(histories: Mapping[str, History], path: str | Path) -> Non
     axes.set_ylim(bottom=0)
     axes.locator_params(axis="x", integer=True)
     axes.grid(alpha=0.3)
-    axes.legend(title="median", loc="lower right", fontsize=10)
+    figure.legend(title="median", loc="outside right upper", fontsize=10)
     save_figure(figure, path)
 
 

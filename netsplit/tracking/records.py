@@ -29,7 +29,7 @@ from netsplit.settings import Settings
 from netsplit.simulate.trace import write_trace
 from netsplit.tracking.figures import comparison_figure, throughput_figure, training_figure
 from netsplit.tracking.runs import MethodRun
-from netsplit.tracking.table import ComparisonRow, comparison_markdown
+from netsplit.tracking.table import ComparisonRow, comparison_markdown, verdict_of
 from netsplit.tracking.values import PICTURES, TEST
 from netsplit.training.adapt.adaptation import Decision
 from netsplit.training.epochs import Epoch, Iteration, Observer
@@ -345,6 +345,7 @@ def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     table, folder = comparison_markdown(comparison.rows), comparison.folder
     write_text(folder / "comparison.md", table)
     run.describe(table)
+    run.tags({"verdict": verdict_of(comparison.rows)})  # by the spread of iterations, which no run has
     if done := [row for row in comparison.rows if not row.failed]:
         comparison_figure(done, folder / "comparison.png")
     if trained := {name: history for name, history in comparison.histories.items() if history.epochs}:

@@ -39,8 +39,6 @@ from .._progress import Waiting
 
 __all__ = ["by_config", "by_file", "run", "show_whole"]
 
-_WIDTH = 110  # columns of a table that goes to a file or a pipe
-
 
 Decide = Callable[[Schedule | AutoSchedule, Partitioner, int], WholePlan]
 
@@ -93,7 +91,7 @@ def run(
     Args:
         train: the command that trains by such a plan; "": there is none.
     """
-    console = console_of(_WIDTH)
+    console = console_of()
     try:
         with Waiting(console, "plan", None, "is being made"):  # whose parts say themselves what they do
             whole = decide(schedule, method, seed)

@@ -13,7 +13,7 @@ from tests.docs.page import ROOT, follow, sections
 from tests.tracking.test_charts import CHARTS, served
 
 PICTURES = ROOT / "docs" / "pictures"
-WIDEST = 1600  # pixels
+WIDEST = 2400  # pixels
 RUN = "outputs/compare/runs/*"
 # MLflow opens its assistant beside the charts, which leaves these little room.
 CLOSED = f"""(() => {{
@@ -40,10 +40,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def keep(path: Path, name: str) -> None:
-    """Put a picture beside the pages, of 256 colours and no wider than a page can show."""
+    """Put a picture beside the pages, no wider than a screen and of 256 colours, the rare ones among them."""
     picture = Image.open(path).convert("RGB")
-    picture.thumbnail((WIDEST, 4 * WIDEST))
-    picture.quantize(256).save(PICTURES / name, optimize=True)
+    picture.thumbnail((WIDEST, WIDEST))
+    picture.quantize(256, Image.Quantize.MAXCOVERAGE).save(PICTURES / name, optimize=True)
 
 
 def test_a_comparison_s_own(folder: Path) -> None:
