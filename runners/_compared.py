@@ -99,6 +99,7 @@ def comparison_of(
         CaptureError, ConfigError, WorkerError: before any method could begin.
     """
     asked, cluster = experiment_of(request, name, labels), request.cluster
+    request.tracker.open(labels.get("experiment"))
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(cluster, ClusterDescription):
         return forecast(asked, cluster, request.tracker, folder)

@@ -28,7 +28,6 @@ def job(cfg: DictConfig) -> float | None:
     if not cfg.get("partitioner"):
         raise ConfigError("partitioner chooses no method: give at least one, as in partitioner=[auto].")
     request = sessions.Request(cfg)
-    request.tracker.open(experiment())  # what is wrong with it shows before the work, not after
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = console_of()
 

@@ -108,15 +108,13 @@ def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> s
     """
     from mlflow.exceptions import MlflowException
 
-    experiment = client.get_experiment_by_name(name)
-    if experiment is None:
+    if (experiment := client.get_experiment_by_name(name)) is None:
         bare = quote(re.sub(r"[^\w\-.]+", "_", name))
         folder = None if artifacts is None else f"{artifacts.rstrip('/')}/{bare}"
         try:
             return str(client.create_experiment(name, artifact_location=folder, tags=_TRAINING))
-        except MlflowException:  # another process was faster
-            experiment = client.get_experiment_by_name(name)
-            if experiment is None:
+        except MlflowException:
+            if (experiment := client.get_experiment_by_name(name)) is None:  # no other process was faster
                 raise
     if experiment.lifecycle_stage == "deleted":
         raise ConfigError(
@@ -191,7 +189,7 @@ def _connect(uri: str) -> MlflowClient:
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # tracebacks of what it raises too
     for handler in logging.getLogger("mlflow").handlers:
         handler.addFilter(_in_one_line)
-    with patch.dict(os.environ, _IMPATIENT), patch.object(utils, "MAX_RETRY_COUNT", 0):
+    with patch.dict(os.environ, _IMPATIENT), patch.object(utils, "MAX_RETRY_COUNT", 0, create=True):
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
     return client
@@ -205,21 +203,14 @@ def _in_one_line(record: logging.LogRecord) -> bool:
 
 def _refusal(uri: str, error: Exception) -> ConfigError:
     """Why `uri` cannot be used, without its password."""
-    from mlflow.exceptions import MlflowException
-
     first: BaseException = error
     while cause := first.__cause__ or first.__context__:
         first = cause
-    if uri.startswith("http"):
-        # What neither MLflow nor an OSError says is of the address, and may hold a part of its password.
-        why = words_of_failure(error) if isinstance(first, MlflowException) else "give http(s)://host:port"
-        why = first.strerror or str(first) if isinstance(first, OSError) else why
-        return ConfigError(
-            f"no MLflow server answers at {masked(uri)} ({why}): start it, or set another tracking.uri."
-        )
-    if isinstance(error, ModuleNotFoundError):
-        return ConfigError(
-            f"tracking uri '{masked(uri)}' needs the package '{error.name}': install it "
-            "(`pip install 'netsplit[postgres]'` for postgresql+psycopg://...)."
-        )
-    return ConfigError(f"tracking uri '{masked(uri)}' cannot be opened: {words_of_failure(error)}")
+    why = words_of_failure(error)
+    if isinstance(first, OSError) and first.strerror:
+        why = first.strerror
+    elif isinstance(error, ModuleNotFoundError):
+        why = f"it needs the package '{error.name}' (`pip install 'netsplit[postgres]'` brings psycopg)"
+    return ConfigError(
+        f"tracking uri '{masked(uri)}' cannot be opened: {why.rstrip('.')}; set another, or tracking=none."
+    )
