@@ -109,10 +109,8 @@ ui: $(STAMP)  ## Show the recorded runs in a browser; PORT=5000
 docs: $(DOCS)  ## Build the pages of docs/, with tutorial and reference, to site/index.html; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
-pictures: $(STAMP)  ## Refresh the README's pictures from the newest comparison
-	@newest=$$(ls -d outputs/compare/runs/*/netsplit 2>/dev/null | tail -n 1); \
-	test -n "$$newest" || { echo "No comparison to take pictures from: 'make run' first." >&2; exit 1; }; \
-	cp $$newest/timeline.png $$newest/graph.png docs/pictures/
+pictures: $(DEV)  ## Make the pages' pictures anew, in minutes; those of a browser need Chromium
+	NETSPLIT_PICTURES=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -rs tests/docs/test_pictures.py
 
 clean:  ## Remove outputs and caches
 	rm -rf outputs multirun mlruns site build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

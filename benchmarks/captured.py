@@ -17,6 +17,7 @@ from netsplit.partition import METHODS
 from netsplit.planning.workload import Workload
 from netsplit.program import GPipe
 from netsplit.program.schedules import Schedule
+from netsplit.session.request import without_reading
 from netsplit.session.session import Session
 from netsplit.training.options import Training
 
@@ -78,7 +79,7 @@ def composed(model: str, cluster: str) -> DictConfig:
 def _captured(model: str, cluster: str) -> tuple[Workload, Schedule]:
     """Captured and profiled on the first worker; the links are probed between all."""
     cfg = composed(model, cluster)
-    data = build(cfg.dataset)
+    data = build(without_reading(cfg)[0].dataset)
     batch = next(batches(data.train, cfg.batch_size, seed=cfg.seed))
     schedule = build(cfg.schedule)
     assert isinstance(schedule, GPipe)

@@ -31,6 +31,7 @@ from netsplit.data.reading.loader import batches
 from netsplit.files import write_json
 from netsplit.partition import METHODS
 from netsplit.profile.costs import Costs
+from netsplit.session.request import without_reading
 
 DEFAULT = ("resnet152_small", "vgg19_small", "gpt_small", "unet_small", "amoebanet_d_small")
 STEPS = 2  # of a contender in one round
@@ -52,7 +53,9 @@ class Configured:
 
     def batch(self, microbatches: int) -> tuple[Tensor, Tensor]:
         cfg = composed(self.words, "cpu2")
-        first: Any = next(batches(build(cfg.dataset).train, cfg.batch_size, seed=cfg.seed))
+        first: Any = next(
+            batches(build(without_reading(cfg)[0].dataset).train, cfg.batch_size, seed=cfg.seed)
+        )
         return first
 
 

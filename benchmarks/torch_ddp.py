@@ -32,6 +32,7 @@ from netsplit.config import build
 from netsplit.data.dataset import Data
 from netsplit.data.reading.loader import Loader, batches
 from netsplit.files import write_json
+from netsplit.session.request import without_reading
 from netsplit.tables import Column, Table
 from netsplit.training.history import Epoch, History, Iteration
 
@@ -90,7 +91,7 @@ def _replica(rank: int, cfg: DictConfig, processes: int, folder: str, cuda: bool
     backend = "nccl" if cuda else "gloo"
     dist.init_process_group(backend, init_method=f"file://{folder}/init", rank=rank, world_size=processes)
     torch.manual_seed(cfg.seed)  # the order of `runners.compare`, so that the parameters are the same
-    data: Data = build(cfg.dataset)
+    data: Data = build(without_reading(cfg)[0].dataset)
     model: nn.Module = build(cfg.model).to(device)
     loss: Callable[..., Tensor] = build(cfg.loss)
     replica = DistributedDataParallel(model)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
+from netsplit.cluster.described import ClusterDescription
+from netsplit.progress import Stages
+from netsplit.session.comparison import compare, experiment_of, forecast
 from netsplit.session.request import Request
+from netsplit.session.session import Session
 from netsplit.tracking import Tracker, comparison_table, verdict_of, winner_of
 from netsplit.tracking.database import server_of
-from netsplit.tracking.records import Comparison
+from netsplit.tracking.records import Comparison, Progress
 from netsplit.tracking.table import ONE_DEVICE
 from netsplit.tracking.values import masked
 
-from ._carry_out import comparison_of
 from ._progress import ConsoleProgress
 from .cli.planned import show_whole
 
@@ -75,3 +79,31 @@ def written(folder: Path, tracker: Tracker, charts: str = "") -> str:
     when, server = served.get(tracker.uri, ("", server_of(tracker.uri)))
     link = f"\nCharts of these methods{when}: {server}{charts}" if charts and server else ""
     return f"{said}.{link}"
+
+
+def comparison_of(
+    request: Request,
+    name: str,
+    labels: Mapping[str, str],
+    folder: Path,
+    progress: Callable[[], AbstractContextManager[Progress]],
+) -> Comparison:
+    """Compare all methods of a request; a forecast where its cluster is a described one.
+
+    Args:
+        labels: config group -> what was chosen of it, for the record.
+        folder: made where it is not there; what is written lies below it.
+        progress: opened once the workers are asked for; a forecast has none.
+
+    Raises:
+        CaptureError, ConfigError, WorkerError: before any method could begin.
+    """
+    asked, cluster = experiment_of(request, name, labels), request.cluster
+    request.tracker.open(labels.get("experiment"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(cluster, ClusterDescription):
+        return forecast(asked, cluster, request.tracker, folder)
+    session = Session(cluster, folder / "workers", profile=request.settings.profile)
+    with session, progress() as shown:
+        session.stages = Stages(shown.waiting)
+        return compare(asked, session, request.tracker, folder, shown)

@@ -141,7 +141,7 @@ def experiment() -> str | None:
     return None if chosen is None else str(chosen)
 
 
-def console_of(width: int) -> Console:
+def console_of(width: int = 110) -> Console:
     """The terminal; of what goes to a file or a pipe, lines of so many columns."""
     return Console() if sys.stdout.isatty() else Console(width=width)
 

@@ -36,7 +36,6 @@ __all__ = ["NO_LIMIT", "read", "run"]
 log = logging.getLogger(__name__)
 
 NO_LIMIT = 2**50  # bytes: a capacity that stands for none
-_WIDTH = 110  # columns of a table that goes to a file or a pipe
 
 
 def run(
@@ -67,7 +66,7 @@ def run(
         check_writable(result)  # before the decision, which may take long
     except NetSplitError as error:
         raise ConfigError(f"result cannot be written: {error}") from error
-    console = console_of(_WIDTH)
+    console = console_of()
     log.info("%s", headline(work, problem, partitioner))
     try:
         with Waiting(console, partitioner.name, partitioner.time_limit_s and settings.time_limit):

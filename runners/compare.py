@@ -19,8 +19,6 @@ from ._own_targets import own_names
 
 __all__ = ["again", "job", "main"]
 
-_WIDTH = 110  # columns of a table that goes to a file or a pipe
-
 
 def job(cfg: DictConfig) -> float | None:
     """Everything from the composed config to the table; used by `runners.train` too.
@@ -30,9 +28,8 @@ def job(cfg: DictConfig) -> float | None:
     if not cfg.get("partitioner"):
         raise ConfigError("partitioner chooses no method: give at least one, as in partitioner=[auto].")
     request = sessions.Request(cfg)
-    request.tracker.check()  # what is wrong with it shows before the work, not after
     folder = Path(HydraConfig.get().runtime.output_dir)
-    console = console_of(_WIDTH)
+    console = console_of()
 
     from . import _compared
 
@@ -56,9 +53,7 @@ def again(runner: str, methods: str) -> str:
     return command_line(runner, [*kept, *given, f"partitioner={methods}"])
 
 
-@entry(config_name="config")
-def main(cfg: DictConfig) -> float | None:
-    return job(cfg)
+main = entry(config_name="config")(job)
 
 
 def _name() -> str:

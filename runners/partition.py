@@ -53,9 +53,7 @@ def job(cfg: DictConfig) -> float:
     return _partitioned.run(settings, partitioner, schedule, cluster, other, result)
 
 
-@entry(config_name="partition")
-def main(cfg: DictConfig) -> float:
-    return job(cfg)
+main = entry(config_name="partition")(job)
 
 
 def _other(settings: PartitionSettings) -> Partitioner | Path | None:

@@ -55,9 +55,7 @@ def job(cfg: DictConfig) -> float:
     return planned.run(decide, schedule, method, settings.seed, folder, train)
 
 
-@entry(config_name="plan")
-def main(cfg: DictConfig) -> float:
-    return job(cfg)
+main = entry(config_name="plan")(job)
 
 
 if __name__ == "__main__":

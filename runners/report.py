@@ -56,9 +56,7 @@ def _names() -> list[str]:
     return [field.name for field in fields(Settings)]
 
 
-@entry(config_name="report")
-def main(cfg: DictConfig) -> None:
-    job(cfg)
+main = entry(config_name="report")(job)
 
 
 if __name__ == "__main__":

@@ -37,9 +37,7 @@ def job(cfg: DictConfig) -> float:
     return _simulated.run(settings, partitioner, schedule, cluster, folder)
 
 
-@entry(config_name="simulate")
-def main(cfg: DictConfig) -> float:
-    return job(cfg)
+main = entry(config_name="simulate")(job)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@ named numbers only."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -14,11 +12,10 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate
 
-from netsplit.data.keys import ReadBy, ReadingKeys, at_least
+from netsplit.data.keys import ReadBy, at_least
 
 __all__ = [
     "IGNORED", "Data", "Drawable", "Drawn", "Generated", "MetricName", "Samples", "generator_of", "limited",
-    "readable",
 ]  # fmt: skip
 
 MetricName = Literal["accuracy", "mean_iou", "perplexity"]
@@ -89,23 +86,6 @@ class Data:
         return f"{self.name}, {len(self.train)} training and {len(self.test)} test samples{classes}"
 
 
-def readable(build: Callable[..., Data]) -> Callable[..., Data]:
-    """A builder that takes `workers`, `prefetch` and `read_by` too; checks these, `limit` and `seed`."""
-
-    @wraps(build)
-    def built(*args: Any, workers: int = 0, prefetch: int = 2, read_by: ReadBy = "auto", **keys: Any) -> Data:
-        ReadingKeys(workers, prefetch)
-        at_least(1, limit=keys.get("limit"))
-        at_least(0, seed=keys.get("seed"))
-        return build(*args, **keys).read(read_by, workers, prefetch)
-
-    own, more = (inspect.signature(each, follow_wrapped=False).parameters.values() for each in (build, built))
-    every = [*own, *(each for each in more if each.kind is each.KEYWORD_ONLY)]
-    built.__dict__["__signature__"] = inspect.Signature(every)
-    built.__annotations__ = build.__annotations__ | {"workers": int, "prefetch": int, "read_by": ReadBy}
-    return built
-
-
 class Source(Protocol):
     """What samples are made from: pictures of any form, say."""
 
@@ -121,6 +101,8 @@ def generator_of(*key: int) -> np.random.Generator:
 
 def limited(count: int, limit: int | None, seed: int) -> np.ndarray:
     """At most `limit` indices below `count`, ascending and drawn by `seed`; (n,) int64."""
+    at_least(1, limit=limit)
+    at_least(0, seed=seed)
     if limit is None or limit >= count:
         return np.arange(count)
     return np.sort(np.random.default_rng(seed).permutation(count)[:limit])

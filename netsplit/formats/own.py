@@ -132,28 +132,21 @@ def _check_graph(graph: Graph, where: str) -> None:
     """Refuse a graph whose nodes and variables do not fit together, or that no order can run."""
     if not graph.nodes:
         raise NetSplitError(f"{where}: the file has no nodes.")
-    named: list[tuple[str, str, str, Container[str]]] = []
+    named: list[tuple[str, str, Container[str]]] = []
     for i, node in enumerate(graph):
         place = f"nodes[{i}]: node '{node.name}'"
-        named += [(place, "variable", k, graph.variables) for k in (*node.inputs, *node.outputs) if k]
-        named += [(place, "initializer", k, graph.initializers) for k in node.initializers]
-    for i, variable in enumerate(graph.variables.values()):
-        place = f"variables[{i}]: variable '{variable.name}'"
+        named += [(place, k, graph.variables) for k in (*node.inputs, *node.outputs) if k]
+        named += [(place, k, graph.initializers) for k in node.initializers]
+    for variable in graph.variables.values():
         ends = (*variable.consumers, variable.producer)
-        named += [(place, "node", v, graph.nodes) for v in ends if v is not None]
-    for place, kind, name, known in named:
+        named += [(f"variable '{variable.name}'", v, graph.nodes) for v in ends if v is not None]
+    for place, name, known in named:
         if name not in known:
-            raise NetSplitError(f"{where}, {place} names {kind} '{name}', which does not exist.")
+            raise NetSplitError(f"{where}, {place} names '{name}', which does not exist.")
     tensors: list[Variable | Initializer] = [*graph.variables.values(), *graph.initializers.values()]
     for tensor in tensors:
-        try:
-            nbytes = tensor.nbytes if all(size >= 0 for size in tensor.shape) else -1
-        except (KeyError, TypeError) as error:
-            raise NetSplitError(
-                f"{where}: '{tensor.name}' has dtype {tensor.dtype!r} and shape {tensor.shape!r}: "
-                "give a torch dtype by name, and whole numbers."
-            ) from error
-        checked_number(nbytes, f"size of '{tensor.name}'", where)
+        with reading(f"{where}: dtype and shape of '{tensor.name}'"):
+            checked_number(min((tensor.nbytes, *tensor.shape)), f"size of '{tensor.name}'", where)
     edges = [(u, v) for v, before in graph.predecessors.items() for u in before]
     topological(list(graph.nodes), edges, {}, where)
     for u, v in edges:
@@ -168,18 +161,20 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
     kinds: dict[str, dict[str, Any]] = {}
     for kind, measured in item["seconds"].items():
         place = f"costs.seconds.{kind}"
-        if missing := [node for node in graph.nodes if node not in measured]:
-            raise ValueError(f"{place} has no seconds of node '{missing[0]}'")
-        kinds[kind] = {"nodes": {}}
-        for node, given in measured.items():
-            _require_list(node, given, graph, place, (2, 3), "[forward_s, backward_s], and weight_s if any")
-            each = NodeSeconds(*(checked_number(value, f"a time of '{node}'", where) for value in given))
-            if each.weight_s > each.backward_s:
-                raise ValueError(
-                    f"{place}: '{node}' has a weight_s of {each.weight_s}, more than its backward_s, "
-                    f"{each.backward_s}: give at most that"
-                )
-            kinds[kind]["nodes"][node] = each
+        if strange := measured.keys() ^ graph.nodes.keys():
+            raise ValueError(f"{place}: '{min(strange)}' is not in both the graph and the costs")
+        with reading(f"{where}, {place}: a node's [forward_s, backward_s], and weight_s if any"):
+            kinds[kind] = {
+                "nodes": {
+                    node: NodeSeconds(
+                        *(checked_number(value, f"a time of '{node}'", where) for value in given)
+                    )
+                    for node, given in measured.items()
+                }
+            }
+        costly = (v for v, each in kinds[kind]["nodes"].items() if each.weight_s > each.backward_s)
+        if (node := next(costly, None)) is not None:
+            raise ValueError(f"{place}: '{node}' has a weight_s above its backward_s, which it is a part of")
     if not kinds:
         raise ValueError("costs.seconds names no device kind")
     keys = {_KEYS.get(name, name): name for name in _RATES}
@@ -191,30 +186,20 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             if name == "contention" and each < 1:
                 raise ValueError(f"costs.{key}.{kind} is {each}: give at least 1")
     for kind, allocated in item.get("transients", {}).items():
-        for node, given in allocated.items():
-            _require_list(node, given, graph, f"costs.transients.{kind}", (2,), "bytes, [forward, backward]")
-            nbytes = (int(checked_number(n, f"bytes of '{node}'", where)) for n in given)
-            kinds[kind].setdefault("transients", {})[node] = NodeBytes(*nbytes)
-    alpha, copies, offload = item["alpha"], item.get("variable_copies"), item.get("offload", "none")
-    if (
-        type(alpha) is not int
-        or alpha < 1
-        or (copies is not None and (type(copies) is not int or copies < 0))
-    ):
+        if strange := allocated.keys() - graph.nodes.keys():
+            raise ValueError(f"costs.transients.{kind}: '{min(strange)}' is not a node of the graph")
+        with reading(f"{where}, costs.transients.{kind}: a node's bytes, [forward, backward]"):
+            kinds[kind]["transients"] = {
+                node: NodeBytes(*(int(checked_number(n, f"bytes of '{node}'", where)) for n in given))
+                for node, given in allocated.items()
+            }
+    alpha, copies = item["alpha"], item.get("variable_copies")
+    if type(alpha) is not int or alpha < 1 or type(copies) not in (int, type(None)) or (copies or 0) < 0:
         raise ValueError(f"costs.alpha is {alpha!r}, variable_copies {copies!r}: give whole numbers")
-    if offload not in get_args(OffloadName):
+    if (offload := item.get("offload", "none")) not in get_args(OffloadName):
         raise ValueError(f"costs.offload is {offload!r}: give one of {', '.join(get_args(OffloadName))}")
     devices = {kind: DeviceCosts(**known) for kind, known in kinds.items()}
     return Costs(devices, alpha, copies, offload=Offload.of(offload))
-
-
-def _require_list(
-    node: str, given: Any, graph: Graph, place: str, lengths: tuple[int, ...], wanted: str
-) -> None:
-    if node not in graph.nodes:
-        raise ValueError(f"{place}: '{node}' is not a node of the graph")
-    if not isinstance(given, list) or len(given) not in lengths:
-        raise ValueError(f"{place}: '{node}' has {given!r}: give {wanted}")
 
 
 def _costs_out(costs: Costs) -> dict[str, Any]:
@@ -247,20 +232,15 @@ def _costs_out(costs: Costs) -> dict[str, Any]:
 def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
     devices = []
     for entry in item["devices"]:
-        port, host, processors = (entry.get(key) for key in ("port", "host", "processors"))
-        capacity, whose = entry.get("capacity_bytes"), f"device '{entry['name']}'"
-        if not isinstance(host, str | None):
-            raise ValueError(f"{whose} has the host {host!r}: give a name, or null for none")
+        port, processors, whose = entry.get("port"), entry.get("processors"), f"device '{entry['name']}'"
+        capacity = entry.get("capacity_bytes")
         if not isinstance(capacity, int) or capacity < 1:
             raise ValueError(
                 f"{whose} has a capacity of {capacity!r}: give bytes, 1 or more, or leave the device out"
             )
-        if processors is not None:
-            processors = checked_number(processors, f"processors of {whose}", where)
-            if not processors:
-                raise ValueError(f"{whose} has 0 processors: give more, or null where there are enough")
-        link = Link(**port) if port is not None else None
-        devices.append(Device(**{**entry, "port": link, "host": host, "processors": processors}))
+        if processors is not None and not checked_number(processors, f"processors of {whose}", where):
+            raise ValueError(f"{whose} has 0 processors: give more, or null where there are enough")
+        devices.append(Device(**{**entry, "port": None if port is None else Link(**port)}))
     links = {
         (entry["source"], entry["target"]): Link(
             *_numbers(entry, where, "latency_s", "seconds_per_byte"), entry.get("r_squared")

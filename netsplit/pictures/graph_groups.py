@@ -19,7 +19,6 @@ from math import log
 from typing import Any
 
 from netsplit.graph.ir import Graph
-from netsplit.graph.quotient import passing
 from netsplit.rewrite.rewriting import NodePart, NodeParts, does, node_parts, parts_label
 
 __all__ = ["GroupGraph", "NodeGroup", "group_nodes"]
@@ -83,7 +82,6 @@ class GroupGraph:
 
     groups: tuple[NodeGroup, ...]
     edges: tuple[tuple[int, int], ...]  # each once
-    variables: dict[tuple[int, int], tuple[str, ...]]  # edge -> the graph's variables on it
 
     @cached_property
     def cut_edges(self) -> frozenset[tuple[int, int]]:
@@ -190,8 +188,8 @@ class _Merger:
         order = list(nx.lexicographical_topological_sort(self.links))
         index = {group: i for i, group in enumerate(order)}
         owner = {name: index[group] for group in order for name in self.members[group]}
-        variables = passing((owner[u], owner[v], variable) for u, v, variable in self.graph.edges)
-        return GroupGraph(tuple(self._group(group) for group in order), tuple(variables), variables)
+        edges = dict.fromkeys((owner[u], owner[v]) for u, v, _ in self.graph.edges if owner[u] != owner[v])
+        return GroupGraph(tuple(self._group(group) for group in order), tuple(edges))
 
     def _group(self, group: int) -> NodeGroup:
         names = sorted(self.members[group], key=self.graph.position.__getitem__)

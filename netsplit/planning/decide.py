@@ -9,17 +9,16 @@ and a method's own bound counts only where the method proved it for that objecti
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from netsplit.cycles import uncollected
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.graph.checks.replicated import require_replicable
 from netsplit.partition.base import Problem
@@ -118,19 +117,7 @@ def _unclaimed(placement: Placement) -> Placement:
     return replace(placement, report=report)
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Within it the collector of cycles rests, which took a third of verifying large programs."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_uncollected()
+@uncollected()
 def verified(
     problem: Problem,
     placement: Placement,

@@ -23,7 +23,7 @@ from netsplit.signature import suggest
 from netsplit.tables import Column, Table
 from netsplit.tracking.database import addressed, open_client, require_database, server_of
 from netsplit.tracking.table import ComparisonRow, comparison_figures, verdict_of, winner_of
-from netsplit.tracking.values import COMMAND, COMPARISON, DECISION, TEST, masked
+from netsplit.tracking.values import COMMAND, COMPARISON, DECISION, PICTURES, TEST, masked
 from netsplit.training.adapt.adaptation import CHANGED
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ _OWN = ("tracking.", "checkpoint.")
 _SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.link.")
 _DESCRIBED = ("model", "dataset", "cluster", "schedule", "optimizer", "batch_size", "epochs", "seed")
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
-_PICTURES = {"comparison": "Throughput and iteration", "training": "Training"}
 _MS = (",.1f", 1e3)
 _DECIDED = {
     "predicted_before": "Old plan, predicted", "predicted_after": "New plan, predicted",
@@ -110,7 +109,7 @@ class _ReportReader:
     ) -> Section:
         rows = list(map(row_from, methods))
         best = winner_of(rows)
-        pictures = self.pictures(run, _PICTURES)
+        pictures = self.pictures(run, PICTURES)
         shown = [each for each in methods if not inner or _method_of(each) == best]
         for each in shown:  # of a job only the fastest method's
             pictures += self.pictures(each, {"timeline": f"An iteration of {_method_of(each)}"})
@@ -120,7 +119,7 @@ class _ReportReader:
         figures = [comparison_figures(rows)] if rows else []
         return Section(
             title,
-            [*filter(None, [verdict_of(rows)]), _description(run), _when(run)],
+            [*filter(None, [run.get("tags.verdict") or verdict_of(rows)]), _description(run), _when(run)],
             failed,
             [*figures, *_decisions(methods)],
             pictures,

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from netsplit.data.reading.reader import BatchPlace
+from netsplit.data.reading.loader import BatchPlace
 from netsplit.errors import BatchError, NonFiniteError
 from netsplit.graph.ir import Graph, Initializer
 from netsplit.graph.random_draws import DrawKey

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from netsplit.data.reading.reader import BatchPlace
+from netsplit.data.reading.loader import BatchPlace
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.random_draws import DrawCounter, DrawKey

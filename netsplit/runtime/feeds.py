@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from netsplit.data.dataset import Samples
-from netsplit.data.reading.loader import Loader
-from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
+from netsplit.data.reading.loader import BatchPlace, Loader, Reader, digest_of, probed
 from netsplit.errors import NetSplitError, ReadError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph, Variable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from netsplit.data.reading.reader import BatchPlace
+from netsplit.data.reading.loader import BatchPlace
 from netsplit.graph.random_draws import DrawKey
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.memory_meter import MemoryMeter

@@ -206,10 +206,9 @@ def described(experiment: Experiment, description: ClusterDescription) -> Shared
 def _recorded(
     experiment: Experiment, cluster: str, tracker: Tracker, tags: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[ComparisonRun]:
-    """The run of a comparison, with its config, data and tags."""
+    """The run of a comparison, with its config and tags."""
     every = _tags(experiment, cluster) | dict(tags)
     with tracker.comparison(experiment.name, experiment.config, tags=every) as parent:
-        parent.data(experiment.data)
         yield parent
 
 

@@ -11,7 +11,7 @@ from netsplit.tracking.table import ComparisonRow
 from netsplit.training.history import History
 from netsplit.training.metrics import words_of_metric
 
-__all__ = ["comparison_figure", "training_figure"]
+__all__ = ["comparison_figure", "throughput_figure", "training_figure"]
 
 _MARKERS = "osD^vP*X"
 
@@ -46,6 +46,24 @@ def training_figure(histories: Mapping[str, History], path: str | Path) -> None:
         for axes in row:
             axes.grid(alpha=0.3)
     grid[0][0].legend(loc="best", fontsize=10)
+    save_figure(figure, path)
+
+
+def throughput_figure(histories: Mapping[str, History], path: str | Path) -> None:
+    """Draw samples per second of every timed iteration; the legend has each method's median."""
+    figure = new_figure(11, 4.5)
+    axes = figure.subplots()
+    for index, (method, history) in enumerate(histories.items()):
+        timed = [done for done in history.iterations if done.timed and done.seconds > 0]
+        rates = [(done.samples or history.batch_size) / done.seconds for done in timed]
+        steps = [done.step + 1 for done in timed]
+        label = f"{method}: {history.throughput:,.1f}"
+        axes.plot(steps, rates, color=PALETTE[index % len(PALETTE)], linewidth=1.4, label=label)
+    axes.set(xlabel="iteration", ylabel="throughput (samples/s)")
+    axes.set_ylim(bottom=0)
+    axes.locator_params(axis="x", integer=True)
+    axes.grid(alpha=0.3)
+    figure.legend(title="median", loc="outside right upper", fontsize=10)
     save_figure(figure, path)
 
 

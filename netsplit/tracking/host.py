@@ -22,13 +22,9 @@ _PACKAGES = {
 }  # fmt: skip
 
 
+@cache
 def host_tags() -> dict[str, str]:
     """Tags ``version.*`` and ``host.*``; a fact that cannot be found is left out."""
-    return dict(_host_tags())
-
-
-@cache
-def _host_tags() -> dict[str, str]:
     tags = {"version.python": platform.python_version()}
     for tag, package in _PACKAGES.items():
         with suppress(metadata.PackageNotFoundError):
@@ -53,8 +49,7 @@ def gpu_names() -> list[str]:
 
 
 def _cpu_model() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return platform.processor() or platform.machine()

@@ -25,12 +25,11 @@ from netsplit.planning.explanation.parts import algebra_lines, parts_summary, pl
 from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
 from netsplit.settings import Settings
-from netsplit.simulate.timeline import Timeline
 from netsplit.simulate.trace import write_trace
-from netsplit.tracking.figures import comparison_figure, training_figure
+from netsplit.tracking.figures import comparison_figure, throughput_figure, training_figure
 from netsplit.tracking.runs import MethodRun
-from netsplit.tracking.table import ComparisonRow, comparison_markdown
-from netsplit.tracking.values import DECISION, TEST
+from netsplit.tracking.table import ComparisonRow, comparison_markdown, verdict_of
+from netsplit.tracking.values import PICTURES, TEST
 from netsplit.training.adapt.adaptation import Decision
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
@@ -42,6 +41,7 @@ __all__ = [
     "Progress",
     "ProgressRecorder",
     "capacities",
+    "figures_of",
     "keep_trained",
     "record_comparison",
     "record_decisions",
@@ -50,7 +50,6 @@ __all__ = [
     "record_result",
     "record_row",
     "record_solver",
-    "record_timelines",
     "record_whole",
     "record_workload",
     "row_of",
@@ -213,18 +212,19 @@ def record_solver(run: MethodRun, report: SolverReport) -> None:
     )
 
 
-def record_timelines(run: MethodRun, predicted: Timeline, measured: Timeline | None, samples: int) -> None:
-    """Seconds and bytes of an iteration of so many samples, and the peaks of each device and of its host."""
-    for kind, each, seconds, ending in (
-        ("predicted", predicted, "seconds_per_iteration", "_predicted"),
-        ("measured", measured, "speed/seconds_per_iteration", ""),
-    ):
-        if each is not None:
-            rate = samples / each.iteration_s if each.iteration_s else None
-            peak = max(each.peak_bytes.values(), default=None)
-            values = {"speed/samples_per_s": rate, seconds: each.iteration_s, "peak_bytes": peak}
-            run.summary({name + ending: value for name, value in values.items()})
-            run.tags({f"{kind}_peak_bytes": each.peak_bytes, f"{kind}_host_bytes": each.host_bytes})
+def figures_of(row: ComparisonRow) -> dict[str, float | None]:
+    """The metrics of a method's run: seconds and bytes of an iteration, predicted and measured."""
+    iteration_s = row.predicted_s if row.measured_s is None else row.measured_s
+    samples = None if iteration_s is None or row.throughput is None else iteration_s * row.throughput
+    return {
+        "speed/samples_per_s": None if row.measured_s is None else row.throughput,
+        "speed/samples_per_s_predicted": samples / row.predicted_s if samples and row.predicted_s else None,
+        "speed/seconds_per_iteration": row.measured_s,
+        "seconds_per_iteration_predicted": row.predicted_s,
+        "prediction_error": row.prediction_error,
+        "peak_bytes": max(row.measured_peak.values(), default=None),
+        "peak_bytes_predicted": max(row.predicted_peak.values(), default=None),
+    }
 
 
 def record_whole(run: MethodRun, plan: Plan, folder: Path) -> None:
@@ -282,23 +282,19 @@ def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:
 def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path) -> None:
     """What was decided about the plan while it trained: counts, a point each, and all of it as files."""
     outcomes = Counter(each.outcome for each in decisions)
-    run.tags(
-        {
-            "adaptive": {
-                "looks": len(decisions),
-                "kept": outcomes["kept"],
-                "rolled_back": outcomes["rolled back"],
-                "search_seconds": sum(each.search_s for each in decisions),
-                "switch_seconds": sum(each.switch_s for each in decisions),
-            }
-        }
-    )
-    run.tags({f"{DECISION}{n}": json.dumps(asdict(each)) for n, each in enumerate(decisions[-_TAGGED:])})
+    totals = {
+        "looks": len(decisions),
+        "kept": outcomes["kept"],
+        "rolled_back": outcomes["rolled back"],
+        "search_seconds": sum(each.search_s for each in decisions),
+        "switch_seconds": sum(each.switch_s for each in decisions),
+    }
+    last = {str(n): json.dumps(asdict(each)) for n, each in enumerate(decisions[-_TAGGED:])}
+    run.tags({"adaptive": totals | {"decision": last}})
     for each in decisions:
         values = {name: getattr(each, name) for name in _DECIDED}
         if each.change is not None:
-            counts = {"moved": each.change.moved, "split": each.change.split, "joined": each.change.joined}
-            values |= {key: count for key, count in counts.items() if count or key == "moved"}
+            values |= {"moved": each.change.moved, "split": each.change.split, "joined": each.change.joined}
         run.metrics(
             [(f"adaptive.{key}", value, each.iteration) for key, value in values.items() if value is not None]
         )
@@ -315,14 +311,17 @@ def record_row(
 ) -> ComparisonRow:
     """What is predicted, beside what was measured where there is a history: trace, picture, metrics, row."""
     program, predicted = plan.simulated
-    measured, typical = (history.measured, history.typical) if history is not None else (None, None)
+    measured = history.measured if history is not None else None
     write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)
     timeline_figure(predicted, measured, folder / "timeline.png")
     row = replace(row_of(plan, run.name, history, earlier), changes=sum(each.changed for each in decisions))
-    record_timelines(run, predicted, typical, plan.compiler.batch_size)
-    run.summary({"prediction_error": row.prediction_error})
+    run.summary(figures_of(row))
     run.tags(
         {
+            "predicted_peak_bytes": row.predicted_peak,
+            "measured_peak_bytes": row.measured_peak,
+            "predicted_host_bytes": predicted.host_bytes,
+            "measured_host_bytes": measured.host_bytes if measured is not None else {},
             "capacity_bytes": row.capacity,
             "over_capacity": ", ".join(row.overfull),
             "nodes": row.nodes,
@@ -335,35 +334,25 @@ def record_row(
 
 
 def record_result(run: MethodRun, row: ComparisonRow) -> None:
-    """What came out of one method, as metrics ``<method>/...`` of the comparison's run."""
-    throughput = "samples_per_s_predicted" if row.measured_s is None else "samples_per_s"
-    figures = {
-        throughput: row.throughput,
-        "seconds_per_iteration": row.measured_s,
-        "seconds_per_iteration_predicted": row.predicted_s,
-        "peak_bytes": max(row.measured_peak.values(), default=None),
-        "peak_bytes_predicted": max(row.predicted_peak.values(), default=None),
-        row.metric: row.score,
-        "loss": row.loss,
-        "solver_seconds": row.solve_s,
-    }
-    run.summary({f"{row.method}/{name}": value for name, value in figures.items()})
+    """Record what came out of one method, as metrics ``<method>/...`` of the comparison's run."""
+    figures = figures_of(row) | {row.metric: row.score, "loss": row.loss, "solver_seconds": row.solve_s}
+    run.summary({f"{row.method}/{name.rpartition('/')[2]}": value for name, value in figures.items()})
 
 
 def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     """The table, and the pictures of all methods."""
-    table = comparison_markdown(comparison.rows)
-    write_text(comparison.folder / "comparison.md", table)
+    table, folder = comparison_markdown(comparison.rows), comparison.folder
+    write_text(folder / "comparison.md", table)
     run.describe(table)
-    run.artifact(comparison.folder / "comparison.md")
-    done = [row for row in comparison.rows if not row.failed]
-    if done:
-        comparison_figure(done, comparison.folder / "comparison.png")
-        run.artifact(comparison.folder / "comparison.png")
-    trained = {name: history for name, history in comparison.histories.items() if history.epochs}
-    if trained:
-        training_figure(trained, comparison.folder / "training.png")
-        run.artifact(comparison.folder / "training.png")
+    run.tags({"verdict": verdict_of(comparison.rows)})  # by the spread of iterations, which no run has
+    if done := [row for row in comparison.rows if not row.failed]:
+        comparison_figure(done, folder / "comparison.png")
+    if trained := {name: history for name, history in comparison.histories.items() if history.epochs}:
+        throughput_figure(trained, folder / "throughput.png")
+        training_figure(trained, folder / "training.png")
+    for path in (folder / "comparison.md", *(folder / f"{name}.png" for name in PICTURES)):
+        if path.is_file():
+            run.artifact(path)
 
 
 def record_model(run: MethodRun, plain: nn.Module, model: ParallelModel, data: Data) -> None:

@@ -17,10 +17,7 @@ Runs of a process that was killed outright stay RUNNING. MLflow queues metrics; 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +31,6 @@ from netsplit.tracking.database import (
     addressed,
     artifact_root,
     charts_of,
-    check_address,
     open_client,
     open_experiment,
     sqlite_path,
@@ -44,18 +40,17 @@ from netsplit.tracking.values import (
     COMPARISON,
     LABELS,
     as_tags,
-    as_yaml,
     dotted_keys,
     masked,
     parameters,
     plain_key,
+    sentence_of,
     title,
     words_of_failure,
 )
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput
     from torch import Tensor, nn
 
 __all__ = ["ComparisonRun", "MethodRun", "Tracker"]
@@ -115,9 +110,7 @@ class Tracker:
     register_model: str | None = None
 
     def __post_init__(self) -> None:
-        if self.register_model is not None and not self.register_model.strip():
-            raise ConfigError("tracking.register_model is empty: give a name, or null.")
-        if self.system_metrics is not None and not 0 < self.system_metrics < math.inf:
+        if self.system_metrics is not None and not self.system_metrics > 0:
             raise ConfigError(
                 f"tracking.system_metrics is {self.system_metrics}: give seconds above 0, or null."
             )
@@ -126,11 +119,6 @@ class Tracker:
         self.log_model = self.enabled and (self.log_model or self.register_model is not None)
         self.client: MlflowClient | None = None
         self.experiment_id = ""
-
-    def check(self) -> None:
-        """Raises ConfigError: runs cannot be kept there; makes nothing."""
-        if self.enabled and self.client is None:
-            check_address(self.uri)
 
     def open(self, experiment: str | None = None) -> None:
         """Connect now, rather than at the first comparison; to `experiment`, where the tracker names none."""
@@ -154,8 +142,7 @@ class Tracker:
         """
         self.open()
         labels = {key: str(value) for key, value in (tags or {}).items() if key in LABELS}
-        run_id = self.new_run(name, {"role": "comparison"}, tags)
-        run = ComparisonRun(self, name, run_id, labels, params)
+        run = ComparisonRun(self, name, self.new_run(name, {"role": "comparison"}, tags), labels)
         with ended(run):
             run.params(params, dotted_keys(params or {}) | labels)
             yield run
@@ -207,7 +194,11 @@ class MethodRun:
     def params(self, config: Any, columns: Mapping[str, str]) -> None:
         """Log a nested config whole, as the artifact ``config.yaml``, and `columns` as parameters."""
         if config:
-            self.text(masked(as_yaml(config)), "config.yaml")
+            import yaml
+
+            self.text(
+                masked(yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)), "config.yaml"
+            )
         self._log("params", {key: masked(value) for key, value in columns.items()})
 
     def artifact(self, path: str | Path, folder: str | None = None) -> None:
@@ -249,22 +240,6 @@ class MethodRun:
                 pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
             )  # fmt: skip
 
-    @contextmanager
-    def watched(self, every_s: float | None) -> Iterator[None]:
-        """Record the machine's load every so many seconds meanwhile."""
-        if every_s is None or self._tracker.client is None:
-            yield
-            return
-        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-        uri = self._tracker.client.tracking_uri
-        monitor = SystemMetricsMonitor(self.run_id, sampling_interval=every_s, tracking_uri=uri)
-        monitor.start()
-        try:
-            yield
-        finally:
-            monitor.finish()
-
     def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
         """Write what is queued and end the run, whose tag ``error`` is `reason`. Raises no `StoreError`."""
         with warned(f"tags of run '{self.name}' are lost"):
@@ -297,18 +272,12 @@ class MethodRun:
 class ComparisonRun(MethodRun):
     """The run of a comparison, beside which each `method` has its own.
 
-    Args:
-        labels: what model, dataset, cluster and schedule are called, for the names of the methods' runs.
-        config: of the comparison; its ``dataset`` is the source of the data.
+    `labels` say what model, dataset, cluster and schedule are called, for the names of the methods' runs.
     """
 
-    def __init__(
-        self, tracker: Tracker, name: str, run_id: str, labels: Mapping[str, str], config: Any = None
-    ) -> None:
+    def __init__(self, tracker: Tracker, name: str, run_id: str, labels: Mapping[str, str]) -> None:
         super().__init__(tracker, name, run_id)
         self._labels = labels
-        self._source = config.get("dataset") if hasattr(config, "get") else None
-        self._data: list[DatasetInput] = []
         self._begun = 0
         self._failed: dict[str, str] = {}  # method -> why
 
@@ -316,12 +285,6 @@ class ComparisonRun(MethodRun):
     def charts(self) -> str:
         """See `charts_of`; empty where nothing is recorded."""
         return charts_of(self._tracker.experiment_id, self.run_id) if self._tracker.client is not None else ""
-
-    def data(self, data: Any) -> None:
-        """Record a `netsplit.data.Data` as what this run, and those of methods after it, use."""
-        if self._tracker.client is not None:
-            self._data = _datasets(data, self._source)
-            self._log_data(self)
 
     @contextmanager
     def method(
@@ -332,20 +295,14 @@ class ComparisonRun(MethodRun):
         run = MethodRun(self._tracker, name, self._tracker.new_run(title(name, self._labels), own, tags))
         self._begun += 1
         try:
-            with ended(run), run.watched(self._tracker.system_metrics):
+            with ended(run), _load_recorded(run, self._tracker):
                 run.params(params, parameters(params, self._labels, name))
-                self._log_data(run)
                 yield run
         except Exception as error:
             self._failed[name] = sentence_of(error)
             with warned(f"tags of run '{self.name}' are lost"):
                 self.tags({"failed_methods": ", ".join(self._failed)})
             raise
-
-    def _log_data(self, run: MethodRun) -> None:
-        """Show on the run's page what it is trained and tested on."""
-        if self._data:
-            run._send("datasets", lambda client: client.log_inputs(run.run_id, self._data))
 
     def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
         """End the run; FAILED also where every method failed."""
@@ -354,26 +311,22 @@ class ComparisonRun(MethodRun):
         super().close(status, reason)
 
 
-def _datasets(data: Any, source: Any = None) -> list[DatasetInput]:
-    """Both halves of a `netsplit.data.Data`; `source` is the config node that it was built from.
+@contextmanager
+def _load_recorded(run: MethodRun, tracker: Tracker) -> Iterator[None]:
+    """Record the machine's load meanwhile, as often as the tracker says."""
+    if tracker.client is None or tracker.system_metrics is None:
+        yield
+        return
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-    MLflow's own data sets hold all values in memory, so only their record is used: the digest is of the
-    source, the sizes and the classes.
-    """
-    from mlflow.entities import Dataset, DatasetInput, InputTag
-    from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
-
-    records = []
-    origin = masked(json.dumps(plain(source) if source is not None else {"name": data.name}, sort_keys=True))
-    for context, samples in (("training", data.train), ("evaluation", data.test)):
-        if count := len(samples):
-            profile = json.dumps({"num_samples": count, "num_classes": data.num_classes})
-            # MLflow holds one dataset for a name and digest, so equal halves must differ in it too.
-            head = json.dumps([data.name, context, origin, profile, list(map(str, data.classes))])
-            digest = hashlib.sha256(head.encode()).hexdigest()[:8]
-            half = Dataset(data.name, digest, "code", origin, profile=profile)
-            records.append(DatasetInput(half, [InputTag(MLFLOW_DATASET_CONTEXT, context)]))
-    return records
+    monitor = SystemMetricsMonitor(
+        run.run_id, sampling_interval=tracker.system_metrics, tracking_uri=tracker.client.tracking_uri
+    )
+    monitor.start()
+    try:
+        yield
+    finally:
+        monitor.finish()
 
 
 @contextmanager
@@ -388,11 +341,3 @@ def ended(run: MethodRun) -> Iterator[None]:
         run.close("FAILED", sentence_of(error))
         raise
     run.close("FINISHED")
-
-
-def sentence_of(error: BaseException) -> str:
-    """An exception in one line; the type's name only where the message does not stand alone."""
-    message = " ".join(str(error).split())
-    if isinstance(error, NetSplitError) and message:
-        return message
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__

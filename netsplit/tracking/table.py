@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     import rich.table
 
 __all__ = [
-    "LEGEND", "ONE_DEVICE", "OVER", "ComparisonRow", "Contender", "comparison_figures", "comparison_markdown",
-    "comparison_table", "verdict", "verdict_of", "winner_of",
+    "ONE_DEVICE", "ComparisonRow", "comparison_figures", "comparison_markdown", "comparison_table",
+    "verdict_of", "winner_of",
 ]  # fmt: skip
 
-OVER, LIMIT, _EARLIER = "!", "limit", "†"
-LEGEND = {
-    OVER: "more than the device's limit",
-    LIMIT: "no answer in time; the figures are of a simple fallback plan",
+_OVER, _LIMIT, _EARLIER = "!", "limit", "†"
+_LEGEND = {
+    _OVER: "more than the device's limit",
+    _LIMIT: "no answer in time; the figures are of a simple fallback plan",
     _EARLIER: "measured by an earlier run, as training was already complete; predictions are for the current "
     "plan",
 }
@@ -73,7 +73,7 @@ class ComparisonRow:
     @property
     def unanswered(self) -> bool:
         """The time ended without an answer of the method's; the figures are of a plan made in its place."""
-        return self.status == LIMIT
+        return self.status == _LIMIT
 
     @property
     def prediction_error(self) -> float | None:
@@ -160,13 +160,13 @@ def _figures(rows: Sequence[ComparisonRow]) -> list[_Shown]:
 def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
     """What the marks mean that there are, which operators are in parts, and whose plan is another by now."""
     used = {
-        OVER: any(row.overfull for row in rows),
-        LIMIT: any(row.unanswered for row in rows),
+        _OVER: any(row.overfull for row in rows),
+        _LIMIT: any(row.unanswered for row in rows),
         _EARLIER: any(row.earlier for row in rows),
     }
     solved = [row for row in rows if row.status == "optimal" and row.optimises]
     lines = [_PROVEN, *(f"  {row.method} minimises {row.optimises}" for row in solved)] if solved else []
-    lines += [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in LEGEND.items() if used[mark]]
+    lines += [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in _LEGEND.items() if used[mark]]
     if any(row.throughput is not None and row.measured_s is None for row in rows):
         lines.append("Samples/s is predicted where nothing was measured.")
     lines += [f"{row.method}: {row.parts}" for row in rows if row.parts]
@@ -205,111 +205,105 @@ def _by_device(row: ComparisonRow) -> list[list[str]]:
     for device in dict.fromkeys([*row.capacity, *row.nodes, *row.predicted_peak, *row.measured_peak]):
         limit = row.capacity.get(device)
         peaks = [peak.get(device) for peak in (row.predicted_peak, row.measured_peak)]
-        shown = [OVER * bool(limit and each and each > limit) + _MIB.shown(each) for each in peaks]
+        shown = [_OVER * bool(limit and each and each > limit) + _MIB.shown(each) for each in peaks]
         nodes = str(row.nodes.get(device, "-"))
         lines.append([device, nodes, *shown, _MIB.shown(limit)])
     return lines
 
 
-@dataclass(frozen=True)
-class Contender:
-    """A method, or a kind of plan.
-
-    Args:
-        rate: samples per second; 0: there is none, as it does not fit.
-        spread: the rates of most of its iterations (`History.spread`); None: it is predicted.
-        over: the devices whose limit it exceeds.
-    """
-
-    name: str
-    rate: float
-    spread: tuple[float, float] | None = None
-    over: Sequence[str] = ()
-
-    @property
-    def label(self) -> str:
-        """The label at the beginning of a sentence."""
-        return f"One device ({ONE_DEVICE})" if self.name == ONE_DEVICE else self.name
-
-    @property
-    def figure(self) -> str:
-        return f"{self.rate:,.1f}"
-
-    @property
-    def exceeds(self) -> str:
-        return f"exceeds the limit of {listed(self.over)}"
-
-    def varies_as(self, other: Contender) -> bool:
-        """Whether most iterations of the one have a range with the other's middle one in it."""
-        if self.spread is None or other.spread is None:
-            return False
-        return other.rate >= self.spread[0] or self.rate <= other.spread[1]
-
-    def is_level(self, other: Contender) -> bool:
-        near = LEVEL_PREDICTED if self.spread is None else LEVEL
-        return self.varies_as(other) or other.rate >= (1 - near) * self.rate
-
-    def ahead_of(self, other: Contender) -> str:
-        """``25 % more than m_topo (226.4)``, ``65 % more than one device (single, 171.9)``."""
-        ratio = self.rate / other.rate
-        percent = f"{100 * (ratio - 1):.{1 if ratio < 1.1 else 0}f} % more than"
-        figure = other.figure + (f", which {other.exceeds}" if other.over else "")
-        whom = f"one device ({other.name}, " if other.name == ONE_DEVICE else f"{other.name} ("
-        return f"{percent if ratio < 2 else f'{ratio:.1f} times'} {whom}{figure})"
-
-
-def verdict_of(rows: Sequence[ComparisonRow]) -> str:
-    """The verdict on the methods that did not fail, by what was measured, else predicted; "" of none."""
-    done = [row for row in rows if not row.failed and row.throughput]
-    measured = any(row.measured_s is not None for row in done)
-    said = verdict([Contender(r.method, r.throughput or 0, r.spread, r.overfull) for r in done], measured)
-    if len(done) == 1 and measured and done[0].prediction_error is not None:
-        (row,) = done
-        rate = (row.throughput or 0.0) * (row.measured_s or 0.0) / (row.predicted_s or 1.0)
-        said = f"{said[:-1]} ({rate:,.1f} predicted)."
-    if any(row.earlier for row in done):
-        said += " An earlier run measured it." if len(done) == 1 else " Earlier runs measured those marked †."
-    failed = [row.method for row in rows if row.failed]
-    return " ".join(filter(None, [said, f"Failed: {', '.join(failed)}." if failed else ""]))
-
-
 def winner_of(rows: Sequence[ComparisonRow]) -> str | None:
     """The fastest method that stays within all limits; None where none does."""
     fits = [row for row in rows if not row.failed and row.throughput is not None and not row.overfull]
-    return max(fits, key=lambda row: row.throughput or 0.0).method if fits else None
+    return max(fits, key=_rate).method if fits else None
 
 
-def verdict(contenders: Sequence[Contender], measured: bool) -> str:
-    """A sentence or two; "" where there is nothing to compare.
+def verdict_of(rows: Sequence[ComparisonRow]) -> str:
+    """Which method won, and by how much, of those that did not fail: as measured, else predicted; "" of none.
 
     What exceeds a limit does not win, but is named where it is faster. Who is level with the fastest, as
-    iterations of either vary by more than that, shares the first place.
+    iterations of either vary by more than that, shares the first place. A throughput of 0: it does not fit.
     """
-    how = "measured" if measured else "predicted"
-    ranked = sorted((each for each in contenders if each.rate), key=lambda each: -each.rate)
-    fits = [each for each in ranked if not each.over]
-    if not fits:
-        return " ".join(f"{each.label} {each.exceeds}: {each.figure} samples/s {how}." for each in ranked)
-    best = fits[0]
-    if len(contenders) == 1:
-        return f"{best.label}: {best.figure} samples/s {how}."
-    first = [each for each in fits if each is best or best.is_level(each)]
-    second = [each for each in fits if each not in first][:1]
-    one = [each for each in ranked if each.name == ONE_DEVICE and each not in (*first, *second)]
-    if len(first) > 1:
-        names = listed([best.label, *(each.label.replace("One", "one") for each in first[1:])])
-        why = " (iteration times vary by more than that)" * all(map(best.varies_as, first[1:]))
-        said = f"{names} are level: {listed([each.figure for each in first])} samples/s {how}{why}"
-    elif measured:
-        said = f"{best.label} is the fastest: {best.figure} samples/s measured"
+    done = [row for row in rows if not row.failed and row.throughput is not None]
+    measured = any(row.measured_s is not None for row in done)
+    ranked = sorted((row for row in done if row.throughput), key=_rate, reverse=True)
+    fits = [row for row in ranked if not row.overfull]
+    if len(done) == 1 or not fits:
+        sentences = [_alone(row, "measured" if measured else "predicted") for row in ranked]
     else:
-        said = f"{best.label} is predicted to be the fastest: {best.figure} samples/s"
-    slower = " and ".join(best.ahead_of(each) for each in (*second, *one) if each.rate < best.rate)
+        sentences = _ranking(ranked, fits, measured)
+        if any(row.method == ONE_DEVICE and not row.throughput for row in done):
+            sentences.append("One device does not fit.")
+    if any(row.earlier for row in done):
+        sentences.append(
+            "An earlier run measured it."
+            if len(done) == 1
+            else f"Earlier runs measured those marked {_EARLIER}."
+        )
+    failed = ", ".join(row.method for row in rows if row.failed)
+    return " ".join([*sentences, *([f"Failed: {failed}."] if failed else [])])
+
+
+def _alone(row: ComparisonRow, how: str) -> str:
+    """A method that there is no other to compare with, or that is above a limit as all others are."""
+    over = f" exceeds the limit of {listed(row.overfull)}" if row.overfull else ""
+    predicted = ""
+    if row.prediction_error is not None:
+        predicted = f" ({_rate(row) / (1 + row.prediction_error):,.1f} predicted)"
+    return f"{_label(row)}{over}: {_rate(row):,.1f} samples/s {how}{predicted}."
+
+
+def _ranking(ranked: Sequence[ComparisonRow], fits: Sequence[ComparisonRow], measured: bool) -> list[str]:
+    """Sentences on the best, the second and one device, and what is faster but too large."""
+    best = fits[0]
+    first = [row for row in fits if row is best or _is_level(best, row)]
+    second = [row for row in fits if row not in first][:1]
+    one = [row for row in ranked if row.method == ONE_DEVICE and row not in (*first, *second)]
+    if len(first) > 1:
+        names = listed([_label(best), *(_label(row).replace("One", "one") for row in first[1:])])
+        why = " (iteration times vary by more than that)" * all(_vary_alike(best, row) for row in first[1:])
+        rates = listed([f"{_rate(row):,.1f}" for row in first])
+        said = f"{names} are level: {rates} samples/s {'measured' if measured else 'predicted'}{why}"
+    elif measured:
+        said = f"{_label(best)} is the fastest: {_rate(best):,.1f} samples/s measured"
+    else:
+        said = f"{_label(best)} is predicted to be the fastest: {_rate(best):,.1f} samples/s"
+    slower = " and ".join(_ahead(best, row) for row in (*second, *one) if _rate(row) < _rate(best))
     sentences = [f"{said}, {slower}." if slower else f"{said}."]
-    for each in ranked:
-        if each.over and each.rate >= best.rate:
-            much = "as fast" if each.is_level(best) else "faster"
-            sentences.append(f"{each.label} is {much} ({each.figure}), but {each.exceeds}.")
-    if any(each.name == ONE_DEVICE and not each.rate for each in contenders):
-        sentences.append("One device does not fit.")
-    return " ".join(sentences)
+    for row in ranked:
+        if row.overfull and _rate(row) >= _rate(best):
+            much = "as fast" if _is_level(row, best) else "faster"
+            limit = f"exceeds the limit of {listed(row.overfull)}"
+            sentences.append(f"{_label(row)} is {much} ({_rate(row):,.1f}), but {limit}.")
+    return sentences
+
+
+def _rate(row: ComparisonRow) -> float:
+    return row.throughput or 0.0
+
+
+def _label(row: ComparisonRow) -> str:
+    """The method at the beginning of a sentence."""
+    return f"One device ({ONE_DEVICE})" if row.method == ONE_DEVICE else row.method
+
+
+def _vary_alike(fast: ComparisonRow, slow: ComparisonRow) -> bool:
+    """Whether most iterations of the one have a range with the other's middle one in it."""
+    if fast.spread is None or slow.spread is None:
+        return False
+    return _rate(slow) >= fast.spread[0] or _rate(fast) <= slow.spread[1]
+
+
+def _is_level(fast: ComparisonRow, slow: ComparisonRow) -> bool:
+    near = LEVEL_PREDICTED if fast.spread is None else LEVEL
+    return _vary_alike(fast, slow) or _rate(slow) >= (1 - near) * _rate(fast)
+
+
+def _ahead(fast: ComparisonRow, slow: ComparisonRow) -> str:
+    """``25 % more than m_topo (226.4)``, ``65 % more than one device (single, 171.9)``."""
+    ratio = _rate(fast) / _rate(slow)
+    percent = f"{100 * (ratio - 1):.{1 if ratio < 1.1 else 0}f} % more than"
+    figure = f"{_rate(slow):,.1f}"
+    if slow.overfull:
+        figure += f", which exceeds the limit of {listed(slow.overfull)}"
+    whom = f"one device ({slow.method}, " if slow.method == ONE_DEVICE else f"{slow.method} ("
+    return f"{percent if ratio < 2 else f'{ratio:.1f} times'} {whom}{figure})"

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from netsplit.errors import NetSplitError
 from netsplit.files import plain
 
 __all__ = [
-    "COMMAND", "COMPARISON", "DECISION", "LABELS", "TEST", "as_tags", "as_yaml", "dotted_keys", "masked",
-    "parameters", "plain_key", "title", "words_of_failure",
+    "COMMAND", "COMPARISON", "DECISION", "LABELS", "PICTURES", "TEST", "as_tags", "dotted_keys", "masked",
+    "parameters", "plain_key", "sentence_of", "title", "words_of_failure",
 ]  # fmt: skip
 
 COMPARISON = "comparison"
@@ -21,13 +22,18 @@ DECISION = "adaptive.decision."
 """``adaptive.decision.<n>``: of a method's run, what was decided about its plan in training, as JSON."""
 TEST = "test/"
 """Before the name of the metric that was computed on the test half."""
+PICTURES = {
+    "comparison": "Throughput and iteration",
+    "throughput": "Throughput by iteration",
+    "training": "Training",
+}
+"""Of a comparison: the names of its pictures, and what they show."""
 LABELS = ("model", "dataset", "cluster", "partitioner", "schedule", "optimizer", "scheduler")
 _TITLE = ("model", "dataset", "cluster", "schedule")
 _OWN = ("tracking", "checkpoint", "resume", "profile", "partitioner", "hydra")
 _MAX_KEY = 250
 _PASSWORD = re.compile(r"(://[^:/\s]*:)(?:(?!://)\S)+@")  # up to the last @: a password can hold others
 _WRAPPED = "(raised as a result of"  # SQLAlchemy's line before the driver's own
-_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")  # SQLite's words, and the system's
 
 
 def dotted_keys(values: Any) -> dict[str, str]:
@@ -38,13 +44,6 @@ def dotted_keys(values: Any) -> dict[str, str]:
 def as_tags(values: Mapping[str, Any]) -> dict[str, str]:
     """Nested mappings as dotted keys, without None and what is empty."""
     return {key: str(item) for key, item in _leaves(plain(values), "") if item not in (None, "", [], {})}
-
-
-def as_yaml(values: Any) -> str:
-    """The value as YAML, keys in their given order."""
-    import yaml
-
-    return str(yaml.safe_dump(plain(values), sort_keys=False, allow_unicode=True, width=100))
 
 
 def plain_key(key: str) -> str:
@@ -59,11 +58,16 @@ def masked(text: str) -> str:
 
 def words_of_failure(error: Exception) -> str:
     """What MLflow passes on from its database driver, disk or network, in one line without passwords."""
-    text = str(error).strip() or type(error).__name__
-    if any(words in text for words in _FULL):
-        return "the disk is full: make room, or set another tracking.uri (tracking=none records nothing)."
-    lines = text.splitlines()
+    lines = (str(error).strip() or type(error).__name__).splitlines()
     return masked(next((line for line in lines if not line.startswith(_WRAPPED)), lines[0]))
+
+
+def sentence_of(error: BaseException) -> str:
+    """An exception in one line; the type's name only where the message does not stand alone."""
+    message = " ".join(str(error).split())
+    if isinstance(error, NetSplitError) and message:
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def parameters(config: Any, labels: Mapping[str, Any] | None, method: str) -> dict[str, str]:

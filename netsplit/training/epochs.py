@@ -20,8 +20,7 @@ from typing import Any
 import torch
 
 from netsplit.data.dataset import Data
-from netsplit.data.reading.loader import batches
-from netsplit.data.reading.reader import BatchPlace
+from netsplit.data.reading.loader import BatchPlace, batches
 from netsplit.data.reading.samples import Stream
 from netsplit.errors import ConfigError, NetSplitError, ReadError, WorkerError
 from netsplit.runtime.distributed import DistributedRuntime

@@ -11,8 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from netsplit.data.dataset import Data
-from netsplit.data.reading.loader import Loader
-from netsplit.data.reading.reader import BatchPlace, Reader, digest_of, probed
+from netsplit.data.reading.loader import BatchPlace, Loader, Reader, digest_of, probed
 from netsplit.data.reading.samples import Stream
 from netsplit.errors import ConfigError
 from netsplit.graph.batches.batch import Batch

@@ -21,12 +21,10 @@ from .composed import composed
 
 __all__ = ["devices", "probe"]
 
-_WIDTH = 110
-
 
 def devices() -> None:
     """Print processors and GPUs."""
-    console, tags = console_of(_WIDTH), host_tags()
+    console, tags = console_of(), host_tags()
     rows: list[tuple[str, ...]] = [
         (
             "cpu",
@@ -69,7 +67,7 @@ def probe(cluster: str, folder: str | None) -> None:
     spec: ClusterSpec | ClusterDescription = build(composed([f"cluster={cluster}"], folder).cluster)
     if isinstance(spec, ClusterDescription):
         raise ConfigError(f"cluster '{spec.name}' is only described: give one that runs, such as cpu2.")
-    console = console_of(_WIDTH)
+    console = console_of()
     with (
         tempfile.TemporaryDirectory(prefix="netsplit-probe-") as logs,
         sessions.Session(spec, Path(logs)) as session,

@@ -37,7 +37,6 @@ from .planned import show_whole
 
 __all__ = ["plan", "tensors_of"]
 
-_WIDTH = 110
 _TENSOR = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?(?:<(?P<below>\d+))?")
 _HOW = "give a shape such as 8x3x32x32, with a dtype 8x64:int64<1000, or several separated by commas"
 
@@ -59,7 +58,7 @@ def plan(
     torch.manual_seed(request.settings.seed)
     subject = _subject(model, batch, targets, loss, torch.device("meta" if described else "cpu"))
     folder = _folder(out)
-    console = console_of(_WIDTH)
+    console = console_of()
     if subject.loss is _stand_in:
         console.print("No loss is given, so the mean of the squared outputs is used.")
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -29,7 +29,7 @@ from netsplit.session.request import without_reading
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName
 from netsplit.tracking.records import write_plan, write_whole
-from netsplit.tracking.table import Contender, verdict
+from netsplit.tracking.table import ComparisonRow, verdict_of
 from netsplit.training.options import Training
 
 from .._entry import console_of
@@ -37,8 +37,6 @@ from .._graph_file import PlanSettings
 from .._progress import Waiting
 
 __all__ = ["by_config", "by_file", "run", "show_whole"]
-
-_WIDTH = 110  # columns of a table that goes to a file or a pipe
 
 
 Decide = Callable[[Schedule | AutoSchedule, Partitioner, int], Plan]
@@ -92,7 +90,7 @@ def run(
     Args:
         train: the command that trains by such a plan; "": there is none.
     """
-    console = console_of(_WIDTH)
+    console = console_of()
     try:
         with Waiting(console, "plan", None, "is being made"):  # whose parts say themselves what they do
             plan = decide(schedule, method, seed)
@@ -115,10 +113,9 @@ def run(
 
 def _verdict(plan: Plan) -> str:
     """The chosen plan beside the best of each other kind."""
-    frontier = plan.choice.frontier
-    best = {row.kind: Contender(row.kind, row.samples_per_s or 0.0) for row in reversed(frontier)}
-    best[frontier[0].kind] = Contender(frontier[0].kind, plan.samples_per_s)
-    return verdict(list(best.values()), measured=False)
+    rates = {row.kind: row.samples_per_s or 0.0 for row in reversed(plan.choice.frontier)}
+    rates[plan.choice.frontier[0].kind] = plan.samples_per_s
+    return verdict_of([ComparisonRow(kind, "", throughput=rate) for kind, rate in rates.items()])
 
 
 def show_whole(console: Console, plan: Plan, remarks: bool = True) -> None:

@@ -10,15 +10,11 @@ import sys
 import time
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path
 from types import FrameType
 
-from netsplit.errors import ConfigError
-from netsplit.tracking.database import newest_charts
+from netsplit.tracking.database import newest_charts, require_database
 
 __all__ = ["ui"]
-
-FILE = "sqlite:///"
 
 
 def ui(port: int, host: str, database: str) -> None:
@@ -27,10 +23,7 @@ def ui(port: int, host: str, database: str) -> None:
     Raises:
         ConfigError: nothing was recorded there.
     """
-    if database.startswith(FILE) and not Path(database.removeprefix(FILE)).is_file():
-        raise ConfigError(
-            f"{database.removeprefix(FILE)} does not exist: compare something first, or give --database."
-        )
+    require_database(database)
     charts = newest_charts(database)
     keys = {
         "--backend-store-uri": database, "--registry-store-uri": database, "--host": host,

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from netsplit.config import build, validated
 from netsplit.data import Data
 from netsplit.optim.optimizers import for_model
+from netsplit.session.request import without_reading
 from tests.cover import few
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -33,7 +34,7 @@ def test_the_default_config_chooses_every_group() -> None:
     config = composed()
     assert set(GROUPS) < set(config)
     assert list(config.partitioner) == ["auto", "netsplit", "m_topo", "single"]
-    assert validated(config).epochs == 3
+    assert validated(without_reading(config)[0]).epochs == 3
 
 
 NEEDED = {
@@ -62,7 +63,7 @@ def test_every_option_fits_its_target(option: str) -> None:
     config = chosen(group, name)
     for key in NEEDED.get(name, "").split():
         OmegaConf.update(config, key, "/nowhere")
-    validated(config)
+    validated(without_reading(config)[0])
 
 
 @pytest.mark.parametrize("option", ["model=bert", "cluster=v100x8"])
@@ -73,7 +74,7 @@ def test_an_option_is_put_where_hydra_puts_it(option: str) -> None:
 def test_the_quick_experiment_is_short() -> None:
     config = composed("experiment=quick")
     assert config.epochs == 1
-    data = build(config.dataset)
+    data = build(without_reading(config)[0].dataset)
     assert isinstance(data, Data)
     assert len(data.train) == config.dataset.limit
 

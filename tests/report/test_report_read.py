@@ -16,10 +16,9 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.placement.placement import SolverReport
 from netsplit.report import check_output, read_report, write_report
 from netsplit.report.read import read_runs, row_from
-from netsplit.simulate.timeline import Timeline
-from netsplit.tracking import ComparisonRun, Tracker
+from netsplit.tracking import ComparisonRow, ComparisonRun, Tracker
 from netsplit.tracking.database import open_client
-from netsplit.tracking.records import record_solver, record_timelines
+from netsplit.tracking.records import figures_of, record_solver
 from reproduce import Column, Picture, StudyResult, record, write
 from runners._entry import entry
 from runners.report import job
@@ -47,8 +46,11 @@ def train(comparison: ComparisonRun, name: str, folder: Path, measured_s: float)
         for epoch, (loss, accuracy) in enumerate([(math.nan, 0.25), (0.5, 0.75)]):
             run.metrics([("train/epoch_loss", loss, epoch), ("test/accuracy", accuracy, epoch)])
         peaks = {"cpu:0": 40 * MIB, "cpu:1": 30 * MIB}
-        predicted, measured = Timeline((), 0.2, peaks), Timeline((), measured_s, peaks)
-        record_timelines(run, predicted, measured, 64)
+        row = ComparisonRow(
+            name, "optimal", predicted_s=0.2, measured_s=measured_s, throughput=64 / measured_s
+        )
+        run.summary(figures_of(row))
+        run.tags({"predicted_peak_bytes": peaks, "measured_peak_bytes": peaks})
         run.tags({"capacity_bytes": {"cpu:0": 48 * MIB}})
         (folder / "trace.json").write_text("{}")
         run.artifact(folder / "trace.json")
@@ -57,9 +59,9 @@ def train(comparison: ComparisonRun, name: str, folder: Path, measured_s: float)
 def plan(comparison: ComparisonRun, name: str, seconds: float) -> None:
     with comparison.method(name) as run:
         record_solver(run, SolverReport("heuristic", 0.01))
-        predicted = Timeline((), seconds, {"d0": MIB})
-        record_timelines(run, predicted, None, 128)
-        run.tags({"capacity_bytes": {"d0": 2 * MIB}})
+        row = ComparisonRow(name, "heuristic", predicted_s=seconds, throughput=128 / seconds)
+        run.summary(figures_of(row))
+        run.tags({"predicted_peak_bytes": {"d0": MIB}, "capacity_bytes": {"d0": 2 * MIB}})
 
 
 def fail(comparison: ComparisonRun, name: str) -> None:

@@ -13,13 +13,13 @@ from netsplit.tracking.database import open_client
 
 @pytest.mark.parametrize("uri", ["http://me:sec/ret@127.0.0.1", "http://me:secret@[::1"])
 def test_an_address_of_no_server_is_refused(uri: str) -> None:
-    with pytest.raises(ConfigError, match=r"no MLflow server answers at .*give http") as refused:
+    with pytest.raises(ConfigError, match="cannot be opened: ") as refused:
         Tracker(uri, "any").open()
     assert "sec" not in str(refused.value)
 
 
 def test_interrupted_creation_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(uri: str, called: str) -> None:
+    def interrupt(uri: str) -> None:
         Path(uri.removeprefix("sqlite:///")).touch()
         raise KeyboardInterrupt
 
@@ -33,7 +33,7 @@ def test_interrupted_creation_leaves_no_database(tmp_path: Path, monkeypatch: py
     ("uri", "words"),
     [
         ("postgresql+psycopg://me:secret@127.0.0.1:9/base", "cannot be opened: "),
-        ("mysql+pymysql://me:secret@127.0.0.1:9/base", "needs the package 'pymysql': install it"),
+        ("mysql+pymysql://me:secret@127.0.0.1:9/base", "needs the package 'pymysql'"),
     ],
 )
 def test_a_database_that_is_not_there_is_reported_at_once(uri: str, words: str) -> None:

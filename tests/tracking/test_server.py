@@ -1,4 +1,4 @@
-"""Runs are recorded through a tracking server of its own process, with files, data and the machine's load."""
+"""Runs are recorded through a tracking server of its own process, with files and the machine's load."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from torch.utils.data import TensorDataset
 
-from netsplit.data import Data
 from netsplit.tracking import Tracker
 
 pytestmark = pytest.mark.slow
@@ -65,17 +62,17 @@ def wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def test_a_comparison_is_recorded_through_a_server(server: str, tmp_path: Path) -> None:
-    half = TensorDataset(torch.randn(4, 2), torch.arange(4))
     (tmp_path / "plans").mkdir()
     (tmp_path / "plans" / "plan.txt").write_text("cpu:0")
     tracker = Tracker(server, "served", system_metrics=0.1)
-    with tracker.comparison("all", {"batch_size": 4}, {"model": "dot"}) as comparison:
-        comparison.data(Data("dots", half, half, 4, ("a", "b", "c", "d")))
-        with comparison.method("auto", {"batch_size": 4}) as run:
-            run.metrics([("loss", 1 / (step + 1), step) for step in range(1500)])
-            run.artifact(tmp_path / "plans", "plans")
-            run.text("hello", "notes/a.txt")
-            time.sleep(0.5)
+    with (
+        tracker.comparison("all", {"batch_size": 4}, {"model": "dot"}) as comparison,
+        comparison.method("auto", {"batch_size": 4}) as run,
+    ):
+        run.metrics([("loss", 1 / (step + 1), step) for step in range(1500)])
+        run.artifact(tmp_path / "plans", "plans")
+        run.text("hello", "notes/a.txt")
+        time.sleep(0.5)
     client = tracker.client
     assert client is not None
     runs = {each.info.run_name: each for each in client.search_runs([tracker.experiment_id])}
@@ -86,7 +83,6 @@ def test_a_comparison_is_recorded_through_a_server(server: str, tmp_path: Path) 
     assert method.data.params == {"model": "dot", "partitioner": "auto", "batch_size": "4"}
     assert len(client.get_metric_history(method.info.run_id, "loss")) == 1500
     assert "system/cpu_utilization_percentage" in method.data.metrics
-    assert len(method.inputs.dataset_inputs) == 2
     for path, text in (("plans/plan.txt", "cpu:0"), ("notes/a.txt", "hello")):
         copy = client.download_artifacts(method.info.run_id, path, str(tmp_path))
         assert Path(copy).read_text() == text

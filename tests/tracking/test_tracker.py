@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 import time
@@ -11,11 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-from torch.utils.data import TensorDataset
 
-from netsplit.data import Data
 from netsplit.errors import InfeasibleError
 from netsplit.tracking import ComparisonRun, Tracker
 
@@ -124,21 +120,6 @@ def test_more_than_a_hundred_params_and_long_values(tracker: Tracker) -> None:
     assert run.data.params["group.key249"] == "249"
     assert len(run.data.params["long"]) == 6000
     assert yaml.safe_load((artifacts(tracker, run) / "config.yaml").read_text()) == config
-
-
-def test_datasets_are_inputs_of_the_comparison_and_its_methods(tracker: Tracker) -> None:
-    half = TensorDataset(torch.randn(4, 2), torch.arange(4))
-    data = Data("dots", half, half, 4, ("a", "b", "c", "d"))
-    with tracker.comparison("data", {"dataset": {"_target_": "dots", "limit": 4}}) as comparison:
-        comparison.data(data)
-        with comparison.method("auto"):
-            pass
-    for run in fetched(tracker).values():
-        inputs = {each.tags[0].value: each.dataset for each in run.inputs.dataset_inputs}
-        assert set(inputs) == {"training", "evaluation"}
-        assert inputs["training"].name == "dots"
-        assert json.loads(inputs["training"].profile)["num_samples"] == 4
-        assert json.loads(inputs["training"].source) == {"_target_": "dots", "limit": 4}
 
 
 def test_passwords_are_in_no_record(tracker: Tracker) -> None:

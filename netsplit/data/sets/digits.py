@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torch.utils.data import TensorDataset
 
-from netsplit.data.dataset import Data, Generated, readable
+from netsplit.data.dataset import Data, Generated
 from netsplit.data.keys import at_least
 from netsplit.errors import ConfigError
 
@@ -21,7 +21,6 @@ INK = 0.3  # a pixel as dark as this belongs to the digit
 MEAN, STD = 0.1, 0.25  # about those of the default pictures
 
 
-@readable
 def digits(image_size: int = 32, channels: int = 3, limit: int | None = None, seed: int = 0) -> Data:
     """Digits as float32 images (channels, image_size, image_size), scaled bilinearly, grey repeated.
 
@@ -32,7 +31,7 @@ def digits(image_size: int = 32, channels: int = 3, limit: int | None = None, se
         ConfigError: a size, a number of channels or a limit below what can be used.
     """
     at_least(8, image_size=image_size)
-    at_least(1, channels=channels)
+    at_least(1, channels=channels, limit=limit)
     images, targets, *halves = digits_split(image_size, seed)
     images = (images - images[halves[0]].mean()) / images[halves[0]].std()
     chosen = (indices[:limit] for indices in halves)
@@ -62,7 +61,6 @@ def digits_split(image_size: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Te
     return images, targets, torch.from_numpy(train), torch.from_numpy(test)
 
 
-@readable
 def digits_segmentation(
     image_size: int = 64,
     digit_size: int = 20,
@@ -89,7 +87,7 @@ def digits_segmentation(
         ConfigError: a number cannot be used.
     """
     at_least(8, digit_size=digit_size)
-    at_least(1, digits_per_image=digits_per_image, channels=channels, train=train, test=test)
+    at_least(1, digits_per_image=digits_per_image, channels=channels, train=train, test=test, limit=limit)
     if image_size < digit_size:
         raise ConfigError(
             f"dataset.image_size is {image_size}: give at least dataset.digit_size, {digit_size}."

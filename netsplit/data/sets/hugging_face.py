@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data, Drawn, MetricName, limited, readable
+from netsplit.data.dataset import IGNORED, Data, Drawn, MetricName, limited
 from netsplit.data.keys import at_least, root_folder
 from netsplit.data.sets.images import IMAGENET_MEAN, IMAGENET_STD, to_tensor
 from netsplit.errors import ConfigError
@@ -21,7 +21,6 @@ __all__ = ["hugging_face"]
 LAYOUT = "what Dataset.save_to_disk or DatasetDict.save_to_disk wrote"
 
 
-@readable
 def hugging_face(
     root: str,
     inputs: str | Sequence[str],

@@ -19,7 +19,7 @@ from torchvision.datasets import CIFAR10, ImageFolder, VOCSegmentation
 from torchvision.transforms import v2
 from torchvision.tv_tensors import Mask
 
-from netsplit.data.dataset import IGNORED, Data, Drawn, limited, readable
+from netsplit.data.dataset import IGNORED, Data, Drawn, limited
 from netsplit.data.keys import at_least, root_folder
 from netsplit.errors import ConfigError
 
@@ -93,7 +93,6 @@ def open_picture(path: str | Path, mode: str) -> Image.Image:
         raise ConfigError(f"cannot read {path} as an image ({reason}): repair or remove the file.") from error
 
 
-@readable
 def cifar10(
     root: str,
     augment: bool = True,
@@ -132,7 +131,6 @@ def cifar10(
     return Data("cifar10", halves[0], halves[1], 10, tuple(half.classes))
 
 
-@readable
 def imagefolder(
     root: str,
     image_size: int = 224,
@@ -161,7 +159,6 @@ def imagefolder(
     return _classified(name, root, MODES[channels], (fitted, fitted), limit, seed)
 
 
-@readable
 def imagenet(
     root: str,
     image_size: int = 224,
@@ -230,7 +227,6 @@ def _classified(
     return Data(name, halves[0], halves[1], len(train.classes), train.classes)
 
 
-@readable
 def voc2012(
     root: str,
     image_size: int = 512,

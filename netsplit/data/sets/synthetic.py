@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import Data, Generated, MetricName, generator_of, readable
+from netsplit.data.dataset import Data, Generated, MetricName, generator_of
 from netsplit.data.keys import at_least
 from netsplit.errors import ConfigError
 
@@ -25,7 +25,6 @@ NOISE = 0.5
 _RULE = 2  # keeps what all samples share apart from the samples of the two halves, 0 and 1
 
 
-@readable
 def synthetic(
     kind: Kind = "image",
     shape: Sequence[int] = (3, 224, 224),
@@ -57,7 +56,7 @@ def synthetic(
     maker, names, metric = _KINDS[kind]
     if len(shape) != len(names.split(", ")) or min(shape) < 1:
         raise ConfigError(f"dataset.shape is {list(shape)}: give [{names}] for kind {kind}, all above 0.")
-    at_least(1, num_classes=num_classes, train=train, test=test)
+    at_least(1, num_classes=num_classes, train=train, test=test, limit=limit)
     make = maker(tuple(shape), num_classes, learnable, seed)
     halves = [Generated(make, min(n, limit or n), seed, half) for half, n in enumerate((train, test))]
     classes = tuple(map(str, range(num_classes)))
@@ -136,7 +135,6 @@ _KINDS: dict[str, tuple[type[_Images | _Masks | _Tokens], str, MetricName]] = {
 }
 
 
-@readable
 def records(
     numbers: Sequence[int] = (4,),
     categories: Sequence[int] = (1000, 1000, 1000, 1000),
@@ -161,7 +159,7 @@ def records(
     Raises:
         ConfigError: no inputs, or a number that cannot be used.
     """
-    at_least(1, train=train, test=test, bag=bag)
+    at_least(1, train=train, test=test, bag=bag, limit=limit)
     at_least(1, numbers=min(numbers, default=1), categories=min(categories, default=1))
     at_least(0, num_classes=num_classes)
     if not numbers and (not categories or not num_classes):

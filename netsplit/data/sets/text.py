@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from netsplit.data.dataset import IGNORED, Data, Drawn, limited, readable
+from netsplit.data.dataset import IGNORED, Data, Drawn, limited
 from netsplit.data.keys import at_least, root_folder
 from netsplit.errors import ConfigError
 
@@ -32,7 +32,6 @@ _IDS = np.zeros(_LAST + 1, dtype=np.uint8)  # by code point; the last entry stan
 _IDS[[ord(character) for character in VOCABULARY[2:]]] = np.arange(2, len(VOCABULARY))
 
 
-@readable
 def text(
     context: int = 128,
     masked: bool = False,
