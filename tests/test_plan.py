@@ -81,7 +81,7 @@ def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
     whole = netsplit.plan(fresh(), LOSS, (X, Y), 2, schedule=QUICK, profile=str(profile))
     assert "1 micro-batch is left out: 'kept' was measured with micro-batches of 8" in whole.choice.remarks
     assert whole.schedule.microbatches == 4
-    assert whole.compiler.batch_size == 32
+    assert whole.batch_size == 32
     seconds = {each.forward_s for each in whole.problem.costs.devices["cpu"].nodes.values()}
     assert seconds == {1e-3}
     with pytest.raises(ConfigError, match="has 30 samples, but 'kept' was measured with micro-batches of 8"):

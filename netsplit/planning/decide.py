@@ -271,7 +271,7 @@ def decide_whole(
         frontier_of(judge, winner, batch_size, plan.problem.costs.controller_s),
         absent_kinds(judge, counts, open_, method),
         (*remarks(winner.schedule.microbatches), *remarks_on(plan.problem, plan.placement)),
-        bound_s, open_.splits, tuple(every), len(judge.seen), search.metered_s,
+        bound_s, open_.splits, tuple(every), len(judge.seen), search.metered_s, batch_size,
     )  # fmt: skip
     return replace(plan, choice=choice, seconds=time.perf_counter() - started)
 
@@ -290,14 +290,17 @@ def decide_scheduled(
         NetSplitError: the answer breaks a rule, or has replicas that would train something else.
     """
     plan = decide(problem, method)
-    require_replicable(problem.graph, plan.placement.replicated)
+    require_replicable(plan.problem.graph, plan.placement.replicated)
     judge = Judge(lambda microbatches: plan.problem)
     chosen = judge.judge(plan.placement.method, problem.the_simulator.schedule, plan.placement)
     assert chosen is not None, "the first is always simulated"
     remarks = (*remarks, *remarks_on(problem, plan.placement))
     rows = frontier_of(judge, chosen, batch_size, problem.costs.controller_s)
-    parts = bool(plan.placement.rewrites)
-    return replace(plan, choice=PlanChoice(rows, (), remarks, plan.bound_s or 0.0, parts, tried=len(rows)))
+    choice = PlanChoice(
+        rows, (), remarks, plan.bound_s or 0.0, bool(plan.placement.rewrites), tried=len(rows),
+        batch_size=batch_size,
+    )  # fmt: skip
+    return replace(plan, choice=choice)
 
 
 def _best_verified(judge: Judge, started: float, proving_s: float, until: float) -> tuple[Tried, Plan]:

@@ -165,7 +165,12 @@ class Plan:
     @property
     def samples_per_s(self) -> float:
         """Predicted throughput."""
-        return self.compiler.batch_size / self.iteration_s
+        return self.batch_size / self.iteration_s
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of an iteration."""
+        return self.choice.batch_size or self.compiler.batch_size
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -178,7 +183,7 @@ class Plan:
         choice = self.choice
         if not choice.frontier:
             return self.summary().lines
-        chosen, given, size = choice.frontier[0], len(self.problem.cluster.devices), self.compiler.batch_size
+        chosen, given, size = choice.frontier[0], len(self.problem.cluster.devices), self.batch_size
         used = f"{chosen.devices} of {given} devices" if chosen.devices < given else f"all {given} devices"
         used = used if given > 1 else "the device"
         placed = ", ".join(filter(None, (chosen.placement, chosen.in_parts)))
@@ -353,7 +358,8 @@ class Plan:
             else {
                 "schedule": self.schedule.name,
                 "microbatches": self.schedule.microbatches,
-                "batch_size": self.compiler.batch_size,
+                "batch_size": self.batch_size,
+                "iteration_s": self.iteration_s,
                 "samples_per_s": self.samples_per_s,
                 "peak_bytes": self.peak_bytes,
             }
@@ -393,8 +399,8 @@ class Plan:
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
             "recomputed": sorted(self.placement.recomputed, key=self.placement.priority.__getitem__),
             "notes": plain(report.notes),
-            **simulated,
             **(asdict(self.choice) if self.choice.frontier else {}),
+            **simulated,
         }
 
 

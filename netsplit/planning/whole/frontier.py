@@ -77,6 +77,7 @@ class PlanChoice:
     counts: tuple[int, ...] = ()  # micro-batches of the plans that the bound is of; none: those of this one
     tried: int = 0  # plans that were simulated
     measuring_s: float = 0.0  # of the decision's seconds, that measuring operators in parts took
+    batch_size: int = 0  # samples of an iteration; 0: those that the program has
 
     @property
     def table(self) -> Table:
