@@ -11,7 +11,7 @@ outputs and what the forward saved. Needs no torch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -195,12 +195,24 @@ def step_bytes(graph: Graph) -> int:
     return 2 * own + sum(each.nbytes for each in graph.variables.values() if each.alias_of is None)
 
 
-@dataclass(frozen=True)
 class _Call:
     """A node with its arguments' shapes, bytes and wants at hand."""
 
-    graph: Graph
-    node: Node
+    def __init__(self, graph: Graph, node: Node) -> None:
+        self.graph, self.node = graph, node
+        back, variables, initializers = graph.requires_backward, graph.variables, graph.initializers
+        read = [variables[k] for k in node.inputs]
+        held = [initializers[k] for k in node.initializers]
+        self.outputs = [variables[k] for k in node.outputs if k]
+        self.out_shape = next((each.shape for each in self.outputs), ())
+        self.out_bytes = _bytes(self.outputs)
+        self.in_bytes = _bytes(read) + _bytes(held)
+        self.most_elements = max((prod(each.shape) for each in (*read, *self.outputs)), default=0)
+        self.wanted = [each for each in read if each.name in back]  # variables whose gradient is computed
+        self.trained = [each for each in held if each.requires_grad]
+        self.gradients_in = _bytes(each for each in self.outputs if each.name in back)  # of the outputs
+        self.gradients_out, self.parameters_out = _bytes(self.wanted), _bytes(self.trained)
+        self.saved = _bytes(variables[k] for k in node.saved) + node.saved_bytes  # kept for the backward
 
     def tensor(self, i: int) -> Variable | Initializer | None:
         """A positional tensor; None where the argument is none."""
@@ -230,75 +242,26 @@ class _Call:
         lowered = self.graph.autocast is not None and tensor is not None and tensor.dtype == "float32"
         return self.traffic(i) if lowered and self.outputs[0].dtype == self.graph.autocast else Pass()
 
-    def wanted(self, i: int) -> bool:
+    def wants(self, i: int) -> bool:
         """Whether a gradient of a positional tensor is computed."""
         tensor = self.tensor(i)
         if isinstance(tensor, Variable):
             return tensor.name in self.graph.requires_backward
         return tensor is not None and tensor.requires_grad
 
-    @property
-    def outputs(self) -> list[Variable]:
-        return [self.graph.variables[k] for k in self.node.outputs if k]
-
-    @property
-    def out_shape(self) -> tuple[int, ...]:
-        return next((each.shape for each in self.outputs), ())
-
-    @property
-    def out_bytes(self) -> int:
-        return sum(each.nbytes for each in self.outputs)
-
-    @property
-    def in_bytes(self) -> int:
-        return sum(self.graph.variables[k].nbytes for k in self.node.inputs) + sum(
-            self.graph.initializers[k].nbytes for k in self.node.initializers
-        )
-
-    @property
-    def most_elements(self) -> int:
-        """Elements of the largest tensor read or written."""
-        read = [self.graph.variables[k] for k in self.node.inputs]
-        return max((prod(each.shape) for each in (*read, *self.outputs)), default=0)
-
-    @property
-    def wanted_variables(self) -> list[str]:
-        return [k for k in self.node.inputs if k in self.graph.requires_backward]
-
-    @property
-    def wanted_parameters(self) -> list[str]:
-        return [k for k in self.node.initializers if self.graph.initializers[k].requires_grad]
-
-    @property
-    def gradients_in(self) -> int:
-        """Bytes of the gradients of the outputs."""
-        return sum(each.nbytes for each in self.outputs if each.name in self.graph.requires_backward)
-
-    @property
-    def gradients_out(self) -> int:
-        """Bytes of the gradients of the variables read."""
-        return sum(self.graph.variables[k].nbytes for k in self.wanted_variables)
-
-    @property
-    def parameters_out(self) -> int:
-        """Bytes of the gradients of the parameters read."""
-        return sum(self.graph.initializers[k].nbytes for k in self.wanted_parameters)
-
-    @property
-    def saved(self) -> int:
-        """Bytes that the forward kept for the backward."""
-        return sum(self.graph.variables[k].nbytes for k in self.node.saved) + self.node.saved_bytes
-
     def sums(self) -> Pass:
         """A backward goes from the last reader to the first, and each but the last adds."""
         total = Pass()
-        for k in self.wanted_variables:
-            variable = self.graph.variables[k]
+        for variable in self.wanted:
             back = self.graph.requires_backward
             later = [v for v in variable.consumers if not back.isdisjoint(self.graph.nodes[v].outputs)]
             if later and later[-1] != self.node.name:
                 total += Pass(variable.nbytes / dtype_bytes(variable.dtype), 3 * variable.nbytes)
         return total
+
+
+def _bytes(tensors: Iterable[Variable | Initializer]) -> int:
+    return sum(each.nbytes for each in tensors)
 
 
 def _convolution(call: _Call, kind: str) -> Work:
@@ -327,10 +290,10 @@ def _product(call: _Call, arithmetic: Pass, factors: tuple[int, int], extra: Pas
     forward = once + call.cast(factors[0]) + call.cast(factors[1]) + extra
     parts = {"input": Pass(), "weight": Pass()}
     for i in factors:
-        if call.wanted(i):
+        if call.wants(i):
             part = "weight" if i == own or "init" in argument(call.node, i) else "input"
             parts[part] += once
-    if bias >= 0 and call.wanted(bias):
+    if bias >= 0 and call.wants(bias):
         parts["weight"] += Pass(extra.flops, call.out_bytes)
     return Work(forward, parts["input"], parts["weight"])
 
@@ -352,7 +315,7 @@ def _normalisation(call: _Call, kind: str) -> Work:
     elements = prod(call.shape(0))
     forward = Pass(5.0 * elements, twice * call.size(0) + call.out_bytes)
     read = call.size(0) + call.size(0)  # the input and the gradient of the output
-    input_pass = Pass(9.0 * elements, (2 if own or call.wanted_parameters else 1) * read + call.gradients_out)
+    input_pass = Pass(9.0 * elements, (2 if own or call.trained else 1) * read + call.gradients_out)
     return Work(forward, input_pass)
 
 
@@ -408,7 +371,7 @@ def _plain(call: _Call, kind: str) -> Work:
         forward += Pass(0.0, call.in_bytes)  # once more for the sums
     written = call.gradients_out + call.parameters_out
     if plain_kind(node) in PASSED:
-        smaller = written < (len(call.wanted_variables) + len(call.wanted_parameters)) * call.gradients_in
+        smaller = written < (len(call.wanted) + len(call.trained)) * call.gradients_in
         return Work(forward, Pass(elements, call.gradients_in + written) if smaller else Pass())
     if part:
         return Work(forward, Pass(0.0, 2 * call.gradients_in + written))

@@ -108,17 +108,14 @@ def _exported(
     training = step.loss is not None
     names = _names("input", len(inputs)), _names("target", len(targets))
     mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
-    size = sum(each.nbytes for each in (*step.parameters(), *step.buffers()))
     with tempfile.TemporaryDirectory() as folder, kept(step.model):
-        file = Path(folder, "model.onnx")
-        memory = io.BytesIO()
-        target: Any = memory if size < _LIMIT else file
+        file = str(Path(folder, "model.onnx"))
         try:
             with _silent():
                 torch.onnx.export(
                     step,
                     (*inputs, *targets),
-                    target,
+                    file,
                     dynamo=False,
                     training=mode,
                     do_constant_folding=not training,
@@ -129,7 +126,7 @@ def _exported(
                 )
         except Exception as error:  # of many kinds, torch's and the model's own
             raise NetSplitError(_why_not(step.model, error)) from error
-        read = onnx.load_from_string(memory.getvalue()) if size < _LIMIT else onnx.load(str(file))
+        read = onnx.load(file)
     _finish(read, step, names, training)
     return read
 

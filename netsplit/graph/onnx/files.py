@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -150,20 +150,15 @@ def _attribute(attribute: Any, proto: Any, node: str, where: str) -> Any:
             "export the model without control flow."
         )
     value = onnx.helper.get_attribute_value(attribute)
-    if attribute.type == kinds.FLOAT:
-        return _decimal(value)
-    if attribute.type == kinds.FLOATS:
-        return [_decimal(each) for each in value]
-    if attribute.type == kinds.STRING:
-        return value.decode()
-    if attribute.type == kinds.STRINGS:
-        return [each.decode() for each in value]
-    if attribute.type == kinds.TENSOR:
-        return onnx.numpy_helper.to_array(value)
-    if attribute.type == kinds.INT:
-        return int(value)
-    if attribute.type == kinds.INTS:
-        return [int(each) for each in value]
+    one: dict[Any, Callable[[Any], Any]] = {
+        kinds.FLOAT: _decimal, kinds.STRING: bytes.decode, kinds.INT: int,
+        kinds.TENSOR: onnx.numpy_helper.to_array,
+    }  # fmt: skip
+    several = {kinds.FLOATS: _decimal, kinds.STRINGS: bytes.decode, kinds.INTS: int}
+    if attribute.type in one:
+        return one[attribute.type](value)
+    if attribute.type in several:
+        return [several[attribute.type](each) for each in value]
     raise NetSplitError(
         f"{where}: node '{node}' ({proto.op_type}) has an attribute '{attribute.name}' whose type cannot be "
         "read: export the model without it."
