@@ -31,7 +31,7 @@ from netsplit.partition.base import Loads, Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.objectives import Period
 from netsplit.placement.placement import Placement, Stage
-from netsplit.profile.memory import node_weight_bytes
+from netsplit.profile.memory import node_state_bytes
 
 __all__ = ["Bools", "Cost", "Formula", "Layers", "StageTime", "levels_of"]
 
@@ -218,7 +218,7 @@ class Layers:
         graph = problem.graph
         kinds = {device.kind for device in problem.cluster.devices}
         seconds = {v: max(problem.costs.total_s(v, kind) for kind in kinds) for v in graph.nodes}
-        weights = node_weight_bytes(graph)
+        weights = node_state_bytes(graph, alpha=1)
         planned = [node for node in graph if node.name not in problem.backward_nodes]
         inputs = {node.name for node in planned if _is_input(problem, node, seconds, weights)}
         unused = {node.name for node in planned if "getitem" in node.op and not _readers(problem, node)}

@@ -22,7 +22,6 @@ from netsplit.cluster.cluster import Device
 from netsplit.errors import ConfigError
 from netsplit.graph.arguments import storage_bytes, storage_of
 from netsplit.graph.ir import Graph
-from netsplit.profile.memory import copies_alive
 from netsplit.settings import OffloadName
 
 __all__ = [
@@ -267,8 +266,8 @@ class Costs:
         return self.devices[kind].nodes[node].total_s
 
     def copies(self, in_flight: int) -> int:
-        """How often a variable counts in (5-18) with that many micro-batches in flight."""
-        return copies_alive(in_flight) if self.variable_copies is None else self.variable_copies
+        """How often a variable counts in (5-18): values of the micro-batches in flight, and one gradient."""
+        return in_flight + 1 if self.variable_copies is None else self.variable_copies
 
     def with_device(self, kind: str, **changes: Any) -> Costs:
         """Costs with fields of one kind's record changed, as by `dataclasses.replace`."""

@@ -20,19 +20,12 @@ from netsplit.graph.ir import INITIALIZER, Graph, Initializer, Variable, once_of
 __all__ = [
     "Load",
     "MemoryModel",
-    "copies_alive",
     "lifetimes_model",
     "memory_of",
     "node_state_bytes",
-    "node_weight_bytes",
     "related_nodes",
     "static_model",
 ]
-
-
-def copies_alive(in_flight: int) -> int:
-    """How often a variable counts: values of the micro-batches in flight, and one gradient."""
-    return in_flight + 1
 
 
 def related_nodes(variable: Variable) -> tuple[str, ...]:
@@ -40,15 +33,10 @@ def related_nodes(variable: Variable) -> tuple[str, ...]:
     return ((variable.producer,) if variable.producer is not None else ()) + variable.consumers
 
 
-def node_weight_bytes(graph: Graph) -> dict[str, int]:
-    """Bytes of the initializers each node holds; a shared initializer is counted at its first user."""
-    return node_state_bytes(graph, alpha=1)
-
-
 def node_state_bytes(graph: Graph, alpha: int, without: Iterable[str] = ()) -> dict[str, int]:
-    """`node_weight_bytes` with gradients and moments: alpha times what is trained.
+    """Bytes of the initializers each node holds, with gradients and moments: alpha times what is trained.
 
-    Of several copies of a weight the first counts.
+    A shared initializer counts at its first user, and of several copies of a weight the first.
 
     Args:
         without: initializers that do not count.

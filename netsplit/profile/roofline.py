@@ -88,7 +88,8 @@ def operator_class(graph: Graph, node: Node) -> str:
     An operator that is in no class counts as an elementwise one (`unknown_in_words` names them).
     """
     outputs = [graph.variables[k] for k in node.outputs if k]
-    if outputs and all(v.alias_of is not None for v in outputs) and not is_in_place(node):
+    in_place = node.kind.endswith("_") and not node.kind.endswith("__")
+    if outputs and all(v.alias_of is not None for v in outputs) and not in_place:
         return "copy" if node.kind in PARTS else "view"
     if not node.inputs:
         return "bookkeeping"
@@ -123,10 +124,6 @@ def _convolution_class(graph: Graph, node: Node) -> str:
     if is_transposed(node):
         return "transposed convolution"
     return "pointwise convolution" if prod(weight[2:]) == 1 else "convolution"
-
-
-def is_in_place(node: Node) -> bool:
-    return node.kind.endswith("_") and not node.kind.endswith("__")
 
 
 def is_transposed(node: Node) -> bool:

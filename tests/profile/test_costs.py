@@ -15,7 +15,7 @@ from netsplit.graph import capture
 from netsplit.partition import Problem, Single
 from netsplit.planning.verify import used_bytes
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, PartCosts
-from netsplit.profile.memory import memory_of, node_state_bytes, node_weight_bytes, static_model
+from netsplit.profile.memory import memory_of, node_state_bytes, static_model
 
 seconds = st.floats(0.0, 1e3)
 speeds = st.floats(1e-3, 1e3)
@@ -80,7 +80,7 @@ def test_frozen_parameters_and_buffers_count_once() -> None:
     graph = capture(model, nn.CrossEntropyLoss(), (torch.randn(8, 64), torch.arange(8) % 4))
     frozen = sum(t.nbytes for t in (*body.parameters(), *model[1].buffers()))
     trained = sum(t.nbytes for t in head.parameters())
-    assert sum(node_weight_bytes(graph).values()) == frozen + trained
+    assert sum(node_state_bytes(graph, 1).values()) == frozen + trained
     assert sum(node_state_bytes(graph, 4).values()) == frozen + 4 * trained
     variables = sum(variable.nbytes for variable in graph.variables.values())
     need = frozen + 4 * trained + 2 * variables

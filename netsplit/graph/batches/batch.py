@@ -20,7 +20,7 @@ from netsplit.graph.analyse import copy_as_it_lies, memory_order, storage_id
 from netsplit.graph.batches.tree import Marked, Tree, flatten, is_named_tuple
 
 __all__ = [
-    "Arguments", "Batch", "Loss", "call_loss", "call_model", "lacking", "metric_tensors",
+    "Arguments", "Batch", "Loss", "call_loss", "call_model", "lacking",
     "output_tensors", "per_sample", "read_loss", "shared",
 ]  # fmt: skip
 
@@ -365,12 +365,6 @@ def _inside(output: Any) -> tuple[Any, Any]:
 
 def _is_scalar(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.ndim and not value.is_complex()
-
-
-def metric_tensors(metrics: Any) -> tuple[list[Tensor], Tree]:
-    """Metrics as scalars through which nothing is trained, and their structure."""
-    tensors, tree, _ = flatten(metrics)
-    return [t.detach().reshape(()) if t.ndim else t.detach() for t in tensors], tree
 
 
 def output_tensors(model: nn.Module, inputs: Sequence[Tensor], outputs: Any) -> tuple[list[Tensor], Tree]:

@@ -39,7 +39,7 @@ from netsplit.graph.checks.plain import (
     stance,
 )
 from netsplit.graph.ir import Graph
-from netsplit.graph.operators import autocast_of, written_initializers
+from netsplit.graph.operators import autocast_of, node_draws, written_initializers
 from netsplit.graph.recording.capturing import valid_other_values
 from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.recording.step import Inference
@@ -174,6 +174,10 @@ def output_dims(
         if graph.calls:
             whole = ", ".join(sorted({call.__name__ for call in graph.calls.values()}))
             raise _Mixed(f"{whole} stays whole and may mix samples")
+        if any(map(node_draws, graph)):
+            raise _Mixed("the forward draws random numbers in evaluation mode")
+        for k in written_initializers(graph):
+            raise _Mixed(f"the forward writes '{k}' in evaluation mode")
         need = _ROW_COPIES * sum(i.nbytes for i in graph.initializers.values())
         need += 2 * sum(v.nbytes for v in graph.variables.values())
         if need > free_bytes():
@@ -228,13 +232,7 @@ def _grown(part: Tensor, whole: Tensor, size: int, samples: int) -> int:
 
 def _run(model: nn.Module, batch: Batch) -> tuple[list[Tensor], Hashable]:
     """Outputs, and the structure around them."""
-    step, drawn = Inference(model, batch), torch.get_rng_state()
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    step = Inference(model, batch)
     outputs = [tensor.clone() for tensor in step(*copies(batch.tensors))]
-    if not torch.equal(drawn, torch.get_rng_state()):
-        raise _Mixed("the forward draws random numbers in evaluation mode")
-    for name, buffer in model.named_buffers():
-        if difference(before.get(name), buffer) is not None:
-            raise _Mixed(f"the forward writes '{name}' in evaluation mode")
     assert step.structure.tree is not None
     return outputs, step.structure.tree.key

@@ -77,11 +77,6 @@ def constant_of(node: OnnxNode) -> np.ndarray[Any, Any]:
     )
 
 
-def is_few(array: np.ndarray[Any, Any]) -> bool:
-    """Whether an array is a number rather than a buffer."""
-    return array.size <= _FEW[array.dtype.kind not in "biu"]
-
-
 def fold_constants(
     nodes: Iterable[OnnxNode], numbers: dict[str, np.ndarray[Any, Any]], opset: int
 ) -> tuple[tuple[OnnxNode, ...], dict[str, np.ndarray[Any, Any]]]:
@@ -100,7 +95,8 @@ def fold_constants(
     for node in nodes:
         if node.op == "Constant" and not node.domain:
             value = constant_of(node)
-            (numbers if is_few(value) else large)[node.outputs[0]] = value
+            few = value.size <= _FEW[value.dtype.kind not in "biu"]
+            (numbers if few else large)[node.outputs[0]] = value
         elif node.inputs and not node.domain and node.op not in DRAWING and {*node.inputs} <= {"", *numbers}:
             values = evaluate_node(node, [numbers.get(k) for k in node.inputs], opset)
             numbers |= dict(zip(node.outputs, values, strict=False))

@@ -154,7 +154,11 @@ def _attribute(attribute: Any, proto: Any, node: str, where: str) -> Any:
         kinds.FLOAT: _decimal, kinds.STRING: bytes.decode, kinds.INT: int,
         kinds.TENSOR: onnx.numpy_helper.to_array,
     }  # fmt: skip
-    several = {kinds.FLOATS: _decimal, kinds.STRINGS: bytes.decode, kinds.INTS: int}
+    several: dict[Any, Callable[[Any], Any]] = {
+        kinds.FLOATS: _decimal,
+        kinds.STRINGS: bytes.decode,
+        kinds.INTS: int,
+    }
     if attribute.type in one:
         return one[attribute.type](value)
     if attribute.type in several:

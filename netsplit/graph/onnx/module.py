@@ -59,11 +59,6 @@ class OnnxFile:
         self.computed = {name for node in self.nodes for name in node.outputs}
         self.frozen = _matching(frozen, [name for name, kind in self.kinds.items() if kind == "parameter"])
 
-    def check_names(self, names: Iterable[str]) -> None:
-        for name in names:
-            if not any(name in each for each in (self.computed, self.numbers, self.large)):
-                raise NetSplitError(f"'{self.path}' has no value named '{name}': give names from the file.")
-
     def part(self, ends: tuple[str, ...], stop: tuple[str, ...] = ()) -> OnnxPart:
         """The nodes that lead to `ends`, from the file's inputs or from `stop`, with what they read."""
         wanted = set(ends)
@@ -271,7 +266,9 @@ def from_onnx(
             raise NetSplitError(f"{what} is the string {given!r}: give a tuple of names, ({given!r},).")
     file = OnnxFile(load_model(path), path, tuple(frozen or ()))
     ends = tuple(outputs or file.notes.get("outputs") or file.outputs)
-    file.check_names(ends)
+    for name in ends:
+        if not any(name in each for each in (file.computed, file.numbers, file.large)):
+            raise NetSplitError(f"'{path}' has no value named '{name}': give names from the file.")
     part = file.part(ends)
     for node in part.nodes:
         if node.op in DRAWING and node.op != "Dropout":

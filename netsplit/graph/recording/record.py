@@ -194,10 +194,6 @@ class Recorder(SchemaCheckMode):
         """The stand-in that a reference means."""
         return self.tensors[name] if tag == "var" else self.stand_ins.fake[name]
 
-    def has_read(self, tensor: Tensor) -> bool:
-        """Whether an operator has read a real tensor."""
-        return self.stand_ins.knows(tensor)
-
     def failure(self, reason: str, differentiates: bool = False) -> Unrecordable:
         """What cannot be recorded here."""
         modules = tuple(module for module, _ in self.modules)

@@ -18,11 +18,10 @@ from netsplit.graph.batches.batch import (
     Loss,
     call_loss,
     call_model,
-    metric_tensors,
     output_tensors,
     read_loss,
 )
-from netsplit.graph.batches.tree import Tree
+from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import written_inputs
 from netsplit.graph.recording.capturing import RecordedStep, graph_of_step
@@ -65,8 +64,8 @@ class TrainingStep(RecordedStep):
         outputs = call_model(self.model, inputs, targets if self.loss is None else None)
         result = outputs if self.loss is None else call_loss(self.loss, outputs, targets)
         value, metrics = read_loss(result, inside=self.loss is None)
-        scalars, self.structure.tree = metric_tensors(metrics)
-        return (value, *scalars)
+        scalars, self.structure.tree, _ = flatten(metrics)
+        return (value, *(t.detach().reshape(()) if t.ndim else t.detach() for t in scalars))
 
     def to_check(self) -> str:
         if self.loss is not None:

@@ -240,7 +240,7 @@ def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
     attributes = [(vars(module), key, old) for module, key, _, old in attribute_tensors(step)]
     try:
         yield
-        read = [(store, key, old) for store, key, old in attributes if recorder.has_read(old)]
+        read = [(store, key, old) for store, key, old in attributes if recorder.stand_ins.knows(old)]
         olds = {id(old) for _, _, old in [*buffers, *read]}
         given: list[tuple[dict[str, Any], str, Tensor, Tensor]] = []
         for store, key, old in [*buffers, *read]:
