@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from netsplit.rewrite.algebra.builtin import FILE
-from netsplit.rewrite.algebra.proofs import follows, properties
 from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, Term
 from reproduce.evaluation import Absent, DrawnTensor, cases, drawn_tensor, operator_values
+from reproduce.proofs import follows, properties
 
 __all__ = [
     "ALGEBRA",

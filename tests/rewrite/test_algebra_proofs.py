@@ -3,9 +3,9 @@
 import pytest
 
 from netsplit.rewrite.algebra.builtin import FILE, rules_builtin
-from netsplit.rewrite.algebra.proofs import is_proven, properties
 from netsplit.rewrite.algebra.rule import Rule, rule_of
 from reproduce.evaluation import cases
+from reproduce.proofs import is_proven, properties
 from reproduce.rules import PARALLEL_PROPERTIES
 
 ASSOCIATIVE = "concat(concat(x, y, dim=d), z, dim=d) = concat(x, concat(y, z, dim=d), dim=d)"
