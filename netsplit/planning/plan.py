@@ -41,7 +41,7 @@ from netsplit.planning.plan_diff import PlanDiff, placement_change, played_devic
 from netsplit.program.instructions import Forward, Program
 from netsplit.rewrite.node_parts import node_parts
 from netsplit.rewrite.pcg import ParallelGraph
-from netsplit.simulate.memory import costed_profiles
+from netsplit.simulate.simulate import costed_profiles
 from netsplit.simulate.simulator import Simulator, exchange_line
 from netsplit.simulate.timeline import Timeline, memory_course
 from netsplit.simulate.trace import EventParts, parts_of_events

@@ -24,8 +24,8 @@ from netsplit.planning.whole.frontier import frontier_table
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
+from netsplit.session.costs import FileCosts, PredictedCosts
 from netsplit.session.decision import plan_ahead
-from netsplit.session.predicted_costs import FileCosts, PredictedCosts
 from netsplit.session.request import without_reading
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName

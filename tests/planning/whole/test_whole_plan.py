@@ -16,8 +16,8 @@ from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.program.schedules import GPipe
+from netsplit.session.costs import PredictedCosts
 from netsplit.session.decision import problem_of
-from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.step import ModelStep
 from netsplit.simulate.simulate import simulate
 from tests.cover import covering
