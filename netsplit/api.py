@@ -25,8 +25,8 @@ from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.progress import shown_stages
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.session.costs import FileCosts, PredictedCosts
 from netsplit.session.decision import plan_ahead
-from netsplit.session.predicted_costs import FileCosts, PredictedCosts
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName, OnNonFinite, ProfileMode, check_backend, check_switches
@@ -159,7 +159,7 @@ def parallelize(
         session = Session(spec, place, temporary=folder is None, profile=profile, stages=stages)
         try:
             step = session.step(model, loss, batch, training)
-            return session.parallelized(step, order, method)
+            return session.deploy(step, session.plan(step, order, method), owned=True)
         except BaseException:
             session.close()
             raise
@@ -231,7 +231,6 @@ def plan(
 
 
 def _where(cluster: Any, described: bool = True) -> ClusterSpec | ClusterDescription:
-    """Devices, however they are given."""
     if isinstance(cluster, str) and described:
         return named_cluster(cluster)
     given = cpu_cluster(cluster) if type(cluster) is int else cluster
@@ -264,7 +263,6 @@ def _check_kinds(model: Any, loss: Any, batch: Any) -> None:
 def _chosen(
     known: Mapping[str, Callable[[], Any]], given: Any, kind: type | tuple[type, ...], what: str
 ) -> Any:
-    """An object of `kind`, given as such or by its name."""
     if isinstance(given, kind):
         return given
     if not isinstance(given, str) or given not in known:

@@ -1,10 +1,8 @@
 """torchvision, also beside a build of torch that its compiled operators do not fit.
 
 torchvision's wheels are compiled for torch with CUDA. Beside torch for CPUs alone their library does not
-load, and then ``import torchvision`` fails, and with it that of whoever imports it (Hugging Face's
-transformers), because it describes two detection operators which that library would have declared. Declaring
-them is all that is missing. `import netsplit` sees to it that they are declared just before torchvision is
-first imported. Where the library loads, nothing is declared and nothing is different.
+load, and ``import torchvision``, as Hugging Face's transformers does it, fails for want of two detection
+operators. `import netsplit` has them declared just before torchvision is first imported.
 """
 
 from __future__ import annotations

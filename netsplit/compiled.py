@@ -59,7 +59,6 @@ class Compiled:
 
     @cached_property
     def dispatcher(self) -> Any:
-        """Numba's own function."""
         return _kept(self.function, **self.options)
 
     @property

@@ -109,8 +109,7 @@ def validated(
 ) -> Settings:
     """The top-level settings; every node that has a `_target_`, at any depth, is checked too, and none built.
 
-    Args:
-        provided: full key of a node -> names of the parameters that the program will give to `build`.
+    `provided`: full key of a node -> names of the parameters that the program will give to `build`.
     """
     settings = settings_in(config)
     _check_nodes(config, {key: frozenset(names) for key, names in (provided or {}).items()})
@@ -236,7 +235,6 @@ def _plain(value: Any) -> Any:
 
 
 def _nested(config: DictConfig) -> list[str]:
-    """Names of the parameters that are themselves to be built."""
     children = ((str(key), _child(config, key)) for key in config)
     return [key for key, child in children if isinstance(child, DictConfig) and child and TARGET in child]
 

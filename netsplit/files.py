@@ -73,7 +73,6 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text file in UTF-8, whole or not at all."""
     write_atomically(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 

@@ -1,8 +1,7 @@
 """Ctrl-C, or the stop button of a notebook, where it does no harm.
 
-Python raises KeyboardInterrupt between any two instructions of the main thread: in the middle of a message,
-or when one worker of two has been asked; and in a destructor or a callback of the collector, where it drops
-the exception. Within `interrupts_held` it waits for `let_interrupt`, or the end.
+Python raises KeyboardInterrupt between any two instructions of the main thread, in the middle of a message or
+in a destructor, which drops it. Within `interrupts_held` it waits for `let_interrupt`, or the end.
 
 Native code keeps the main thread from hearing of Ctrl-C: solvers are run by `interruptible`.
 

@@ -16,17 +16,8 @@ __all__ = ["lazy_names", "of_extra"]
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose names are imported when first used.
-
-    ::
-
-        if TYPE_CHECKING:
-            from netsplit.api import parallelize    # what type checkers read, and this function
-
-        __getattr__, __dir__ = lazy_names(__name__)
-
-    A name must not be that of a module of the package too: Python puts the module in its place.
-    """
+    """`__getattr__` and `__dir__` of a package whose names, those that it imports ``if TYPE_CHECKING``, are
+    imported when first used. None must be that of a module of the package, which Python puts in its place."""
     module = sys.modules[package]
     homes = _under_type_checking(Path(str(module.__file__)))
 

@@ -10,14 +10,14 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from netsplit.errors import ConfigError
 
 __all__ = [
-    "PARTIAL", "TARGET", "Parameter", "dataclass_in", "describe", "key_as_given", "locate", "plain_types",
-    "signature_of", "suggest",
+    "PARTIAL", "TARGET", "Parameter", "called", "check_settings", "dataclass_in", "describe", "key_as_given",
+    "locate", "plain_types", "signature_of", "suggest",
 ]  # fmt: skip
 
 TARGET = "_target_"
@@ -126,6 +126,42 @@ def locate(name: str, key: str = "_target_") -> Callable[..., Any]:
             f"{key} is {name}, which cannot be called: give the dotted name of a class or function."
         )
     return typing.cast(Callable[..., Any], target)
+
+
+def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
+    """What a dotted name stands for, or the target itself; raises ConfigError where it cannot be called."""
+    if isinstance(target, str):
+        return locate(target, key)
+    if not callable(target):
+        raise ConfigError(f"{key} is {target!r}: give a class or function, or its dotted name.")
+    return target
+
+
+def check_settings(
+    target: Callable[..., Any], settings: Mapping[str, Any], key: str, partly: bool = False
+) -> dict[str, Any]:
+    """Settings that the target takes beside its first parameter, which is the program's; lists become tuples.
+
+    Raises:
+        ConfigError: it takes no such setting, or needs one that is missing, unless `partly`.
+    """
+    name = getattr(target, "__name__", str(target))
+    try:
+        parameters = dict(inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        parameters = {}
+    of_program = set(list(parameters)[:1])
+    any_key = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = {k: p for k, p in parameters.items() if k not in of_program and p.kind is not p.VAR_KEYWORD}
+    for setting in settings:
+        if setting in of_program:
+            raise ConfigError(f"{key}.{setting} is set by the program: leave it out.")
+        if setting not in known and not any_key:
+            raise ConfigError(f"{key}.{setting} is not a parameter of {name}: {suggest(setting, known)}")
+    missing = [k for k, p in known.items() if p.default is p.empty and k not in settings]
+    if missing and not partly and not any_key:
+        raise ConfigError(f"{key}.{missing[0]} must be given: {name} needs it.")
+    return {k: tuple(value) if isinstance(value, list) else value for k, value in settings.items()}
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -45,7 +45,6 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """The name, with the unit of a column of bytes."""
         return f"{self.name} MiB" if self.in_bytes else self.name
 
     def scaled(self, cell: Cell) -> Cell:
@@ -81,7 +80,6 @@ class Table:
 
     @property
     def texts(self) -> list[list[str]]:
-        """The cells as people read them."""
         return [
             [column.shown(cell) for column, cell in zip(self.columns, row, strict=True)] for row in self.rows
         ]
@@ -143,7 +141,6 @@ class Table:
         return aligned
 
     def html(self) -> str:
-        """A table of HTML, without title and notes."""
         sides = [f' style="text-align: {"left" if column.text else "right"}"' for column in self.columns]
         headings = "".join(
             f"<th{side}>{escape(c.heading)}</th>" for side, c in zip(sides, self.columns, strict=True)

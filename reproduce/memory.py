@@ -14,7 +14,7 @@ from netsplit.placement.placement import Placement
 from netsplit.profile.memory import memory_of
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import SingleBatch
-from netsplit.simulate.memory import predicted_peak_bytes
+from netsplit.simulate.simulate import predicted_peak_bytes
 from netsplit.tables import Cell, Column
 from reproduce.cases import ByName, ModelCase, check_references
 from reproduce.exported import exported_size

@@ -20,7 +20,7 @@ from netsplit.planning.explanation.notation import counted, percent, seconds, sh
 from netsplit.planning.explanation.path import critical_path, overheads
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
-from netsplit.simulate.memory import costed_profiles
+from netsplit.simulate.simulate import costed_profiles
 from netsplit.simulate.timeline import Timeline, device_times, peak_moment_s, waits
 from netsplit.simulate.trace import write_trace
 from netsplit.tables import Column, Table, nbytes

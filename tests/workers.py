@@ -13,7 +13,7 @@ from netsplit.profile.costs import Costs
 from netsplit.runtime.transport.neighbours import Neighbours
 from netsplit.runtime.workers.messages import Worker
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.session.measured_costs import MeasuredCosts
+from netsplit.session.costs import MeasuredCosts
 from netsplit.session.session import Session
 
 __all__ = ["LentPool", "Pools", "by_gloo", "cpu_workers", "lent_session", "lent_to_sessions", "set_costs"]

@@ -163,15 +163,9 @@ def gpu_cluster(
     external: bool = False,
     cross_memory: bool = True,
 ) -> ClusterSpec:
-    """Every visible GPU as a device "cuda:0", "cuda:1", ..., and perhaps CPU devices behind them.
+    """Every visible GPU as a device "cuda:0", ..., and so many CPU devices of one thread, "cpu:0", ...
 
-    Args:
-        capacity: of each GPU: bytes, a size such as 20GiB, or "all" that it has.
-        cpus: how many CPU devices of one thread to add, named "cpu:0", ...
-        timeout_s, port, host, external, cross_memory: as of `local_cluster`.
-
-    Raises:
-        ConfigError: no GPU, or what `local_cluster` refuses.
+    `capacity` is of each GPU; what else is asked, and refused, is as for `local_cluster`.
     """
     if cpus < 0:
         raise ConfigError(f"cluster.cpus is {cpus}: give 0 or more.")

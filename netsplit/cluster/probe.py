@@ -82,10 +82,7 @@ def probe_links(
     initialised process group at once; each gets the whole result.
 
     Args:
-        mover: that reaches every device.
-        name: of this worker's device.
-        device_names: of all workers, in rank order.
-        torch_device: this worker's.
+        name: of this worker's device, `device_names` of all, in rank order.
         timeout_s: of one packet.
         gpus: devices that reach one another without the host's memory: packets go in batches there, also
             large ones.

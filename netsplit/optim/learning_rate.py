@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from netsplit.errors import ConfigError, NetSplitError
-from netsplit.optim.factories import called, check_settings
 from netsplit.optim.optimizers import ForModel, make_optimizer
+from netsplit.signature import called, check_settings
 
 __all__ = ["LearningRate", "SchedulerFactory", "constant", "warmup_cosine"]
 
@@ -61,7 +61,6 @@ class LearningRate:
         return LearningRate(self.scheduler, self.every, **settings)
 
     def scheduler_for(self, optimizer: Optimizer) -> LRScheduler:
-        """The scheduler of one device's optimiser."""
         for key, value in self.settings.items():
             if value == ALL:
                 raise ConfigError(

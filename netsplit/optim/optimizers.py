@@ -1,21 +1,21 @@
-"""Optimisers that are made on every device, each for the parameters that lie there.
+"""Optimisers that are made on every device, each for the parameters that lie there; these in buckets.
 
     factory + all parameters of the model ──on each device──► optimizer ─► groups, as in one process
               own ones real, others blank                                  less what lies elsewhere
 
-A factory sees the whole model everywhere, so that groups are the same on every device, however it
-chooses them: by name, by shape, or by position.
+A factory sees the whole model everywhere, so that groups are the same on every device. Where moments come
+from the host, buckets of parameters are stepped one after another.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import cloudpickle
 import torch
@@ -24,11 +24,12 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils._pytree import tree_leaves_with_path
 
 from netsplit.errors import ConfigError
-from netsplit.optim.factories import called, check_settings
+from netsplit.signature import called, check_settings
 
 __all__ = [
-    "MOMENTUM", "ForModel", "NamedOptimizer", "OptimizerFactory", "ParameterGroups", "check_hooks",
-    "check_keys", "for_model", "make_optimizer", "plain_attributes", "uncarried_attribute", "uncarried_state",
+    "BUCKET_BYTES", "MOMENTUM", "ForModel", "NamedOptimizer", "OptimizerFactory", "ParameterGroups",
+    "buckets_of", "check_hooks", "check_keys", "for_model", "largest_bucket", "make_optimizer",
+    "plain_attributes", "uncarried_attribute", "uncarried_state",
 ]  # fmt: skip
 
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
@@ -392,3 +393,40 @@ def _as_bytes(value: Any) -> bytes | None:
         return cast(bytes, cloudpickle.dumps(value))
     except Exception:  # of whatever class the value is
         return None
+
+
+BUCKET_BYTES = 2**25
+"""Bytes of parameters in a bucket; less costs more calls, and more takes more of the device at once."""
+
+
+class Sized(Protocol):
+    """A tensor, or what describes one."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def requires_grad(self) -> bool: ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+def buckets_of(tensors: Iterable[T]) -> list[list[T]]:
+    """Those that are trained, in their order, each of `BUCKET_BYTES` at most, or of the largest one's."""
+    trained = [each for each in tensors if each.requires_grad]
+    limit = max(BUCKET_BYTES, max((each.nbytes for each in trained), default=0))
+    buckets: list[list[T]] = []
+    room = 0
+    for each in trained:
+        if each.nbytes > room or not buckets:
+            buckets.append([])
+            room = limit
+        buckets[-1].append(each)
+        room -= each.nbytes
+    return buckets
+
+
+def largest_bucket(tensors: Sequence[Sized]) -> int:
+    """Bytes of the parameters in the largest bucket; 0 where nothing is trained."""
+    return max((sum(each.nbytes for each in bucket) for bucket in buckets_of(tensors)), default=0)

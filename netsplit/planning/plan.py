@@ -38,7 +38,7 @@ from netsplit.program.instructions import Forward, Program
 from netsplit.program.schedules import Schedule
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.rewrite.rewriting import node_parts
-from netsplit.simulate.memory import costed_profiles
+from netsplit.simulate.simulate import costed_profiles
 from netsplit.simulate.simulator import Simulator, exchange_line
 from netsplit.simulate.timeline import Timeline, memory_course
 from netsplit.simulate.trace import EventParts, parts_of_events

@@ -139,7 +139,7 @@ def lifetimes_model(graph: Graph, alpha: int, in_flight: int) -> MemoryModel:
 
     A storage that some node saves counts where any node reads or makes it or a view of it; what operators
     save beside counts at the operator, and inputs of the graph wherever they are read. What lives for less
-    long is left to the simulator (`netsplit.simulate.memory`), whose peaks correct this count.
+    long is left to the simulator (`netsplit.simulate.simulate`), whose peaks correct this count.
     """
     storage = {k: storage_of(graph, k) for k in graph.variables}
     saved = {storage[k] for node in graph for k in node.saved if k in storage}

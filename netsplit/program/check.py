@@ -1,9 +1,8 @@
 """What instructions wait for: the proof of progress, by a run without data before anything is spawned
 (invariant 2), and when a device knows that what it sent has arrived.
 
-Sends go on at once there. NCCL's end only when the receive is met, and on a busy GPU one transfer may hold up
-whatever its device asks for later. The devices get through all the same where every one of them goes through
-its transfers and sums in one order common to all, as then the first that is not over has both ends waiting.
+Sends go on at once there. NCCL's end only when the receive is met, and one may hold up whatever its device
+asks for later: devices get through where all go through their transfers and sums in one common order.
 """
 
 from __future__ import annotations

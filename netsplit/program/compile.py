@@ -20,6 +20,7 @@ from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.operators import unchanging
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, Shard, device_in_turn
+from netsplit.placement.sharding import Bundle
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import (
@@ -51,7 +52,6 @@ from netsplit.program.segments import (
     trained_segments,
 )
 from netsplit.program.sharding import BundleTurns, Work, bundles_of
-from netsplit.program.slices import Bundle
 from netsplit.program.transfers import insert_transfers
 
 __all__ = ["compile_orders", "compile_program"]
@@ -439,7 +439,6 @@ class _Compiler:
 
 
 def _copies_of(graph: Graph, variables: Collection[str]) -> frozenset[str]:
-    """Their transfer nodes' outputs."""
     return frozenset(
         node.name for node in graph if node.op == TRANSFER and origin(graph, node.name) in variables
     )

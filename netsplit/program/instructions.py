@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from netsplit.graph.ir import TRANSFER, Graph, Initializer, Region, Variable, dtype_bytes
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import device_in_turn
-from netsplit.program.slices import Bundle, Slice, largest_slices, slices_of
+from netsplit.placement.sharding import Bundle, Slice, largest_slices, slices_of
 from netsplit.reshard.hops import chunks_of
 
 __all__ = [
@@ -62,7 +62,6 @@ class Segment:
     turns: tuple[str, ...] = ()  # empty without replicas
 
     def on(self, i: int) -> str:
-        """The device of micro-batch i."""
         return device_in_turn(self.turns or (self.device,), i)
 
 
@@ -332,7 +331,6 @@ class Program:
 
     @cached_property
     def held(self) -> dict[str, tuple[str, ...]]:
-        """Device -> the initializers that it holds."""
         every = self.holders.items()
         return {device: tuple(k for k, devices in every if device in devices) for device in self.devices}
 
@@ -397,7 +395,6 @@ class Program:
         return sum(isinstance(ins, Send) for each in self.instructions.values() for ins in each)
 
     def show(self) -> str:
-        """The program as text, one line an instruction."""
         lines = [
             f"segment {s.index} on {s.device}: {len(s.nodes)} operators, {s.nodes[0]} to {s.nodes[-1]}"
             for s in self.segments

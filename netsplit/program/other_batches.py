@@ -168,13 +168,11 @@ def _with_unread_bundles(program: Program, usual: Program) -> Program:
 
 
 def _sums(program: Program) -> list[tuple[Reduction, tuple[str, ...]]]:
-    """What is summed, in its order."""
     sums = {ins.tag: ins for each in program.instructions.values() for ins in each if isinstance(ins, Reduce)}
     return [(sums[tag].kind, sums[tag].devices) for tag in sorted(sums)]
 
 
 def _before_steps(program: Program) -> Program:
-    """Only what devices compute and send."""
     computing = {name: each[: program.computing(name)] for name, each in program.instructions.items()}
     left, order = {name: len(each) for name, each in computing.items()}, []
     for name in program.order:

@@ -62,12 +62,10 @@ def in_parts(
     order: Iterable[Compute],
     pipeline: Pipeline,
 ) -> SegmentParts:
-    """Cut segments into parts that are wholly recomputed or wholly kept.
+    """Cut segments of a graph with transfers into parts that are wholly recomputed or wholly kept.
 
-    Args:
-        graph: with transfer nodes.
-        recomputed: nodes; what cannot be computed apart is recomputed where all its nodes are named.
-        order, pipeline: of the schedule, which says how many micro-batches are in flight.
+    What cannot be computed apart is recomputed where all its nodes are. The schedule's order says how many
+    micro-batches are in flight.
     """
     own = storage_bytes(graph)
     flights = _in_flight(order, pipeline)

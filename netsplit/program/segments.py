@@ -116,7 +116,6 @@ class _Runs:
         return run
 
     def end_of(self, device: str) -> None:
-        """Close the device's run, if one is open."""
         if device in self.open:
             self.close(self.open[device])
 
@@ -175,7 +174,6 @@ def segment_of(graph: Graph, index: int, device: str, names: Iterable[str]) -> S
 
 
 def makers_of(segments: Sequence[Segment]) -> dict[str, int]:
-    """Variable -> the segment that makes it."""
     return {k: s.index for s in segments for k in s.outputs}
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from netsplit.graph.ir import Graph
 from netsplit.placement.placement import Shard
+from netsplit.placement.sharding import Bundle
 from netsplit.program.instructions import Backward, BackwardPart, Forward, Gather, Program, Segment
-from netsplit.program.slices import Bundle
 
 __all__ = ["BundleTurns", "Work", "bundles_of", "bundles_used"]
 
@@ -35,10 +35,8 @@ def bundles_of(
 ) -> tuple[Bundle, ...]:
     """All that the devices of a shard have in common, or of it what the same segments read.
 
-    Where whole parameters are not kept, those that are not trained are in slices, too.
-
-    Args:
-        like: of the program by which devices hold what they hold, where that is another.
+    Where whole parameters are not kept, those that are not trained are in slices, too. `like` is of the
+    program by which devices hold what they hold, where that is another.
     """
     known = {k: frozenset(bundle.devices) for bundle in like for k in bundle.names}
     readers: dict[str, set[int]] = {}
@@ -132,7 +130,6 @@ class BundleTurns:
             place = self.next[place]
 
     def summed(self, at: int) -> Iterator[int]:
-        """Bundles to be summed after a piece of work."""
         device, (s, _, part) = self.device[at], self.work[at]
         later = self.next[at]
         kept = () if later is None else self._read(later)

@@ -45,7 +45,6 @@ def insert_transfers(
 def _last_placed(
     graph: Graph,
 ) -> OrderedDict[tuple[tuple[str, ...], tuple[Exchange, ...]], tuple[Graph, dict[str, str]]]:
-    """By the device of every node, and the exchanges."""
     return OrderedDict()
 
 

@@ -73,7 +73,6 @@ class LoadedPrograms:
         weights: WeightSource | None,
         offload: Offload | None,
     ) -> None:
-        """Give every worker its part of the first."""
         (program,) = self._every
         initializers = program.graph.initializers
         self.pool.call_each(
@@ -204,7 +203,6 @@ class Attempts:
         return results
 
     def abandon(self) -> None:
-        """Take back what all devices did."""
         self.pool.call(worker_calls.abandon)
         self.begun = None
 
@@ -249,36 +247,27 @@ class LossWords:
 
     @property
     def of_nonfinite(self) -> bool:
-        """Whether there is something to be said of one that is not finite."""
         return self.rule is not None and not (self.rule == "warn" and self._warned)
 
-    def stepped_on(self, said: str) -> None:
-        """Say that devices have stepped on this loss already.
+    def tell(self, said: str, stepped: bool) -> bool:
+        """Say of a loss that is not finite what becomes of its batch; whether to train it yet.
+
+        Args:
+            stepped: devices have stepped on it already; else all was taken back.
 
         Raises:
             NonFiniteError: the rule says so.
         """
-        said += ", and under this schedule devices have already stepped on it"
+        if stepped:
+            said += ", and under this schedule devices have already stepped on it"
+        elif self.rule != "stop":
+            said += f"; the batch is {'skipped' if self.rule == 'skip' else 'trained on anyway'}"
         if self.rule == "stop":
-            raise NonFiniteError(f"{said} (on_nonfinite=warn trains on).")
+            cure = " (on_nonfinite=warn trains on)."
+            if not stepped:
+                cure = f": {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip skips it)."
+            raise NonFiniteError(f"{said}{cure}")
         log.warning("%s", said)
-        self._warned = True
-
-    def taken_back(self, said: str) -> bool:
-        """Say that this loss's batch was taken back; whether to train it yet.
-
-        Raises:
-            NonFiniteError: the rule says so.
-        """
-        if self.rule == "stop":
-            raise NonFiniteError(
-                f"{said}: {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip skips it)."
-            )
-        log.warning(
-            "%s; %s",
-            said,
-            "the batch is skipped" if self.rule == "skip" else "the batch is trained on anyway",
-        )
         self._warned = True
         return self.rule == "warn"
 
@@ -293,5 +282,4 @@ class LossWords:
             )
 
     def trained(self, loss: float) -> None:
-        """Note a loss that is about to be stepped on."""
         self._warned = self._warned and not math.isfinite(loss)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,15 @@ from netsplit.runtime.feeds import (
     shared_microbatches,
     split_batch,
 )
-from netsplit.runtime.share import LossScale, OptimizerFactory, UpdateRule, sliced_for
+from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule, sliced_for
 from netsplit.runtime.values import Absent, Key
-from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration
+from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration, on_share
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.timeline import Timeline
 
 __all__ = ["DistributedRuntime", "Resize"]
 
+_RATES = attrgetter("learning_rates")
 Resize = Callable[[Batch], Program]
 """Training program for a batch of other shapes, or of another number of samples."""
 
@@ -68,9 +70,8 @@ class DistributedRuntime:
     """Trains a program on the workers of a pool; each holds only its own device's tensors.
 
     Args:
-        values: the initializers; more than the program's where later programs may need them.
+        values: the initializers, of later programs too; `weights` has those that are on the meta device.
         resized: makes the program for a batch that is not like the program's.
-        weights: where workers have those of `values` from that are on the meta device.
         backend: of `torch.compile` for the devices' segments; None: they are not compiled.
     """
 
@@ -111,7 +112,7 @@ class DistributedRuntime:
         check_element_wise(optimizer, program.graph)
         self.loaded.deploy(optimizer, rule, weights, offload)
         if self.rule.learning_rate is not None:
-            self._require_same_rates(pool.call(worker_calls.rates))
+            self._require_same_rates(pool.call(on_share, _RATES))
 
     @property
     def pool(self) -> WorkerPool:
@@ -121,7 +122,6 @@ class DistributedRuntime:
 
     @property
     def attempts(self) -> Attempts:
-        """Attempts on these workers; raises as `pool`."""
         self._require_held()
         return self._attempts
 
@@ -185,11 +185,11 @@ class DistributedRuntime:
     def finish(self) -> None:
         """Wait for the last batch's step, which `train_batch` need not do, and raise what it raised."""
         if self._pool.connections and self._pool.deployed is self:
-            self._pool.call(worker_calls.rates)
+            self._pool.call(on_share, _RATES)
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
         """Every parameter and buffer by the model's own name, on the CPU; if asked for, their averages."""
-        held = self.pool.call(worker_calls.state, averaged)
+        held = self.pool.call(on_share, Share.state, averaged)
         tensors = {k: t for own in held for k, t in own.items()}
         regions = {k: region for each in self.loaded for k, region in each.graph.regions.items()}
         return whole_tensors(tensors, regions | self.program.slice_regions)
@@ -201,27 +201,23 @@ class DistributedRuntime:
             {k: program.graph.initializers[k] for program in self.loaded for k in program.held[name]}
             for name in self.program.devices
         ]
-        self.pool.call_each(
-            worker_calls.put,
-            [
-                ({k: to_send(init, every) for k, init in own.items() if init.whole.name in values},)
-                for own in held
-            ],
-        )
+        own = [{k: init for k, init in each.items() if init.whole.name in values} for each in held]
+        sent = [(Share.put, {k: to_send(init, every) for k, init in each.items()}) for each in own]
+        self.pool.call_each(on_share, sent)
 
     @property
     def learning_rates(self) -> list[float]:
         """Learning rates of the optimiser's groups, which every device has alike."""
-        rates: list[float] = self.pool.call_one(self._training_rank, worker_calls.rates)
+        rates: list[float] = self.pool.call_one(self._training_rank, on_share, _RATES)
         return rates
 
     @learning_rates.setter
     def learning_rates(self, rates: list[float]) -> None:
-        self.pool.call(worker_calls.set_rates, rates)
+        self.pool.call(on_share, Share.set_learning_rates, rates)
 
     def step_scheduler(self, loss: float | None = None) -> None:
         """Step the learning rate on every device; raises NetSplitError where rates then differ."""
-        self._require_same_rates(self.pool.call(worker_calls.step_scheduler, loss))
+        self._require_same_rates(self.pool.call(on_share, Share.step_scheduler, loss))
 
     def _require_same_rates(self, rates: Sequence[list[float]]) -> None:
         require_same_rates(dict(zip(self.program.devices, rates, strict=True)))
@@ -264,7 +260,6 @@ class DistributedRuntime:
         return {"aliases": aliases, "skip": constants | frozenset(self.loaded.late), "copies": self._copies()}
 
     def _copies(self) -> Copies:
-        """The copies of parameters on every device."""
         held = {name: self.program.copies_on(name) for name in self.program.devices}
         return Copies(held, bool(self.program.replicas))
 
@@ -324,7 +319,7 @@ class DistributedRuntime:
         feeds = batch.place if isinstance(batch, UnreadBatch) else split_batch(program, batch)
         number = self.loaded.number(program)
         if self.scale is not None and self.pool.programs[TRAINING] is not program:
-            self.pool.call(worker_calls.set_scale, self.scale)  # other devices may step than did
+            self.pool.call(on_share, setattr, "scale", self.scale)  # other devices may step than did
         if self.pool.programs[TRAINING] is not program:
             self.finish()  # where it went wrong is told by the program that it was of
             self.pool.programs[TRAINING] = program
@@ -351,12 +346,13 @@ class DistributedRuntime:
         if not math.isfinite(loss) and self._words.of_nonfinite:
             said = f"the loss of iteration {self.draws.batches + 1} is {loss}"
             if not program.steps_last:  # it is done, and cannot be taken back
-                self._words.stepped_on(said)
+                self._words.tell(said, stepped=True)
             else:
                 self.attempts.abandon()
                 inputs = input_tensors(program, batch)
                 inspections = self.attempts.inspected(program, inputs, number, fractions, key)
-                if not self._words.taken_back(f"{said}: {origin_of(program, inspections, inputs)}"):
+                said += f": {origin_of(program, inspections, inputs)}"
+                if not self._words.tell(said, stepped=False):
                     self.loss, self.metrics = loss, None
                     return []
                 outputs = self._trained(program, batch, inputs, number, how)
@@ -415,5 +411,5 @@ class DistributedRuntime:
 
     def drop_gradients(self) -> None:
         """Forget gradients that wait for a later iteration to step on."""
-        self.pool.call(worker_calls.drop_gradients)
+        self.pool.call(on_share, Share.drop_gradients)
         self.waiting = False

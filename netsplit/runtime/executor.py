@@ -66,7 +66,7 @@ class Executor(HandingOn):
 
     Args:
         timeout_s: longest wait for one transfer before `WorkerError` names it.
-        backend: of `torch.compile`, by which segments are compiled; None: they are not.
+        backend: of `torch.compile` for segments; None: they are not compiled.
         offload: what autograd saves within segments goes to the host's memory until their backwards.
     """
 
@@ -135,7 +135,6 @@ class Executor(HandingOn):
         step: bool = True,
         key: DrawKey | None = None,
     ) -> dict[Key, Tensor]:
-        """An iteration of this device's list; see `begin` and `finish`."""
         with self.grad_mode():
             self.begin(feeds, fractions, step, key)
             for index in range(len(self.instructions)):
@@ -178,7 +177,6 @@ class Executor(HandingOn):
         self.recorder.begin()
 
     def execute(self, index: int) -> None:
-        """Carry out the instruction at `index` of this device's list."""
         instruction = self.instructions[index]
         self.recorder.at(index)
         getattr(self, _METHODS[type(instruction)])(instruction)
@@ -258,7 +256,6 @@ class Executor(HandingOn):
     def _compute(
         self, piece: Piece, i: int, values: dict[str, Tensor], buffers: dict[str, Tensor] | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Leaves made of the values, and what the segment makes of them."""
         leaves = {k: self._leaf(k, value) for k, value in values.items()}
         if not (self.offload or piece.draws or self.program.graph.autocast):
             return leaves, piece.compute(leaves) if buffers is None else piece.again(leaves, buffers)

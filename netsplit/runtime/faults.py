@@ -170,7 +170,6 @@ class Inspection:
     initializers: set[str] = field(default_factory=set)
 
     def inspect(self, tensors: Mapping[str, Tensor]) -> None:
-        """Look at initializers."""
         self.initializers |= {k for k, tensor in tensors.items() if not is_finite(tensor.detach())}
 
     def watching(self, module: fx.GraphModule, i: int) -> Callable[..., Any]:

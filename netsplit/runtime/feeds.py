@@ -128,7 +128,6 @@ def _check(program: Program, variable: Variable, tensor: Tensor, whole: Tensor, 
 
 
 def samples_of(program: Program) -> int:
-    """Samples in a batch of a program."""
     return sum(graph.batch_size for graph in _graphs(program))
 
 
@@ -165,7 +164,6 @@ def _sample_fractions(program: Program) -> list[float]:
 
 
 def _graphs(program: Program) -> list[Graph]:
-    """The graph of every micro-batch."""
     return [program.graph] * (program.microbatches - 1) + [program.tail or program.graph]
 
 
@@ -187,7 +185,6 @@ class UnreadBatch:
 
 
 def input_tensors(program: Program, batch: Batch | UnreadBatch) -> list[dict[str, Tensor]]:
-    """What a program is fed of a batch, read in this process."""
     return split_batch(program, batch.here() if isinstance(batch, UnreadBatch) else batch)
 
 
@@ -297,7 +294,6 @@ def _batch(inputs: object, targets: object, shared: SharedSamples) -> Batch | No
 
 
 def fed_devices(program: Program) -> frozenset[str]:
-    """The devices that read of a batch."""
     every = range(program.microbatches)
     return frozenset(name for name in program.devices if any(program.fed(name, i) for i in every))
 

@@ -143,7 +143,6 @@ class HandingOn:
             held.total = self._messages(ins, self.empty_like(ins.variable, ins.microbatch))
 
     def _await_next(self, held: HeldBack) -> None:
-        """Wait until more has come of what it hands on."""
         for key in held.keys:
             if key in self.state.arriving and not self.state.arriving[key][1].done():
                 recv, handle = self.state.arriving[key]
@@ -154,7 +153,6 @@ class HandingOn:
                 return
 
     def _take(self, ins: Send, k: str, i: int, gradient: bool) -> None:
-        """What has come to be handed on."""
         recv, handle = self.state.arriving.pop((k, i, gradient))
         tensor = self._waited(ins, recv, handle.wait)
         self._unfinished(ins, recv, handle)
@@ -193,7 +191,6 @@ class HandingOn:
         return self._carried(ins, ins, begin)
 
     def _begun(self, ins: Send, handles: Sequence[Handle]) -> None:
-        """All messages of a send are on their way."""
         handle = handles[0] if len(handles) == 1 else Chunks(handles, torch.empty(0))
         self.state.sending[ins.tag] = (ins, handle)
         if self._is_watched(ins):
@@ -221,7 +218,6 @@ class HandingOn:
         return self._graph(ins.microbatch).variables[ins.source]
 
     def await_sends(self) -> None:
-        """Wait until others have all that was sent to them."""
         self.hand_on(wait=True)
         for send, handle in self.state.sending.values():
             self.wait(send, send, handle)
@@ -271,7 +267,6 @@ class HandingOn:
         return tensor.expand(variable.shape)
 
     def _carried(self, ins: Instruction, transfer: Send | Recv | Collective, operation: Callable[[], T]) -> T:
-        """The operation's result; its failure in words."""
         try:
             return operation()
         except TransportTimeout as error:
@@ -291,7 +286,6 @@ class HandingOn:
                 self.gathered(b, ins)
 
     def gathered(self, b: int, ins: Instruction) -> None:
-        """Wait for a bundle's parameters."""
         begun, handle = self.gathering.pop(b)
         rows = self.wait(ins, begun, handle)
         assert self.share.sliced is not None

@@ -90,7 +90,6 @@ class LocalRuntime:
         return mean_loss(program, outputs)
 
     def _stepping_all(self, program: Program) -> Program:
-        """Made when the program is first run."""
         if id(program) not in self._stepping:
             self._stepping[id(program)] = program, stepping_all(program, self.program)
         return self._stepping[id(program)][1]
@@ -105,7 +104,6 @@ class LocalRuntime:
         step: bool = True,
         key: DrawKey | None = None,
     ) -> dict[tuple[str, int], Tensor]:
-        """Outputs of every micro-batch, by (variable, i)."""
         drawing = any(piece.draws for each in executors.values() for piece in each.pieces.whole.values())
         one = next(iter(executors.values()))
         with generators_kept() if drawing else nullcontext(), one.grad_mode():
@@ -164,24 +162,17 @@ class LocalRuntime:
             executor.transport.forget()
 
     def predict(self, program: Program, inputs: Any) -> dict[tuple[str, int], Tensor]:
-        """Run an inference program on the trained tensors."""
         outputs = self.run(program, self.executors_of(program), inputs, key=self.draws.predicting())
         self.draws.predictions += 1
         return outputs
 
     def state(self) -> dict[str, Tensor]:
         """Every parameter and buffer by the model's own name, on the CPU; of copies, the first one's."""
-        tensors = {
-            k: t.detach().cpu().clone()
-            for share in self.shares.values()
-            for k, t in share.kept.items()
-            if k not in share.copies
-        }
+        tensors = {k: t.clone() for share in self.shares.values() for k, t in share.state().items()}
         regions = {k: r for share in self.shares.values() for k, r in share.regions.items()}
         return whole_tensors(tensors, regions)
 
     def executors_of(self, program: Program) -> dict[str, Executor]:
-        """Executors by device; made when the program is first run."""
         if id(program) not in self._kept:
             transport = LocalTransport(self.torch_device)
             executors = {

@@ -82,7 +82,6 @@ class StateMove:
 
 
 def inventory(worker: Worker, copies: Copies) -> Inventory:
-    """What is here, where the devices have these copies."""
     state = _state(worker, copies)
     share: Share = worker.memory["share"]
     if share.optimizer is not None and share.parameters:  # others need not have taken every step
@@ -171,7 +170,6 @@ def _own(state: State, k: str, name: str) -> Tensor:
 def _exchanged(
     worker: Worker, transport: ProcessTransport, state: State, moves: Sequence[StateMove]
 ) -> State:
-    """What arrives here, while what is wanted elsewhere leaves."""
     name = worker.device.name
     transport.connect(sorted({(each.source, each.target) for each in moves}))
     buffers: State = {}

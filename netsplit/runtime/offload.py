@@ -33,8 +33,7 @@ from torch.utils._pytree import tree_map_only
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.module import NODE
-from netsplit.optim.buckets import buckets_of
-from netsplit.optim.optimizers import ForModel
+from netsplit.optim.optimizers import ForModel, buckets_of
 from netsplit.profile.optimizer_checks import steps_alike
 
 __all__ = ["HostMemory", "HostMoments", "SavedTensors", "check_buckets", "leaving_between", "saved_leave"]
@@ -54,7 +53,6 @@ class HostMemory:
         return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._sizes
 
     def restart(self) -> None:
-        """Forget the peak, for that of what comes now."""
         self.peak = self.now
 
     def empty(self, nbytes: int) -> Tensor:
@@ -75,11 +73,9 @@ class HostMemory:
         return shaped(memory, tensor.dtype, 0, tensor.shape, tensor.stride())
 
     def take(self, tensor: Tensor) -> Tensor:
-        """A copy here."""
         return self.like(tensor).copy_(tensor, non_blocking=self.pinned)
 
     def bring(self, tensor: Tensor) -> Tensor:
-        """A copy of one of these on the device."""
         copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device)
         return copy.copy_(tensor, non_blocking=self.pinned)
 
@@ -150,7 +146,6 @@ class _Departed:
         self.away: Tensor | None = None
 
     def leave(self) -> None:
-        """Go to the host."""
         assert self.tensor is not None
         self.version = self.tensor._version
         storage = self.tensor.untyped_storage()
@@ -159,7 +154,6 @@ class _Departed:
         self.tensor = None
 
     def stay(self, tensor: Tensor) -> None:
-        """It is on the device as long as this is."""
         self.tensor, self.away, self.stays = tensor, None, True
 
     def back(self) -> Tensor:
@@ -195,7 +189,6 @@ class SavedTensors:
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """Makes autograd save through this."""
         global _current
         _current = self
         try:
@@ -212,7 +205,6 @@ class SavedTensors:
             _current = None
 
     def leave(self) -> None:
-        """What was saved by the operators that are over."""
         with torch.no_grad():
             for moved in self.leaving:
                 moved.leave()
@@ -297,7 +289,6 @@ class HostMoments:
         self.host.settle()
 
     def step(self) -> None:
-        """`optimizer.step()`, bucket by bucket."""
         for bucket in self.buckets:
             with self._alone(bucket):
                 for parameter in bucket:
@@ -323,7 +314,6 @@ class HostMoments:
 
     @contextmanager
     def _alone(self, bucket: Sequence[Tensor]) -> Iterator[None]:
-        """The optimiser's groups with these parameters alone."""
         groups = self.optimizer.param_groups
         whole = [{key: group[key] for key in _PARTS if key in group} for group in groups]
         own = {id(parameter) for parameter in bucket}

@@ -24,14 +24,12 @@ __all__ = ["DevicePieces", "Piece"]
 
 
 class Piece:
-    """A segment's operators on one device.
+    """A segment's operators on one device, with the initializers `tensors`.
 
     Args:
-        tensors: the initializers by name.
         deferrable: weights' gradients can be put off (see `graph.deferral`).
-        backend: of `torch.compile`. What runs Python, draws what it computes again, writes into what it reads
-            or puts gradients off is not compiled: such a segment's calls mean more than their operators.
-        offload: what it saves leaves for the host.
+        backend: of `torch.compile`, for segments whose calls mean no more than their operators: none that
+            runs Python, draws what it computes again, writes into what it reads or puts gradients off.
     """
 
     def __init__(
@@ -102,11 +100,9 @@ class Piece:
 
     @property
     def bound(self) -> list[Tensor]:
-        """The weights that it computes with now."""
         return [getattr(module, leaf) for module, leaf in self.places.values()]
 
     def bind(self, leaves: Mapping[str, Tensor]) -> None:
-        """Compute with these weights from now on."""
         self._bind({k: leaves[k] for k in self.trainable})
 
     def _bind(self, tensors: Mapping[str, Tensor]) -> None:
@@ -156,11 +152,9 @@ class DevicePieces:
         return {k for piece in every for k in piece.written_buffers}
 
     def trains(self, s: int) -> bool:
-        """Whether a segment has parameters."""
         return bool(self.whole[s].trainable)
 
     def piece(self, s: int, i: int) -> Piece:
-        """What computes micro-batch i of segment s."""
         if i == self.last:
             return self.tail[s]
         return self.deferrable[s] if (s, i) in self.split else self.whole[s]

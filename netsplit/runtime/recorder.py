@@ -56,7 +56,6 @@ class TimelineRecorder:
     def span(
         self, kind: EventKind, name: str, microbatch: int, torch_device: torch.device
     ) -> AbstractContextManager[None]:
-        """Times what the device does within."""
         return self._recorded(kind, name, microbatch, torch_device) if self.recording else _UNRECORDED
 
     @contextmanager
@@ -86,7 +85,6 @@ class TimelineRecorder:
         return mark
 
     def waited(self, start_s: float, what: str, microbatch: int, peer: str) -> None:
-        """A wait that began then is over."""
         self.events.append(Event(self.device, "wait", what, microbatch, start_s, time.perf_counter(), peer))
 
     def sending(self, send: Send, nbytes: int) -> None:

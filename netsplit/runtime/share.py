@@ -242,13 +242,21 @@ class Share:
             return name
         return next(k for k, each in self.sliced.of.items() if each == name)
 
-    def put(self, name: str, value: Tensor) -> None:
-        """Another value; in place, as segments and the optimiser have the tensors."""
-        with torch.no_grad():
+    @torch.no_grad()
+    def put(self, values: Mapping[str, Tensor]) -> None:
+        """Take these values; in place, as segments and the optimiser have the tensors."""
+        for name, value in values.items():
             if self.sliced is not None and name in self.sliced.slices:
                 self.sliced.put(name, value)
             else:
                 self.tensors[name].copy_(value)
+
+    def state(self, averaged: bool = False) -> dict[str, Tensor]:
+        """The tensors that this device is the first to hold, on the CPU; if asked for, their averages."""
+        tensors = self.kept
+        if averaged and self.averages is not None:
+            tensors = tensors | self.averages.values
+        return {k: tensor.detach().cpu() for k, tensor in tensors.items() if k not in self.copies}
 
     @property
     def loss_factor(self) -> float:
@@ -256,11 +264,9 @@ class Share:
 
     @property
     def learning_rates(self) -> list[float]:
-        """Learning rates of the optimiser's groups."""
         return [] if self.optimizer is None else [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def set_learning_rates(self, rates: Sequence[float]) -> None:
-        """One for each group."""
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         for group, rate in zip(groups, rates, strict=True):
             if isinstance(group["lr"], Tensor):
@@ -283,10 +289,11 @@ class Share:
         self.moments.by_bucket(averages.values, lambda keys: averages.blend({k: parameters[k] for k in keys}))
         averages.count += 1
 
-    def step_scheduler(self, loss: float | None) -> None:
-        """See `netsplit.optim.learning_rate.step`."""
+    def step_scheduler(self, loss: float | None) -> list[float]:
+        """The learning rates after it; see `netsplit.optim.learning_rate.step`."""
         if self.scheduler is not None:
             step(self.scheduler, loss)
+        return self.learning_rates
 
     def all_tensors(self) -> list[Tensor]:
         """The tensors, their gradients, the optimiser's moments and the averages."""
@@ -358,7 +365,6 @@ class Share:
                 parameter.grad.mul_(factor)
 
     def drop_gradients(self) -> None:
-        """Forget gradients that wait for a step."""
         for parameter in (self.parameters | self.stepped).values():
             parameter.grad = None
 
@@ -379,5 +385,4 @@ def _stepped(tensors: Mapping[str, Tensor], sliced: SlicedParameters | None) -> 
 
 
 def _held(gradient: Tensor) -> Tensor:
-    """The values that a sparse gradient holds; a dense one itself."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient

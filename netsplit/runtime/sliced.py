@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.graph.ir import Initializer, Region
+from netsplit.placement.sharding import Slice
 from netsplit.program.instructions import Program
-from netsplit.program.slices import Slice
 
 __all__ = ["SlicedParameters"]
 
@@ -63,7 +63,6 @@ class SlicedParameters:
         return whole
 
     def put(self, k: str, value: Tensor) -> None:
-        """Another value of a whole parameter."""
         mine = self._slice(k, self.device)
         if k not in self.let_go_of:
             self.whole[k].copy_(value)

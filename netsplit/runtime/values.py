@@ -136,7 +136,6 @@ class IterationValues:
 
 
 def sum_of(terms: Sequence[Tensor]) -> Tensor | None:
-    """The sum of gradients, added one after another; None of none."""
     total: Tensor | None = None
     for term in terms:
         total = term if total is None else total + term
@@ -210,7 +209,6 @@ class WeightVersions:
         self.begin()
 
     def begin(self) -> None:
-        """Start an iteration."""
         self.left = dict(self.needed)
         self.leaves = {0: self._leaves()}
         self.newest = 0

@@ -1,8 +1,7 @@
 """The torchrun agent of workers that NetSplit starts itself: they are forked from it, with torch loaded once.
 
-A worker of its own interpreter loads torch and, with its first optimiser, `torch._dynamo`: some five seconds
-of a processor each. CUDA cannot be used in a forked process once it was begun before, so that workers of
-GPUs are spawned.
+Loading torch and `torch._dynamo` takes some five seconds. CUDA cannot be used in a forked process once it was
+begun before, so that workers of GPUs are spawned.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -43,17 +43,11 @@ __all__ = [
     "add",
     "commit",
     "deploy",
-    "drop_gradients",
     "inspect",
     "load_part",
+    "on_share",
     "plan_part",
     "predict",
-    "put",
-    "rates",
-    "set_rates",
-    "set_scale",
-    "state",
-    "step_scheduler",
     "train",
     "write_part",
 ]
@@ -98,7 +92,6 @@ class Attempt:
         return failure
 
     def commit(self) -> dict[Key, Tensor]:
-        """Step, if the iteration does, and end it; see `Executor.finish`."""
         executor = self.executor
         executor.before = None
         with executor.grad_mode():
@@ -380,45 +373,6 @@ def load_part(worker: Worker, rules: Mapping[str, Any], folder: Path) -> list[st
     return Holder(worker.memory["share"], worker.device.name, **rules).load(folder)
 
 
-def state(worker: Worker, averaged: bool) -> dict[str, Tensor]:
-    """The tensors that this device is the first to hold."""
-    share: Share = worker.memory["share"]
-    tensors = share.kept
-    if averaged and share.averages is not None:
-        tensors = tensors | share.averages.values
-    return {k: tensor.detach().cpu() for k, tensor in tensors.items() if k not in share.copies}
-
-
-def drop_gradients(worker: Worker) -> None:
-    """Forget gradients that wait for a step."""
-    share: Share = worker.memory["share"]
-    share.drop_gradients()
-
-
-def put(worker: Worker, values: dict[str, Tensor]) -> None:
-    """Take these values; in place, as segments and the optimiser have the tensors."""
-    share: Share = worker.memory["share"]
-    for name, value in values.items():
-        share.put(name, value)
-
-
-def rates(worker: Worker) -> list[float]:
-    share: Share = worker.memory["share"]
-    return share.learning_rates
-
-
-def set_rates(worker: Worker, rates: list[float]) -> None:
-    share: Share = worker.memory["share"]
-    share.set_learning_rates(rates)
-
-
-def set_scale(worker: Worker, scale: LossScale) -> None:
-    """Set the scale of the devices that stepped."""
-    worker.memory["share"].scale = scale
-
-
-def step_scheduler(worker: Worker, loss: float | None) -> list[float]:
-    """The rates after it."""
-    share: Share = worker.memory["share"]
-    share.step_scheduler(loss)
-    return share.learning_rates
+def on_share(worker: Worker, method: Callable[..., Any], *args: Any) -> Any:
+    """What a method of `Share`, or another function of it, answers."""
+    return method(worker.memory["share"], *args)

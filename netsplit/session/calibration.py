@@ -113,7 +113,6 @@ def mates_of(devices: Sequence[Device], rank: int) -> list[int]:
 
 
 def _identity(worker: Worker) -> dict[str, Any]:
-    """What a worker's seconds depend on beside the graph."""
     return {
         "kind": worker.device.kind,
         "host": socket.gethostname(),
@@ -260,11 +259,7 @@ KnownParts = dict[str, dict[str, PartCosts]]
 class MeasuredParts:
     """What is known of parts of one step's operators: a `partition.base.PartsMeter`.
 
-    Args:
-        whole: costs of the step's operators.
-        pool: of the workers, which may be others after a failure.
-        cache: where they are kept, for all graphs.
-        known: may be that of the same step at other sizes, too.
+    `whole` are costs of its operators; `known` may be that of the same step at other sizes, too.
     """
 
     task: Calibration

@@ -37,9 +37,8 @@ from netsplit.program.schedules import Schedule
 from netsplit.runtime.checkpoint.shares import saved_cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.share import OptimizerFactory
+from netsplit.session.costs import CostSource, PredictedCosts
 from netsplit.session.decision import problem_of, training_plan
-from netsplit.session.measured_costs import CostSource
-from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.request import Request
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
@@ -206,7 +205,6 @@ def described(experiment: Experiment, description: ClusterDescription) -> Shared
 def _recorded(
     experiment: Experiment, cluster: str, tracker: Tracker, tags: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[ComparisonRun]:
-    """The run of a comparison, with its config and tags."""
     every = _tags(experiment, cluster) | dict(tags)
     with tracker.comparison(experiment.name, experiment.config, tags=every) as parent:
         yield parent
@@ -240,7 +238,6 @@ class Shared:
         return cls(step, plan.asked, plan)
 
     def plan(self, partitioner: Partitioner) -> Plan:
-        """A method's; raises as `ModelStep.plan`."""
         return self.chosen or self.step.plan(self.problem, partitioner)
 
 

@@ -25,7 +25,7 @@ from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.offload import check_buckets
 from netsplit.session.calibration import MeasuredParts
-from netsplit.session.measured_costs import CostSource
+from netsplit.session.costs import CostSource
 from netsplit.session.sizes import BatchCuts, StepSizes
 from netsplit.session.step import ModelStep
 from netsplit.training.adapt.switchable import changeable

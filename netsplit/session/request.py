@@ -74,7 +74,6 @@ class Request:
         self.settings.checkpoint.make_folder()
 
     def _check_cluster(self) -> None:
-        """Raises ConfigError: it does not go with a setting."""
         if isinstance(self.cluster, ClusterDescription):
             self.cluster.require_models()
             if self.settings.adapt:
@@ -91,7 +90,6 @@ class Request:
         check_backend(self.settings.compile_backend, names, self.settings.autocast)
 
     def _check_open(self) -> None:
-        """Check what `schedule=auto` is asked with."""
         if len(self.partitioners) > 1:
             raise ConfigError(
                 f"schedule=auto needs one method, but partitioner names {', '.join(self.partitioners)}: "

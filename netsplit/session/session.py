@@ -39,8 +39,8 @@ from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.workers.messages import Worker
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.session.calibration import located, with_room
+from netsplit.session.costs import MeasuredCosts
 from netsplit.session.decision import problem_of, training_plan
-from netsplit.session.measured_costs import MeasuredCosts
 from netsplit.session.step import ModelStep
 from netsplit.settings import ProfileMode
 from netsplit.training.adapt.adaptation import Adaptation
@@ -111,7 +111,6 @@ class Session:
 
     @property
     def costs(self) -> MeasuredCosts:
-        """What training steps cost on these workers."""
         folder = None if self.profile == "off" else self.profile_cache or default_folder()
         cache = ProfileCache(folder, self.profile == "refresh")
         asked = self.spec, self.profile == "predicted", cache, self.stages
@@ -185,12 +184,6 @@ class Session:
         close = self.close if owned else None
         adaptation = None if adapt is None else Adaptation.begin(adapt, plan, placed_s)
         return ParallelModel(step.model, graph, runtime, programs, plan, close, adaptation)
-
-    def parallelized(
-        self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner
-    ) -> ParallelModel:
-        """Plan a step and put it on the workers; closing the result closes this session too."""
-        return self.deploy(step, self.plan(step, order, method), owned=True)
 
     def close(self) -> None:
         if self._pool is not None:

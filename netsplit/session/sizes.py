@@ -28,7 +28,7 @@ from netsplit.profile.measure.stretch import SizedStep
 from netsplit.program.other_batches import require_same_operators
 from netsplit.program.schedules import GPipe, OneFOneB
 from netsplit.session.calibration import KnownParts
-from netsplit.session.measured_costs import CostSource, MeasuredCosts
+from netsplit.session.costs import CostSource, MeasuredCosts
 from netsplit.session.step import ModelStep, with_known_parts
 
 __all__ = ["BatchCuts", "StepSizes"]

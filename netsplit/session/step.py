@@ -51,7 +51,6 @@ class ModelStep:
         batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
         device_type: of the devices, whose autocast casts.
         known: see `Batch.of`.
-        stages: told what is being done, and how far it is.
     """
 
     model: nn.Module
@@ -80,7 +79,6 @@ class ModelStep:
 
     @cached_property
     def captures(self) -> Captures:
-        """Graphs of the model on other batches, and of its evaluation."""
         return Captures(self.model, self.loss, self.training, self.device_type)
 
     def example(self, samples: int) -> Batch:
@@ -88,14 +86,12 @@ class ModelStep:
         return self.whole.rows(0, samples).own()
 
     def graph(self, example: Batch, check: bool = False, level: int = logging.DEBUG) -> Graph:
-        """Capture the graph of one micro-batch."""
         kinds = {"autocast": self.training.autocast, "device_type": self.device_type}
         graph = checked_capture(self.model, self.loss, example, check, level, **kinds)
         check_clipping(self.training.clip_norm, graph)
         return graph
 
     def values(self, graph: Graph) -> dict[str, Tensor]:
-        """Values of the graph's initializers: the model's own tensors."""
         return initial_values(self.model, graph, self.loss)
 
     def tensors(self, graph: Graph) -> dict[str, Tensor]:
@@ -108,7 +104,6 @@ class ModelStep:
         return {k: tensor.detach() for k, tensor in (tensors | self.values(graph)).items()}
 
     def weights(self, graph: Graph, measured: bool = False) -> WeightSource | None:
-        """The source of values that are on the meta device."""
         source = _weight_source(self.training.weights, self.model, graph, self.values(graph))
         if source is not None and measured:
             raise ConfigError("a model on the meta device cannot be measured: give profile='predicted'.")

@@ -8,12 +8,8 @@ are waited for; both costs are those with the least squares of relative errors o
 
 What devices wait for a shared processor (`Device.processors`) is predicted; contention is what is left.
 
-The three programs run in rounds, one after another in each, so that a machine that is busy for a while shows
-as rounds that differ. Where they do, or where no cost within reason explains what was measured, the fit is
-not `steady`: it serves for now, and should not be kept.
-
-What a message takes from a device that is about to compute cannot be had by timing the call: the system's
-threads copy and take turns with the computation.
+The three programs run in rounds, so that a machine that is busy for a while shows as rounds that differ.
+Where they do, or no cost within reason explains them, the fit is not `steady`, and should not be kept.
 """
 
 from __future__ import annotations
@@ -96,13 +92,11 @@ class TrialRun:
 
 @dataclass(frozen=True)
 class Fit:
-    """What devices cost one another.
+    """What devices cost one another: contention is a computation's seconds while another device of the host
+    computes, over those alone; `message_s` what a message takes from either end.
 
-    Args:
-        contention: a computation's seconds while another device of the host computes, over those alone.
-        message_s: what a message takes from either end.
-        spread: by what part a program's middle round took longer than its fastest, at most.
-        steady: the rounds agree, and these costs explain them.
+    `spread` is by what part a program's middle round took longer than its fastest; where that is much, or
+    these costs do not explain the rounds, the fit is not `steady`.
     """
 
     contention: float

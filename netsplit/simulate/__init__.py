@@ -1,7 +1,7 @@
 """What a program is predicted to do: its timeline, as discrete events, and its bytes on every device."""
 
-from netsplit.simulate.memory import MemoryProfile, memory_profile, predicted_peak_bytes
-from netsplit.simulate.simulate import simulate
+from netsplit.simulate.lifetimes.storages import MemoryProfile
+from netsplit.simulate.simulate import memory_profile, predicted_peak_bytes, simulate
 from netsplit.simulate.timeline import Event, Timeline
 
 __all__ = ["Event", "MemoryProfile", "Timeline", "memory_profile", "predicted_peak_bytes", "simulate"]

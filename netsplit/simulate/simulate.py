@@ -7,20 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property
-from typing import NoReturn
+from types import MappingProxyType
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.compiled import Floats, Ints, packed_rows
 from netsplit.errors import ConfigError
-from netsplit.profile.costs import Costs
-from netsplit.program.check import check_progress
-from netsplit.program.instructions import Collective, Program, Recv, Send
+from netsplit.profile.costs import Costs, NodeBytes, Offload, StepScratch
+from netsplit.program.check import Arrivals, check_progress
+from netsplit.program.instructions import Backward, Collective, Program, Recv, Segment, Send
 from netsplit.simulate.engine.arrays import COMPUTES, WAITS, DeviceSeconds, Notes, ProgramArrays
 from netsplit.simulate.engine.carry_out import carry_out_noted
-from netsplit.simulate.memory import costed_profiles
+from netsplit.simulate.lifetimes.device_memory import DeviceMemory
+from netsplit.simulate.lifetimes.segment import OfSize, own_bytes, segment_memory
+from netsplit.simulate.lifetimes.storages import MemoryProfile
 from netsplit.simulate.tasks import (
     Key,
     Message,
@@ -33,7 +37,7 @@ from netsplit.simulate.tasks import (
 )  # fmt: skip
 from netsplit.simulate.timeline import GRADIENT_OF, Event, Timeline
 
-__all__ = ["Run", "simulate", "with_peaks"]
+__all__ = ["Run", "costed_profiles", "memory_profile", "predicted_peak_bytes", "simulate", "with_peaks"]
 
 
 def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = True) -> Timeline:
@@ -57,7 +61,6 @@ def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = Tru
 
 
 def with_peaks(timeline: Timeline, program: Program, cluster: Cluster, costs: Costs) -> Timeline:
-    """The timeline of a program, with the peak bytes of every device."""
     profiles = costed_profiles(program, cluster, costs)
     alive = {device: each.peak_bytes for device, each in profiles.items()}
     hosts = {device: each.host_bytes for device, each in profiles.items()} if costs.offload else {}
@@ -226,3 +229,61 @@ def _stand_still(program: Program) -> NoReturn:
 
 def _ints(values: Sequence[float] | Floats) -> Ints:
     return np.array(values, np.int64)
+
+
+Transients: TypeAlias = Mapping[str, Mapping[str, NodeBytes]]  # device -> node -> bytes
+
+_NOTHING = Offload()
+_NO_TRANSIENTS: Mapping[str, NodeBytes] = MappingProxyType({})
+
+
+def costed_profiles(program: Program, cluster: Cluster, costs: Costs) -> dict[str, MemoryProfile]:
+    """`memory_profile` with all that costs know of a cluster's devices."""
+    transients, scratch = costs.transients(cluster.devices), costs.step_scratch(cluster.devices)
+    return memory_profile(program, costs.alpha, transients, costs.offload, scratch)
+
+
+def predicted_peak_bytes(
+    program: Program, alpha: int, transients: Transients | None = None
+) -> dict[str, int]:
+    """Device -> largest number of bytes alive at once in one iteration after the first."""
+    profiles = memory_profile(program, alpha, transients)
+    return {device: profile.peak_bytes for device, profile in profiles.items()}
+
+
+def memory_profile(
+    program: Program,
+    alpha: int,
+    transients: Transients | None = None,
+    offload: Offload = _NOTHING,
+    scratch: Mapping[str, StepScratch] | None = None,
+) -> dict[str, MemoryProfile]:
+    """Device -> when its bytes peak and what they are.
+
+    `alpha` is as `Costs.alpha`, 2 without moments; `transients`, `offload` and `scratch` as in `Costs`.
+    """
+    arrivals, profiles, graphs = Arrivals.of(program), {}, [(program.graph, Fraction(1))]
+    if program.tail is not None:
+        graphs.append((program.tail, Fraction(program.tail.batch_size, program.graph.batch_size)))
+    segments: dict[str, list[Segment]] = {device: [] for device in program.devices}
+    for segment in program.segments:
+        for device in segment.replicas or (segment.device,):
+            segments[device].append(segment)
+    for device in program.devices:
+        ins = program.instructions[device]
+        split = {each.segment for each in ins if isinstance(each, Backward) and each.part == "weight"}
+        known = (transients or {}).get(device, _NO_TRANSIENTS)
+        sizes = []
+        for graph, part in graphs:
+            made = {
+                each.index: segment_memory(
+                    graph, program.training, each, each.index in split, known, offload.activations, part
+                )
+                for each in segments[device]
+            }
+            sizes.append(OfSize(graph, own_bytes(graph), made))
+        step = (scratch or {}).get(device, StepScratch())
+        profiles[device] = DeviceMemory(
+            program, device, alpha, sizes[0], sizes[-1], offload, arrivals, step
+        ).run()
+    return profiles

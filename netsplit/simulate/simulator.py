@@ -24,21 +24,19 @@ from netsplit.graph.ir import Graph, Variable
 from netsplit.graph.operators import unchanging
 from netsplit.placement.exchange import Exchange, ExchangeName
 from netsplit.placement.placement import Placement
-from netsplit.placement.sharding import in_slices
+from netsplit.placement.sharding import Bundle, in_slices
 from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
 from netsplit.program.instructions import Program, sizes_of
 from netsplit.program.other_batches import require_same_operators, with_tail
 from netsplit.program.schedules import Schedule
-from netsplit.program.slices import Bundle
 from netsplit.program.transfers import exchanges_that_hold, readers_elsewhere
 from netsplit.reshard.network import Network, network_of
 from netsplit.reshard.plan import best_chunks
 from netsplit.rewrite.records import Rewrite, reads_copies
 from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.seconds import rewritten_costs
-from netsplit.simulate.memory import costed_profiles
-from netsplit.simulate.simulate import simulate, with_peaks
+from netsplit.simulate.simulate import costed_profiles, simulate, with_peaks
 from netsplit.simulate.timeline import Timeline
 
 __all__ = [
@@ -76,7 +74,6 @@ class ScoredPlan:
         return self.timeline.iteration_s
 
     def missing_bytes(self, room: Mapping[str, int]) -> int:
-        """Where most are."""
         return max((nbytes - room[name] for name, nbytes in self.timeline.peak_bytes.items()), default=0)
 
 
@@ -220,7 +217,6 @@ class Simulator:
         return all(self.graph.nodes.keys() <= self.costs.of(kind).nodes.keys() for kind in kinds)
 
     def moved_to(self, cluster: Cluster, costs: Costs) -> Simulator:
-        """The same on another cluster with other costs."""
         return replace(self, cluster=cluster, costs=costs)
 
 
@@ -261,7 +257,6 @@ def broadcast_over(cluster: Cluster, variable: str, home: str, readers: Sequence
 
 
 def exchange_line(placement: Placement) -> str:
-    """In words: how many variables."""
     count = len(placement.exchanges)
     what = "1 variable is" if count == 1 else f"{count} variables are"
     return f"{what} forwarded from device to device"
@@ -298,7 +293,6 @@ def _in_chunks(exchange: Exchange, variable: Variable, cluster: Cluster, network
 
 
 def _ways(exchange: Exchange) -> list[list[tuple[str, str]]]:
-    """The hops from the home up to each hop."""
     way: dict[str, list[tuple[str, str]]] = {exchange.hops[0][0]: []}
     for p, q in exchange.hops:
         way[q] = [*way[p], (p, q)]

@@ -86,7 +86,6 @@ class Timeline:
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """The same moments as disjoint spans, by time."""
     disjoint: list[Span] = []
     for start, end in sorted(spans):
         if disjoint and start <= disjoint[-1][1]:
@@ -97,7 +96,6 @@ def union(spans: Iterable[Span]) -> list[Span]:
 
 
 def length(spans: Iterable[Span]) -> float:
-    """Seconds of disjoint spans."""
     return sum(end - start for start, end in spans)
 
 

@@ -9,9 +9,8 @@
 Transfers that overlap on one link get lanes of their own: "cpu:0 → cpu:1 (2)". Where the program is given, an
 arrow leads from every send to the computation that reads what it brings.
 
-Perfetto counts whole nanoseconds, ties an arrow to the slice that is open at its time, and drops arrows
-without one and slices that overlap. So what lasts nothing is written as one nanosecond, and what follows it
-at once begins that much later; only the file has these times.
+Perfetto drops slices that overlap, and arrows without a slice. So what lasts nothing is written as one
+nanosecond, and what follows it at once begins that much later; only the file has these times.
 """
 
 from __future__ import annotations

@@ -42,11 +42,8 @@ def checked_capture(
     level: int = logging.DEBUG,
     **options: Any,
 ) -> Graph:
-    """`capture`, compared with plain PyTorch unless told not to; an interrupt waits until torch is as before.
-
-    Args:
-        level: at which level of the log it is said what was captured.
-    """
+    """`capture`, compared with plain PyTorch unless told not to, logged at `level`; an interrupt waits until
+    torch is as before."""
     with interrupts_held():
         graph = capture(model, loss, batch, **options)
         _refuse_hooks(graph)
@@ -110,8 +107,7 @@ class Captures:
     def training(self, batch: Batch, size: int, usual: bool = False) -> Graph:
         """The training step at exactly this batch's shapes, for micro-batches of `size` or the rest of one.
 
-        Args:
-            usual: the batch has the shapes that the model was first captured at, whose constants it shares.
+        `usual`: the batch has the shapes that the model was first captured at, whose constants it shares.
         """
         group = batch.key, size
         if (group, batch.samples) not in self._training:
@@ -172,7 +168,6 @@ class Captures:
         return self._dims.get(batch.key)
 
     def is_full(self) -> bool:
-        """Whether prediction can have no further graph."""
         return len(self._inference) >= self.asked.max_programs
 
     def require_room(self, captures: Mapping[Hashable, Any], batch: Batch, what: str) -> None:

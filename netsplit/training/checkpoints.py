@@ -49,12 +49,10 @@ class Checkpoints:
     """A folder of checkpoints, held by one training at a time.
 
     Args:
-        folder: made where missing.
         every_epochs: a checkpoint is due after so many epochs.
         every_iterations: and after so many optimiser steps; with either, after the last epoch too.
         keep: the newest so many are kept.
-        resume: go on from the newest that is there.
-        origin: a checkpoint to begin with, where none of the training's own is there.
+        resume: go on from the newest that is there, else from `origin`.
 
     Raises:
         NetSplitError: another training holds the folder, or it has checkpoints and `resume` is False.
@@ -111,7 +109,6 @@ class Checkpoints:
         return place
 
     def close(self) -> None:
-        """Let others have the folder."""
         os.close(self._lock)
 
     def __enter__(self) -> Self:

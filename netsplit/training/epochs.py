@@ -216,7 +216,6 @@ class _EpochLoop:
 
     @property
     def _samples(self) -> int:
-        """Samples in one epoch."""
         count = len(self.data.train)
         return count - count % self.model.batch_size if self.drop_last else count
 
@@ -230,7 +229,6 @@ class _EpochLoop:
         return self.checkpoints is not None and self.checkpoints.due_after_step(self.position.step)
 
     def _steps(self) -> Iterator[Iteration]:
-        """The rest of the present epoch, one optimiser step after another."""
         count, size = self._samples, self.model.batch_size
         epoch, samples = self.position.epoch, self.position.samples
         while samples < count:
@@ -299,7 +297,6 @@ class _EpochLoop:
             self.model.make_program(*pair)
 
     def _score(self) -> float | None:
-        """The metric on the test half."""
         if self.metric is None or not len(self.data.test):
             return None
         data, size = self.data.test, self.model.batch_size

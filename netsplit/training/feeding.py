@@ -72,7 +72,6 @@ class Feeding:
         return done
 
     def close(self) -> None:
-        """End the processes that load samples, here and beside the workers."""
         self.reader.close()
         runtime, self.given = self.given, None
         if runtime is not None and runtime.pool.connections:
@@ -92,7 +91,6 @@ class Feeding:
         return UnreadBatch(place, kind.key, lambda: self.model.programs.batch(*self.once.batch(place)))
 
     def _give(self, kind: Batch, place: BatchPlace) -> bool:
-        """Give the workers the dataset, if they can read it as this process does."""
         runtime = self.model.runtime
         needless = None
         if isinstance(self.data.train, Stream) and self.data.read_by != "workers":

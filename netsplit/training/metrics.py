@@ -71,7 +71,6 @@ _WORDS = {
 
 
 def words_of_metric(name: str) -> MetricWords:
-    """How a metric is written; one of the user's own by its name."""
     return _WORDS.get(name) or MetricWords(name, name, False)
 
 
@@ -134,7 +133,6 @@ def chosen_metric(given: Any, data: Data, loss: Any) -> Metric | None:
 
 
 def _is_regression(target: Any, loss: Any) -> bool:
-    """Whether targets, or the loss, are of real numbers."""
     real = isinstance(target, float) or (isinstance(target, Tensor) and target.is_floating_point())
     return real or isinstance(loss, _REGRESSION)
 
@@ -278,7 +276,6 @@ def _require_classes(name: str, outputs: Any, targets: Any) -> None:
 
 
 def _are_scores(outputs: Any, targets: Any) -> bool:
-    """Whether these are of the shapes of class scores and their targets."""
     return (
         _are_tensors(outputs, targets)
         and outputs.ndim >= 2

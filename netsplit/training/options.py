@@ -82,7 +82,6 @@ class Training:
     def of(
         cls, settings: Settings, optimizer: OptimizerFactory, learning_rate: LearningRate | None = None
     ) -> Self:
-        """What a config says."""
         names = {each.name for each in fields(cls)} & {each.name for each in fields(settings)}
         return cls(optimizer, learning_rate, **{name: getattr(settings, name) for name in names})
 
@@ -93,7 +92,6 @@ class Training:
 
     @property
     def rule(self) -> UpdateRule:
-        """What happens before and after the optimiser steps."""
         return UpdateRule(
             self.clip_norm,
             self.autocast == "float16",
@@ -114,6 +112,5 @@ class Training:
 
 
 def check_choice(name: str, given: Any, known: Sequence[str], optional: bool = False) -> None:
-    """Refuse what is none of a few words."""
     if given not in known and not (optional and given is None):
         raise ConfigError(f"{name} is {given!r}: give one of {', '.join(known)}{', or None' * optional}.")

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -27,7 +27,7 @@ from netsplit.runtime.feeds import samples_of
 from netsplit.runtime.worker_calls import TRAINING
 from netsplit.settings import OnNonFinite
 from netsplit.simulate.timeline import Timeline
-from netsplit.training.adapt.adaptation import Adaptation
+from netsplit.training.adapt.adaptation import Adaptation, Switched
 from netsplit.training.adapt.switchable import require_switchable
 from netsplit.training.captures import lack_explained
 from netsplit.training.metrics import AUTO, correct, evaluated
@@ -38,14 +38,6 @@ from netsplit.training.watch import ModelWatch
 __all__ = ["ParallelModel", "Switched", "correct", "save_state"]
 
 Pair = tuple[Any, Any]  # inputs and targets
-
-
-@dataclass(frozen=True)
-class Switched:
-    """What a change of plan took."""
-
-    seconds: float
-    nbytes: int  # that moved between workers
 
 
 def _end_here(process: int, close: Callable[[], None]) -> None:
@@ -415,13 +407,9 @@ class ParallelModel:
         if adaptation is None or not step or runtime.pool.programs[TRAINING] is not runtime.program:
             return
 
-        def change(plan: Plan) -> tuple[float, int]:
-            done = self._switch(plan)
-            return done.seconds, done.nbytes
-
         searched_s = adaptation.searched_s
         measured = timeline if timeline is not None and timeline.events else None
-        adaptation.iteration(measured, runtime, change, runtime.draws.batches)
+        adaptation.iteration(measured, runtime, self._switch, runtime.draws.batches)
         self.programs.made_s += adaptation.searched_s - searched_s
 
     def _open(self) -> DistributedRuntime:

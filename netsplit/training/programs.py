@@ -59,8 +59,7 @@ class Programs:
     """Training and inference programs of a placement.
 
     Args:
-        compiler: makes the program of a whole batch; others are made as it makes that.
-        program: of a whole batch.
+        compiler: makes the `program` of a whole batch; others are made as it makes that.
         captures: graphs of the model on other batches.
         key: of batches with the shapes of the compiler's graph; None: all have them.
         known: see `Batch.of`.
@@ -96,7 +95,6 @@ class Programs:
         return batch
 
     def has(self, batch: Batch) -> bool:
-        """Whether such a batch was trained before, under this plan."""
         return (batch.key, batch.samples) in self._trained
 
     def training(self, batch: Batch) -> Program:
@@ -162,21 +160,16 @@ class Programs:
         return self._compiled(replace(self.compiler, tail=tail), self.placement, full + bool(rest))
 
     def _other(self, batch: Batch) -> Program:
-        """The program for a batch's own shapes."""
         size = self._size_in(batch)
         full, rest = divmod(batch.samples, size)
         captured = self.captures.training(batch.rows(0, size), size)
         self._require_same_parameters(captured)
         graph = self._in_parts(captured)
         self._require_same_copies(graph)
-        device_of = self._placed(graph)
         placement = replace(
-            self.placement,
-            device_of=device_of,
-            exchanges=exchanges_that_hold(graph, device_of, self.placement.exchanges),
+            self._placed(graph),
             priority=like_priority(self._graph, graph, self.placement.priority),
             recomputed=like_recomputed(self._graph, graph, self.placement.recomputed),
-            rewrites=graph.rewrites,
         )
         tail = None
         if rest:
@@ -197,16 +190,7 @@ class Programs:
             graph = self.captures.inference(batch.rows(0, batch.samples // microbatches))
             graph = self._in_parts(graph)
             order = topological_priority(graph, graph.position)
-            device_of = self._placed(graph)
-            placement = replace(
-                self.placement,
-                device_of=device_of,
-                exchanges=exchanges_that_hold(graph, device_of, self.placement.exchanges),
-                priority=order,
-                stages=(),
-                recomputed=frozenset(),
-                rewrites=graph.rewrites,
-            )
+            placement = replace(self._placed(graph), priority=order, stages=(), recomputed=frozenset())
             compiler = replace(
                 self.compiler, graph=graph, training=False, shared_norm=False, tail=None,
                 like=self.program.bundles,
@@ -254,8 +238,8 @@ class Programs:
             if len({homes[k] for k in node.initializers if k in homes}) > 1
         )
 
-    def _placed(self, graph: Graph) -> dict[str, str]:
-        """Every node where its like in training is, and where its parameters are."""
+    def _placed(self, graph: Graph) -> Placement:
+        """Another graph placed: every node where its like in training is, and where its parameters are."""
         placed, device_of = self._graph, self.placement.device_of
         where = inference_placement(placed, graph, device_of)
         homes = {k: device_of[node.name] for node in placed for k in node.initializers}
@@ -266,7 +250,8 @@ class Programs:
                         f"on a batch of these shapes one operator needs '{k}' and parameters of another "
                         "device: give parallelize an example batch of these shapes."
                     )
-        return where
+        exchanges = exchanges_that_hold(graph, where, self.placement.exchanges)
+        return replace(self.placement, device_of=where, exchanges=exchanges, rewrites=graph.rewrites)
 
     def _require_same_parameters(self, graph: Graph) -> None:
         known = self.compiler.graph.initializers
@@ -290,7 +275,6 @@ class Programs:
 
 
 def _copies(graph: Graph) -> dict[str, set[int]]:
-    """Which copies of held parameters are read."""
     copies: dict[str, set[int]] = {}
     for init in graph.initializers.values():
         if init.requires_grad:

@@ -116,7 +116,6 @@ def save_state(state: Mapping[str, Any], path: str | Path) -> None:
 
 
 def _is(value: Any, tensor: Tensor) -> bool:
-    """Whether a value of a state is that very tensor."""
     if not isinstance(value, Tensor) or value.layout != tensor.layout or value.dtype != tensor.dtype:
         return False
     if value.layout is not torch.strided or value.is_meta:
@@ -148,7 +147,6 @@ class TrainingState:
     cut: Cut
 
     def put(self, state: Mapping[str, Any], strict: bool) -> tuple[list[str], list[str]]:
-        """See `ParallelModel.load_state_dict`."""
         if not has_values(self.model, None):
             raise NetSplitError(
                 "this model is on the meta device, so it cannot load a state: load a checkpoint, of which "
@@ -164,7 +162,6 @@ class TrainingState:
         return missing, unknown
 
     def save(self, folder: Path, extra: Mapping[str, Any]) -> None:
-        """Write a checkpoint, whole or not at all."""
         with interrupts_held():
             self.opened().save_checkpoint(folder, extra, self._controller_state())
 

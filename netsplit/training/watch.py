@@ -56,7 +56,6 @@ class ModelWatch:
         self._warned: set[str] = set()
 
     def look(self) -> None:
-        """Warn of what has been changed since the model was split."""
         changed = [_CHANGED[key] for each, key, was in self._stood if getattr(each, key) != was]
         if (versions := self._written()) != self._versions:
             if not any(self._is_as_in(state) for state in self._states()):
@@ -119,7 +118,6 @@ class ModelWatch:
 
     @contextmanager
     def training(self, programs: Programs, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
-        """Marks that a batch is trained."""
         with self._turn:
             # Tensors of an unread batch are new ones, on the workers.
             batch = inputs if isinstance(inputs, UnreadBatch) else programs.batch(inputs, targets)

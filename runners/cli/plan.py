@@ -21,9 +21,8 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import check_writable
 from netsplit.formats.own import save_workload
 from netsplit.planning.plan import Plan
+from netsplit.session.costs import CostSource, PredictedCosts
 from netsplit.session.decision import problem_of, training_plan
-from netsplit.session.measured_costs import CostSource
-from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.request import Request
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep

@@ -23,8 +23,8 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.optimizer_checks import check_optimizer
 from netsplit.program.schedules import Schedule
+from netsplit.session.costs import FileCosts, PredictedCosts
 from netsplit.session.decision import plan_ahead
-from netsplit.session.predicted_costs import FileCosts, PredictedCosts
 from netsplit.session.request import without_reading
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName

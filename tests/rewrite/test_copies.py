@@ -31,7 +31,7 @@ from netsplit.runtime.checkpoint.shares import load_plain
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import UpdateRule
-from netsplit.simulate.memory import memory_profile
+from netsplit.simulate.simulate import memory_profile
 from netsplit.simulate.tasks import reduce_bytes, reduce_seconds
 from tests.builders import cpus
 from tests.cover import covering

@@ -22,9 +22,9 @@ from netsplit.program import GPipe
 from netsplit.progress import Stages
 from netsplit.runtime.workers.launch import Hello
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.session import measured_costs
+from netsplit.session import costs as session_costs
 from netsplit.session.calibration import Calibration
-from netsplit.session.measured_costs import MeasuredCosts
+from netsplit.session.costs import MeasuredCosts
 from netsplit.session.session import Session
 from netsplit.session.trial_run import Fit, TrialRun
 from netsplit.training.options import Training
@@ -155,8 +155,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
         made.checked.append(trial.names)
         return 1e-3, made.took * 1e-3
 
-    monkeypatch.setattr(measured_costs, "fit_trial", fit_trial)
-    monkeypatch.setattr(measured_costs, "checked_trial", checked_trial)
+    monkeypatch.setattr(session_costs, "fit_trial", fit_trial)
+    monkeypatch.setattr(session_costs, "checked_trial", checked_trial)
     return made
 
 

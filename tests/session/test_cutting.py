@@ -17,7 +17,7 @@ from netsplit.graph import capture
 from netsplit.graph.batches.batch import Batch
 from netsplit.planning.plan import Plan
 from netsplit.program.schedules import GPipe
-from netsplit.session.measured_costs import MeasuredCosts
+from netsplit.session.costs import MeasuredCosts
 from netsplit.session.sizes import BatchCuts
 from netsplit.session.step import ModelStep
 from tests.builders import costs_of

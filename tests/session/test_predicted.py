@@ -23,7 +23,7 @@ from netsplit.profile.measured import CACHE_VARIABLE
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import GPipe
 from netsplit.runtime.workers.pool import WorkerPool
-from netsplit.session import measured_costs
+from netsplit.session import costs as session_costs
 from netsplit.session.calibration import predicted_here
 from netsplit.session.session import Session
 from netsplit.tracking.records import row_of
@@ -88,9 +88,9 @@ def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(*_: object) -> None:
         raise AssertionError("a cost was measured")
 
-    monkeypatch.setattr("netsplit.session.measured_costs.MeasuredCosts.measured", measured)
+    monkeypatch.setattr("netsplit.session.costs.MeasuredCosts.measured", measured)
     for name in ("measure_part", "measure_copying", "fit_trial"):
-        monkeypatch.setattr(measured_costs, name, measured)
+        monkeypatch.setattr(session_costs, name, measured)
 
 
 @pytest.mark.usefixtures("_nothing_is_measured")

@@ -19,8 +19,8 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, beside, between
 from netsplit.program.schedules import GPipe
 from netsplit.session import step as steps
+from netsplit.session.costs import PredictedCosts
 from netsplit.session.decision import WholeDecision, problem_of
-from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
 

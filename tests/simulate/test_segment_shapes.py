@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netsplit.program.schedules import SCHEDULES
-from netsplit.simulate import memory
+from netsplit.simulate.lifetimes import segment
 from netsplit.simulate.lifetimes.segment import SegmentMemory
-from netsplit.simulate.memory import predicted_peak_bytes
+from netsplit.simulate.simulate import predicted_peak_bytes
 from tests.examples import tried
 from tests.nets import CASES, placements
 from tests.runtime.equivalence.running import captured_for, compiled, cut
@@ -41,7 +41,7 @@ def test_plans_that_differ_in_their_schedule_share_them(monkeypatch: pytest.Monk
             made.append(args)
             super().__init__(*args)
 
-    monkeypatch.setattr(memory, "SegmentMemory", Counted)
+    monkeypatch.setattr(segment, "SegmentMemory", Counted)
     first, last = (SCHEDULES[name]().with_microbatches(4) for name in ("gpipe", "1f1b"))
     graph = captured_for(CASES["cells"], first)
     graph.derived.clear()

@@ -244,7 +244,6 @@ class Begun:
 
 
 def by_device(pipeline: Pipeline, order: Sequence[Compute]) -> dict[str, list[Compute]]:
-    """Every device's part of a global order."""
     lists: dict[str, list[Compute]] = {name: [] for name in pipeline.names}
     for task in order:
         lists[pipeline.on(task[1], task[2])].append(task)

@@ -323,7 +323,6 @@ class TaskLinks:
         return [*named["forward"], *backs, *put_off]
 
     def missing(self, split: Sequence[bool]) -> list[int]:
-        """How many tasks each waits for."""
         missing = [*self._waiting, *[0] * self.cells]
         for t in range(self.cells, 3 * self.cells) if any(split) else ():
             for follower in self.weights_after(t, split):

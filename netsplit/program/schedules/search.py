@@ -174,13 +174,7 @@ def _list_schedules(
     split: bool,
     most: int | None = None,
 ) -> Iterator[list[Compute]]:
-    """An order of every policy; those whose limits stop everything may keep more than `limits`.
-
-    Args:
-        limits: device -> (segment, micro-batch) pairs that it may keep.
-        split: backwards may be in two parts.
-        most: policies, the most promising; None: as many as `tries_of` allows.
-    """
+    """An order of every policy, or of the `most` promising; some may keep more than `limits` allow."""
     m, p = microbatches, len(pipeline.names)
     warm, ahead = warm_up(pipeline), _ahead(pipeline, times)
     lasts = dict.fromkeys((0, min(p, m), min(2 * p, m), m)) if split else {0: None}

@@ -209,7 +209,6 @@ class _Lane:
         self.weight(s)
 
     def begun(self, s: int) -> int:
-        """Forwards of a segment so far."""
         return self.count["forward", s]
 
     def _next(self, phase: Phase, s: int) -> int:

@@ -4,9 +4,8 @@
     device 1 ─ plan ─┼─► one plan, no key  ─┼─ its part of the plan ─► __1_0.distcp ─┼─► .metadata, renamed
     controller plan ─┘   written twice      └─ its part of the plan ─► __2_0.distcp ─┘   netsplit.json
 
-The files are those of `torch.distributed.checkpoint`, so plain PyTorch reads them; what that module does
-with collectives, the controller does here over the connections it has anyway: a device whose disk is
-full answers so, and no other waits for it.
+The files are those of `torch.distributed.checkpoint`, so plain PyTorch reads them. The controller asks over
+its own connections: a device whose disk is full answers so, and no other waits for it.
 """
 
 from __future__ import annotations
@@ -102,9 +101,7 @@ def write_checkpoint(
     """Write a checkpoint, whole or not at all: `folder` appears, or is replaced, when everything is on disk.
 
     Args:
-        folder: of this one checkpoint; replaced where one is there.
-        extra: plain values for `netsplit.json`.
-        own: what the controller itself adds.
+        extra: plain values for `netsplit.json`; `own` is what the controller itself adds.
         plan: asks every device for its plan, given the folder to write to.
         write_parts: hands every device its part; the answers in the same order.
 
@@ -257,7 +254,6 @@ class Saved:
 
     @property
     def names(self) -> list[str]:
-        """Names of the model's tensors."""
         return [place.removeprefix("model.") for place in self.entries if place.startswith("model.")]
 
     def below(self, start: str) -> dict[str, str]:

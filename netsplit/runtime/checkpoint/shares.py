@@ -61,12 +61,8 @@ class Copies:
 class Holder:
     """One device's tensors as a part of a checkpoint.
 
-    Args:
-        share: its tensors and their optimiser.
-        device: its name.
-        aliases: initializer -> further names of the same tensor.
-        skip: initializers that are the graph's own constants.
-        copies: what it has beside other devices.
+    `aliases` are further names of initializers, `skip` the graph's own constants, `copies` those beside
+    other devices.
     """
 
     share: Share
@@ -133,7 +129,6 @@ class Holder:
         return []
 
     def _names(self, name: str) -> tuple[str, ...]:
-        """All by which the model knows a tensor."""
         return (self.share.whole(name), *self.aliases.get(self.share.initializer(name), ()))
 
     def _key(self, name: str, saved: Saved) -> str:
@@ -167,7 +162,6 @@ def saved_cut(folder: Path) -> Cut | None:
 
 
 def draws_state(counter: DrawCounter) -> State:
-    """The draws' position as a part of a checkpoint."""
     return {f"draws.{key}": value for key, value in asdict(counter).items()}
 
 

@@ -133,7 +133,6 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def reader_of(folder: Path) -> FileSystemReader:
-    """torch's, of `read_metadata`."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import StorageMeta
 

@@ -216,7 +216,6 @@ class SeededWeights:
         return model
 
     def _drawn(self, path: str, module: nn.Module) -> dict[str, Tensor]:
-        """The module's own tensors by `reset_parameters`."""
         _require_reset(path, module)
         fresh: Any = deepcopy(module).to_empty(device="cpu", recurse=False)
         with torch.no_grad():
@@ -266,7 +265,6 @@ def _module_of(model: nn.Module, path: str) -> nn.Module:
 
 
 def _nothing(dtype: torch.dtype) -> float | int:
-    """What no initialiser writes."""
     if dtype == torch.bool:
         return 0
     return math.nan if dtype.is_floating_point or dtype.is_complex else torch.iinfo(dtype).min

@@ -39,7 +39,6 @@ def reshard_piece(
     Args:
         piece: what `own` has of the tensor; None where it is not of the source.
         kind: any tensor of the dtype and on the device of what comes.
-        timeout_s: of each transfer.
         in_order: receive in the plan's order too, for NCCL without a group for each direction of a pair.
 
     Raises:
@@ -147,7 +146,6 @@ class _PieceMover:
                 self._at(task.region).copy_(self.piece[_slices(task.region, self.held)])
 
     def _place(self) -> None:
-        """What came elsewhere than in its place."""
         for index, task in enumerate(self.plan.tasks):
             if self.own in task.receivers:
                 place = self._at(task.region)
@@ -155,7 +153,6 @@ class _PieceMover:
                     place.copy_(self.flat[index].view(place.shape))
 
     def _at(self, region: Box) -> Tensor:
-        """The region in the new piece."""
         assert self.new is not None
         assert self.needed is not None
         return self.new[_slices(region, self.needed)]
@@ -182,5 +179,4 @@ def _inside(inner: Box, outer: Box) -> bool:
 
 
 def _slices(region: Box, within: Box) -> tuple[slice, ...]:
-    """The slices of a region in a piece that is `within`."""
     return tuple(slice(start - a, stop - a) for (start, stop), (a, _) in zip(region, within, strict=True))

@@ -38,7 +38,7 @@ class TransportLost(Exception):
 class Handle(Protocol):
     """A transfer under way."""
 
-    def wait(self, timeout_s: float) -> torch.Tensor:
+    def wait(self, timeout_s: float) -> Tensor:
         """The tensor, once it is there; raises `TransportTimeout` or `TransportLost`."""
 
     def done(self) -> bool:
@@ -48,26 +48,26 @@ class Handle(Protocol):
 class Transport(Protocol):
     """Operations that return at once. A tag is used once at a time between the same devices."""
 
-    def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
+    def send(self, tensor: Tensor, peer: str, tag: int, watched: bool) -> Handle:
         """`watched`: somebody will ask whether it is done, before waiting for it."""
 
-    def receive(self, buffer: torch.Tensor, peer: str, tag: int, watched: bool = False) -> Handle:
+    def receive(self, buffer: Tensor, peer: str, tag: int, watched: bool = False) -> Handle:
         """The handle gives the buffer, or a tensor like it; `watched` as for `send`."""
 
     def proceed(self) -> None:
         """Carry out what others ask for meanwhile and no thread beside does; called between instructions."""
 
-    def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+    def reduce(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         """The handle gives the sum of what all `devices` contributed; the tensor may be overwritten."""
 
-    def gather(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+    def gather(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         """The handle gives [D, n]: the [n] of every device."""
 
-    def scatter(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+    def scatter(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         """The handle gives [n]: of the sum of what all contributed, [D, n], this device's row."""
 
 
-def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on this device. A copy to the CPU's memory is over on return: the host may read it."""
     return tensor.to(device, non_blocking=device.type == "cuda")
 
@@ -83,7 +83,6 @@ def messages_of(tensor: Tensor, chunks: int, order: Sequence[int] = ()) -> list[
 
 
 def each_message(handle: Handle) -> list[Handle]:
-    """The messages that a transfer consists of."""
     if isinstance(handle, Ordered):
         return each_message(handle.handle)
     return list(handle.handles) if isinstance(handle, Chunks) else [handle]
@@ -114,7 +113,6 @@ class Chunks:
         """How many are over, from the first on; as of the last time somebody asked or waited."""
 
     def wait_for_next(self, timeout_s: float) -> None:
-        """Wait until one more is over."""
         came = self.handles[self.over].wait(timeout_s)
         if self.parts and came.data_ptr() != self.parts[self.over].data_ptr():
             self.parts[self.over].copy_(came)
@@ -137,14 +135,14 @@ class LocalTransport:
 
     def __init__(self, torch_device: dict[str, torch.device]) -> None:
         self.torch_device = torch_device
-        self.parcels: dict[int, torch.Tensor] = {}
-        self.terms: dict[int, list[torch.Tensor]] = {}
+        self.parcels: dict[int, Tensor] = {}
+        self.terms: dict[int, list[Tensor]] = {}
 
-    def send(self, tensor: torch.Tensor, peer: str, tag: int, watched: bool) -> Handle:
+    def send(self, tensor: Tensor, peer: str, tag: int, watched: bool) -> Handle:
         self.parcels[tag] = moved(tensor, self.torch_device[peer])
         return _Parcel(self, None)
 
-    def receive(self, buffer: torch.Tensor, peer: str, tag: int, watched: bool = False) -> Handle:
+    def receive(self, buffer: Tensor, peer: str, tag: int, watched: bool = False) -> Handle:
         return _Parcel(self, tag)
 
     def proceed(self) -> None:
@@ -155,17 +153,17 @@ class LocalTransport:
         self.parcels.clear()
         self.terms.clear()
 
-    def reduce(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+    def reduce(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         return Sum(self._terms(tensor, devices, tag), len(devices), tensor.device)
 
-    def gather(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+    def gather(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         return GatheredRows(self._terms(tensor, devices, tag), len(devices), tensor.device)
 
-    def scatter(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> Handle:
+    def scatter(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Handle:
         terms = self._terms(tensor, devices, tag)
         return Sum(terms, len(devices), tensor.device, row=len(terms) - 1)
 
-    def _terms(self, tensor: torch.Tensor, devices: tuple[str, ...], tag: int) -> list[torch.Tensor]:
+    def _terms(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> list[Tensor]:
         """What has been given under a tag: a program's order has the devices one after another."""
         terms = self.terms.get(tag)
         if terms is None or len(terms) == len(devices):  # of an iteration before
@@ -179,7 +177,7 @@ class _Parcel:
         self.transport = transport
         self.tag = tag
 
-    def wait(self, timeout_s: float) -> torch.Tensor:
+    def wait(self, timeout_s: float) -> Tensor:
         if self.tag is None:
             return torch.empty(0)
         return self.transport.parcels.pop(self.tag)
@@ -190,13 +188,13 @@ class _Parcel:
 
 @dataclass
 class Sum:
-    terms: list[torch.Tensor]
+    terms: list[Tensor]
     expected: int
     device: torch.device
     row: int | None = None  # of each term; None: all of it
 
-    def wait(self, timeout_s: float) -> torch.Tensor:
-        assert len(self.terms) == self.expected, "a device waits for a sum before all devices have reached it"
+    def wait(self, timeout_s: float) -> Tensor:
+        assert self.done(), "a device waits for a sum before all devices have reached it"
         terms = self.terms if self.row is None else [term[self.row] for term in self.terms]
         total = terms[0].to(self.device).clone()
         for term in terms[1:]:
@@ -207,17 +205,7 @@ class Sum:
         return len(self.terms) == self.expected
 
 
-@dataclass
-class GatheredRows:
-    terms: list[torch.Tensor]
-    expected: int
-    device: torch.device
-
-    def wait(self, timeout_s: float) -> torch.Tensor:
-        assert len(self.terms) == self.expected, (
-            "a device waits for an all-gather before all devices have reached it"
-        )
+class GatheredRows(Sum):
+    def wait(self, timeout_s: float) -> Tensor:
+        assert self.done(), "a device waits for an all-gather before all devices have reached it"
         return torch.stack([term.to(self.device) for term in self.terms])
-
-    def done(self) -> bool:
-        return len(self.terms) == self.expected

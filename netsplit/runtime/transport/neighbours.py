@@ -4,10 +4,8 @@
     send x ──── offer: tag, address ──────► reads x into its buffer when it next has to do with
     x is over ◄──────── taken: tag ──────── any transfer, or waits for one
 
-A copy, and two small packets over a socket. gloo's way through the kernel copies twice in threads of its own,
-which on a host with as many busy processes as processors wait to be scheduled. MPI's name for it is
-cross-memory attach (process_vm_readv of Linux). Where the system does not have it, or forbids it, no process
-is a neighbour.
+A copy, and two small packets over a socket, where gloo copies twice in threads of its own: MPI's name for it
+is cross-memory attach (process_vm_readv of Linux). Where the system forbids it no process is a neighbour.
 """
 
 from __future__ import annotations
@@ -174,7 +172,6 @@ class _Wire:
                 self.take(tag)
 
     def take(self, tag: int) -> None:
-        """Read what is offered and wanted."""
         if self.lost or tag not in self.offers or tag not in self.wanted:
             return
         (address, nbytes), transfer = self.offers.pop(tag), self.wanted.pop(tag)
@@ -254,7 +251,6 @@ def _can_read(pid: int, address: int, expected: bytes) -> bool:
 
 
 def _credentials(peer: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end."""
     pid, uid, _ = struct.unpack("iII", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(pid), int(uid)
 

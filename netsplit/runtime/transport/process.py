@@ -60,10 +60,8 @@ class ProcessTransport:
     """One process per device, joined by ``torch.distributed`` (see the module's text).
 
     Args:
-        devices: device name -> its torch device, in rank order.
-        name: of this process's device.
+        devices: device name -> its torch device, in rank order; `name` is this process's.
         timeout_s: longest wait for one transfer that the caller ends itself; groups give up later.
-        neighbours: who is reached without gloo.
         in_order: both ends ask for what they exchange in one order: NCCL then needs no groups for it.
     """
 

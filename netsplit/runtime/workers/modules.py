@@ -17,7 +17,6 @@ _STANDARD = os.path.dirname(os.__file__)
 
 
 def absolute_path() -> tuple[str, ...]:
-    """This process's `sys.path`."""
     return tuple(os.path.abspath(entry) for entry in sys.path if isinstance(entry, str))
 
 

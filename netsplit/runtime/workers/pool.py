@@ -79,13 +79,10 @@ class Watchdog:
         if place is not None:
             self.places[rank] = place
 
-    def silent(self, ranks: list[int]) -> list[int]:
-        """Those of `ranks` whose process is stopped, or whose machine is gone."""
-        return self._silent_for(ranks, self.limit_s)
-
-    def quiet(self, ranks: list[int]) -> list[int]:
-        """Those who are probably so, once it is known that something is wrong."""
-        return self._silent_for(ranks, min(_QUIET_S, self.limit_s))
+    def silent(self, ranks: list[int], seconds: float | None = None) -> list[int]:
+        """Those of `ranks` that showed no sign of life for so long: stopped, or their machine is gone."""
+        now, limit_s = time.monotonic(), self.limit_s if seconds is None else min(seconds, self.limit_s)
+        return [rank for rank in ranks if now - self.alive.get(rank, self.began) > limit_s]
 
     def stands_still(self, places: dict[int, Heartbeat | None]) -> bool:
         """Whether inside a program no worker has begun an instruction for longer than a peer would wait."""
@@ -96,10 +93,6 @@ class Watchdog:
         if all(place is None or place.index < 0 for place in places.values()):
             return False
         return time.monotonic() - self.since > self.limit_s + _MARGIN_S
-
-    def _silent_for(self, ranks: list[int], seconds: float) -> list[int]:
-        now = time.monotonic()
-        return [rank for rank in ranks if now - self.alive.get(rank, self.began) > seconds]
 
 
 log = logging.getLogger(__name__)
@@ -112,10 +105,9 @@ _GRACE_S = 1.0  # for the peers of a failed worker to say what they waited for
 
 
 class WorkerPool:
-    """Workers for every device of a cluster.
+    """Workers for every device of a cluster; `folder` is for their logs and heartbeats.
 
     Args:
-        folder: for the workers' logs and heartbeats.
         again: after workers that failed, whose agents elsewhere are given a while to let go of their port.
 
     Raises:
@@ -150,7 +142,6 @@ class WorkerPool:
         return self.call_each(function, [args] * len(self.connections))
 
     def call_one(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
-        """`function(worker, *args)` on one worker."""
         self._doing = function.__name__.strip("_")
         with self._turn, interrupts_held():
             self._send(rank, CallWorkers(function, args))
@@ -313,7 +304,9 @@ class WorkerPool:
                 failed_at = None
         if waiting or dead or any(reply.error for reply in replies.values()):
             places |= {rank: reply.place for rank, reply in replies.items() if reply.place is not None}
-            raise self._failure(Findings(ranks, dead, replies, watch.quiet(waiting), self._standings(places)))
+            raise self._failure(
+                Findings(ranks, dead, replies, watch.silent(waiting, _QUIET_S), self._standings(places))
+            )
         return [replies[rank].value for rank in ranks]
 
     def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watchdog, ended: str) -> None:
@@ -359,7 +352,6 @@ class WorkerPool:
         return WorkerError(sentence)
 
     def who(self, rank: int) -> str:
-        """Words for a worker."""
         name = self.spec.devices[rank].name
         if rank >= len(self.hellos):
             return f"{name} (rank {rank})"

@@ -21,8 +21,7 @@ others begin and end (`Paces`):
     cpu:0→1             ▒▒▒send▒▒▒                 rate less s   copying takes the part s of both ends' time
 
 An agenda has when computations begin and end and when copying changes; an end moves when the rate changes.
-CPU devices of one host share its memory and take turns on its processors (`DeviceCosts.slowdown`); a device
-whose host is not said shares nothing.
+CPU devices of one host share its memory and processors (`DeviceCosts.slowdown`).
 """
 
 from __future__ import annotations
@@ -317,7 +316,6 @@ def begin_at(d: int, time: float, seconds: float, pace: Paces) -> None:
 
 @inlined
 def copy(d: int, start: float, end: float, nbytes: float, pace: Paces, device: DeviceSeconds) -> None:
-    """On the agenda, that a device copies between these times."""
     copying_s = device.copy_per_byte[d] * nbytes
     if copying_s > 0 and end > start:
         what = pace.counts[_COPIES]

@@ -62,17 +62,12 @@ class PutOff:
 
 @dataclass
 class BackwardWalk:
-    """Autograd's way back through a segment, bytes by bytes.
+    """Autograd's way back through a segment, bytes by bytes, from gradients of the outputs `seeds`.
 
     A gradient that an operator hands on unchanged is one storage with more holders. A second gradient
     of a variable is added in place where nobody else sees the first; an input of the segment gets a copy
     where its gradient is shared, or lies in another order. A parameter with several users gets its
-    gradient from the last of them.
-
-    Args:
-        seeds: outputs that a gradient comes to.
-        fresh: parameters that have no gradient yet.
-        deferred: nodes that leave their weights' gradients to the weight part.
+    gradient from the last of them; `fresh` ones have none yet, those of `deferred` nodes come later.
     """
 
     shape: SegmentMemory
@@ -145,7 +140,6 @@ class BackwardWalk:
         return wanted
 
     def _own(self, node: Node) -> list[str]:
-        """The initializers that get a gradient from the node now."""
         later = self.shape.deferred[node.name] if node.name in self.deferred else ()
         return [k for k in node.initializers if k not in later]
 
@@ -183,7 +177,6 @@ class BackwardWalk:
             self._see(copies * self._nbytes(base) + 2 * self._nbytes(node.inputs[0]))
 
     def _bring(self, node: str) -> None:
-        """From the host, with all that it is in, once."""
         missing = (self.shape.saving[node] & self.shape.kept) - self.back
         self.back |= missing
         self.now += sum(self.shape.own[root] for root in missing)

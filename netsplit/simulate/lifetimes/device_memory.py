@@ -1,4 +1,27 @@
-"""The bytes alive on one device, instruction by instruction; `simulate.memory` has what counts when."""
+"""The bytes alive on one device, instruction by instruction, from the lifetimes of tensors.
+
+Mirrors what the executor holds, storage by storage:
+
+    all the time     parameters, buffers, the optimiser's moments, the batch; buffers that forwards write once
+                     more, as they were, where the iteration can be taken back
+    Forward          its inputs; inside, what operators return until its last use
+    … to Backward    what autograd saved; the segment's inputs and outputs that carry a gradient; of one that
+                     is computed again its inputs, and the buffers that it writes, as they were
+    … to the end     in training a copy of the loss, and how many of its targets count
+    Backward         gradients, from operator to operator; saved tensors go as they are used
+    … its weight part  what convolutions and products read, and the gradients of their outputs
+    … to Step        gradients of parameters; weights of older versions while a micro-batch is on them
+    Reduce           the gradients once more, in one vector, until the next Reduce or the Step
+    Send             the tensor, until the next computation is over; a small one until something arrives
+                     that was made from it (`program.acknowledge`)
+    Recv             the buffer, from the instruction on
+
+Views and in-place results take no bytes of their own. What an operator allocates for itself counts while it
+runs, as far as it was measured. Bytes are those of one iteration after the first.
+
+Of what is offloaded (`Offload`) moments are here a bucket at a time, in a Step, and what autograd saved
+within a segment in its backward, storage by storage; both are counted on the host else.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +30,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from netsplit.graph.arguments import storage_of
-from netsplit.optim.buckets import largest_bucket
+from netsplit.optim.optimizers import largest_bucket
 from netsplit.profile.costs import Offload, StepScratch
 from netsplit.program.check import HELD_BYTES, Arrivals, acknowledged
 from netsplit.program.instructions import (
@@ -164,7 +187,6 @@ class DeviceMemory:
             self._hold(k, i)
 
     def _keep(self, shape: SegmentMemory, i: int) -> None:
-        """What autograd saved, here or on the host."""
         if not shape.offloaded:
             self.storages.hold(_own_key("kept", shape, i), shape.kept_bytes)
             return
@@ -294,7 +316,6 @@ class DeviceMemory:
         self.versions.step()
 
     def _read(self, ins: Forward | Backward) -> None:
-        """Put parameters together of what was gathered."""
         for b in self.reading.get(ins.segment, ()):
             if b in self.gathering:
                 self._put_together(b)
@@ -334,7 +355,6 @@ class DeviceMemory:
         self.storages.gradient_bytes += self._slice_bytes(new)
 
     def _slice_bytes(self, names: Collection[str]) -> int:
-        """Bytes of the gradients of this device's slices."""
         return sum(
             each.nbytes(self.graph.initializers[k])
             for k in names
@@ -349,7 +369,6 @@ class DeviceMemory:
         self.sums = []
 
     def _arrived(self, index: int) -> None:
-        """Let go of what has been sent."""
         over = [send.tag for send in self.acknowledged.get(index, ())]
         if not isinstance(self.instructions[index], Send | Recv):
             over += [tag for tag in self.sending if tag in self.watched]
@@ -384,7 +403,6 @@ class DeviceMemory:
         return counts
 
     def _sends(self, lasting: bool = False) -> Iterator[Send]:
-        """Sends of values, for all micro-batches or for each."""
         for ins in self.instructions:
             if (
                 isinstance(ins, Send)
@@ -399,5 +417,4 @@ def _own_key(what: str, shape: SegmentMemory, i: int) -> Key:
 
 
 def _whole(b: int) -> Key:
-    """A bundle's parameters, put together."""
     return ("parameters", -1, b)

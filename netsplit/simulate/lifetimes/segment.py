@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import groupby
+from math import ceil
 from types import MappingProxyType
 from typing import Any
 
-from netsplit.graph.arguments import argument, storage_of
-from netsplit.graph.deferral.deferrable import weight_operand
+from netsplit.graph.arguments import argument, storage_bytes, storage_of
+from netsplit.graph.deferral.deferrable import deferrable_nodes, weight_operand
 from netsplit.graph.ir import Graph, Node, once_of
 from netsplit.graph.operators import is_here, written_initializers
 from netsplit.profile.costs import NodeBytes
 from netsplit.program.instructions import Segment
 from netsplit.rewrite.layouts import stand_in_run
 
-__all__ = ["CheckpointRun", "OfSize", "OfSizes", "SegmentMemory", "operand_of_weight", "written_bases"]
+__all__ = [
+    "CheckpointRun", "OfSize", "OfSizes", "SegmentMemory", "operand_of_weight", "own_bytes", "segment_memory",
+    "written_bases",
+]  # fmt: skip
 
 _NONE = NodeBytes()
 
 
 class SegmentMemory:
-    """A segment's own bytes, the same for every micro-batch.
+    """A segment's own bytes, the same for every micro-batch; `own` are the `storage_bytes` of the graph.
 
-    Args:
-        own: `storage_bytes` of the graph.
-        deferred: nodes whose weight gradients a backward in two parts puts off.
-        transients: what nodes allocate for themselves.
-        offloaded: what it keeps lies in the host's memory until its backward reads it.
+    Weight gradients of `deferred` nodes are put off; what an offloaded one keeps lies on the host.
     """
 
     def __init__(
@@ -253,9 +254,44 @@ class OfSizes:
     microbatches: int
 
     def at(self, i: int) -> OfSize:
-        """What a micro-batch takes."""
         return self.last if i == self.microbatches - 1 else self.usual
 
     def bytes_of(self, k: str, i: int) -> int:
-        """Bytes of a variable in it."""
         return self.at(i).graph.variables[k].nbytes
+
+
+@once_of
+def own_bytes(graph: Graph) -> dict[str, int]:
+    return storage_bytes(graph)
+
+
+@once_of
+def _segments_of(graph: Graph) -> dict[Hashable, tuple[SegmentMemory, Mapping[str, NodeBytes]]]:
+    return {}
+
+
+def segment_memory(
+    graph: Graph,
+    training: bool,
+    segment: Segment,
+    split: bool,
+    transients: Mapping[str, NodeBytes],
+    offloaded: bool,
+    part: Fraction,
+) -> SegmentMemory:
+    """One for all replicas of a kind, and for all programs: its walks are the same.
+
+    `split`: its backwards are in two parts; `transients` are of its device's kind, told by identity, and of
+    so many samples that this is a `part` of them.
+    """
+    known, key = _segments_of(graph), (id(transients), training, segment, split, offloaded)
+    if key not in known:
+        deferred = deferrable_nodes(graph, segment.nodes) if split else frozenset[str]()
+        own = {
+            name: NodeBytes(ceil(part * each.forward), ceil(part * each.backward))
+            for name in segment.nodes
+            if (each := transients.get(name))
+        }
+        made = SegmentMemory(graph, training, segment, own_bytes(graph), deferred, own, offloaded)
+        known[key] = made, transients
+    return known[key][0]

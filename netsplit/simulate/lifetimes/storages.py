@@ -21,7 +21,7 @@ class MemoryProfile:
     device: str
     index: int  # of the instruction during which they peak; -1: before the first
     instruction: str
-    parameter_bytes: int  # buffers too, and copies of them (see `simulate.memory`)
+    parameter_bytes: int  # buffers too, and copies of them (see `device_memory`)
     moment_bytes: int  # the optimiser's
     gradient_bytes: int  # of parameters
     activation_bytes: int  # the batch, values, saved tensors, gradients of variables
@@ -76,7 +76,6 @@ class Storages:
             self.transfers.pop(key, None)
 
     def move(self, key: Key, to_transfer: bool) -> None:
-        """From a user to a transfer, or back."""
         self.hold(key, self.size[key], to_transfer)
         self.release(key, not to_transfer)
 
@@ -144,7 +143,6 @@ class Versions:
             self._count()
 
     def backward(self, ins: Backward) -> None:
-        """After the whole of it, or its last part."""
         if self.used.pop((ins.segment, ins.microbatch), None) is not None:
             self._count()
 
@@ -183,7 +181,6 @@ class VariableGradients:
         return {k: key for k in shape.requires_backward if (key := self._seed(k, i)) is not None}
 
     def made(self, k: str, i: int) -> None:
-        """By a backward here."""
         new = self._new(k, i)
         if k not in self.over_all:
             self.parts.setdefault((k, i), []).append(new)
@@ -237,7 +234,6 @@ class VariableGradients:
         return total
 
     def _new(self, k: str, i: int, transfer: bool = False) -> Key:
-        """A gradient of a variable."""
         self.number += 1
         key = (k, i, self.number)
         self.storages.hold(key, self.sizes.bytes_of(k, i), transfer)

@@ -18,7 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.partition import Auto, Dpos
@@ -34,12 +34,20 @@ from netsplit.simulate.timeline import Timeline
 from netsplit.training.adapt.switchable import why_unswitchable
 from netsplit.training.adapt.worker_costs import WorkerCosts
 
-__all__ = ["CHANGED", "Adapt", "Adaptation", "Change", "Decision", "Outcome"]
+__all__ = ["CHANGED", "Adapt", "Adaptation", "Change", "Decision", "Outcome", "Switched"]
 
 log = logging.getLogger(__name__)
 
-Change = Callable[[Plan], tuple[float, int]]
-"""Changes the plan between two iterations; seconds that it took, and bytes that moved."""
+
+class Switched(NamedTuple):
+    """What a change of plan took."""
+
+    seconds: float
+    nbytes: int  # that moved between workers
+
+
+Change = Callable[[Plan], Switched]
+"""Changes the plan between two iterations."""
 
 _SETTLING = 2  # iterations after a switch, or at the beginning, that are not measured
 _CHANGED = 0.15  # relative change of an iteration, or of a worker's costs, that is worth a look
@@ -103,7 +111,6 @@ class Decision:
 
     @property
     def changed(self) -> bool:
-        """Training went on by the other plan."""
         return self.outcome in CHANGED
 
     def __str__(self) -> str:
@@ -130,10 +137,8 @@ class Decision:
 class Adaptation:
     """The costs of the workers, and the decisions, of one training.
 
-    Args:
-        costs: of every worker, as known before anything was measured.
-        switch_s: seconds that a change is taken to take before there was one.
-        methods: that look for plans; of their answers the one that is predicted shortest counts.
+    `switch_s` is what a change is taken to take before there was one; of the answers of `methods` the one
+    that is predicted shortest counts.
     """
 
     settings: Adapt
@@ -170,12 +175,10 @@ class Adaptation:
 
     @property
     def measuring(self) -> bool:
-        """Whether the next iteration is one of a window."""
         return self._since >= self._wait
 
     @property
     def searched_s(self) -> float:
-        """Seconds so far in which plans were looked for."""
         return sum(each.search_s for each in self.decisions)
 
     def iteration(self, timeline: Timeline | None, workers: object, change: Change, batches: int) -> None:
@@ -328,7 +331,6 @@ class Adaptation:
         return seconds, nbytes
 
     def _note(self, measured_s: float) -> None:
-        """What the next window is compared with."""
         self._looked_s, self._windows = measured_s, 0
         self._slowness = {name: self.costs.slowness(name) for name in self.costs.measured}
 

@@ -22,7 +22,6 @@ _STEPPING = "under a schedule that steps within a batch, the result depends on w
 
 
 def require_switchable(plan: Plan, other: Plan) -> None:
-    """Refuse a plan that a training by `plan` cannot go on by."""
     reason = why_unswitchable(plan, other)
     if reason is not None:
         raise NetSplitError(f"training cannot change to this plan: {reason}.")
@@ -40,7 +39,6 @@ def check_adaptable(backend: str | None, schedule: Schedule | AutoSchedule) -> N
 
 
 def require_adaptable(plan: Plan, backend: str | None) -> None:
-    """Refuse a training that no other plan could go on with."""
     check_adaptable(backend, plan.compiler.schedule)
     reason = why_unswitchable(plan, plan)
     if reason is None and replicated_statistics(plan.problem.graph, plan.placement.replicated):

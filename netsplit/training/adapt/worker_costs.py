@@ -6,9 +6,7 @@
 
 Source: FastT (Yi et al., Middleware 2020, section 4, "Cost Models"): the cost of an operator has its name and
 its device as the key, is 0 where it is missing, so that a placement there is explored, and is replaced by
-what is measured. What is timed here is a segment, several operators at once: they share its seconds as
-they did before. A worker computes beside others, so that the measured seconds are put beside those which
-the simulator gives the same segment, and not beside the sum of its operators.
+what is measured. What is timed here is a segment, compared with what the simulator gives it.
 """
 
 from __future__ import annotations

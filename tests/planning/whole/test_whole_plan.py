@@ -15,8 +15,8 @@ from netsplit.cluster.local import parse_bytes
 from netsplit.errors import ConfigError, InfeasibleError
 from netsplit.planning.plan import Plan
 from netsplit.program.schedules import GPipe
+from netsplit.session.costs import PredictedCosts
 from netsplit.session.decision import problem_of
-from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.step import ModelStep
 from netsplit.simulate.simulate import simulate
 from tests.cover import covering

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from netsplit.graph import initial_values
-from netsplit.optim import buckets
+from netsplit.optim import optimizers
 from netsplit.profile.costs import Offload
 from netsplit.program import GPipe, Program, Schedule
 from netsplit.program.schedules import ZBH1, AsyncOneFOneB, OneFOneB
@@ -47,7 +47,7 @@ def test_bytes_on_device_and_host_are_predicted(
     name: str, schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On one device closely; on two, by turns, within one tensor and what is predicted to be on its way."""
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(optimizers, "BUCKET_BYTES", 1)
     case, graph = CASES[name], case_graph(name, "gpipe")
     sizes = [v.nbytes for v in graph.variables.values()] + [k.nbytes for k in graph.initializers.values()]
     for pieces in (1, 2, 5):

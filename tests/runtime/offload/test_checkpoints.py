@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from netsplit.graph import initial_values
-from netsplit.optim import buckets
+from netsplit.optim import optimizers
 from netsplit.profile.costs import Offload
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import Share, UpdateRule
@@ -48,7 +48,7 @@ def test_training_goes_on_from_either_to_either(
     first: Offload | None, then: Offload | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two steps on two devices, two on three, bit for bit as four without checkpoint and offload."""
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(optimizers, "BUCKET_BYTES", 1)
     before, after, whole = runtime(first, 2), runtime(then, 3), runtime(None, 2)
     losses = train(before, CHAIN, 2)
     save(before, CHAIN, tmp_path / "one")

@@ -14,7 +14,7 @@ from torch import nn
 
 from netsplit.cluster.cluster import Cluster, Device
 from netsplit.graph import capture, initial_values
-from netsplit.optim import buckets
+from netsplit.optim import optimizers
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.memory_meter import MemoryMeter
 from netsplit.program import GPipe, Program, Schedule
@@ -60,7 +60,7 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
 @pytest.fixture
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that most parameters have one of their own."""
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(optimizers, "BUCKET_BYTES", 1)
 
 
 @covering(name=CASES, schedule=SCHEDULES)
@@ -127,7 +127,7 @@ def test_on_a_gpu_it_trains_the_same_bits_in_less_of_its_memory(
     optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(optimizers, "BUCKET_BYTES", 1)
     model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.GELU())))
     inputs, targets = torch.randn(4096, 512), torch.randint(0, 512, (4096,))
     graph = capture(model, nn.CrossEntropyLoss(), (inputs[:1024], targets[:1024]))
