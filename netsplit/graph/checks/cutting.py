@@ -1,7 +1,7 @@
 """Whether a batch may be cut: its loss and gradients beside the mean over its micro-batches.
 
-    a few samples: loss, gradients ───────────────────────┬─ at once = mean over micro-batches? else what
-    the batch at the size of its micro-batches: its loss ─┘  differs
+    a few samples in double precision: loss, gradients ─┬─ at once = mean over micro-batches? else what
+    the batch at the size of its micro-batches: loss ───┘  differs
 
 Batch normalisations take their running statistics meanwhile, and random operators give one number everywhere:
 in these, gradient accumulation differs from whole batches, too.
@@ -9,10 +9,12 @@ in these, gradient accumulation differs from whole batches, too.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import random
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +36,7 @@ from netsplit.graph.checks.plain import (
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import autocast_of, node_draws, written_inputs
 from netsplit.graph.random_draws import seed_generators
-from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.recording.stand_ins import attribute_tensors, named_tensors
 from netsplit.graph.recording.step import TrainingStep
 from netsplit.graph.user_code import kept, line_of
 
@@ -45,7 +47,7 @@ log = logging.getLogger(__name__)
 _EXACT, _PLAIN, _COARSE = (1e-7, 1e-5), (1e-3, 1e-2), (3e-2, 0.2)
 """How much of a loss, and of a gradient, may be rounding: in float64, in float32, with fewer digits."""
 _OTHERWISE_IN_TRAINING = (nn.modules.batchnorm._BatchNorm, nn.RReLU)
-_COPIES = 3  # of all tensors: what is kept, and two gradients
+_FEWER_DIGITS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class NotCompared(Exception):
@@ -55,7 +57,7 @@ class NotCompared(Exception):
 def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int) -> str | None:
     """How a few samples at once differ from the mean over micro-batches of one of them, or of two.
 
-    Of two where a single one cannot be computed.
+    Of two where a single one cannot be computed. In double precision, where the model runs in it.
 
     Args:
         model, loss: with values; left as they are.
@@ -73,12 +75,14 @@ def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, 
     # Ends, as data may be sorted; of two samples the second has other targets than the first, if one has.
     ends = [(_rows(whole, [*range(m), *range(n - m, n)] if m > 1 else [0, _other(whole)]), m) for m in sizes]
     with kept(model, loss), threads_for(_activations(graph, 2 * sizes[-1])):
-        for few, m in ends:
+        for double, (few, m) in itertools.product((True, False), ends):
             try:
-                return _AtOnce(model, loss, graph).differ(few, m, finite=True)
-            except Exception as error:  # of the user's code, on few samples
+                comparison = _AtOnce(model, loss, graph, double)
+                with _doubled(model, loss) if double else nullcontext():
+                    return comparison.differ(few, m, finite=True)
+            except Exception as error:  # of the user's code, on few samples or in double precision
                 failed = line_of(error)
-                log.debug("No comparison of %d samples: %s", 2 * m, failed)
+                log.debug("No comparison of %d samples%s: %s", 2 * m, " in double" * double, failed)
     raise NotCompared(failed)
 
 
@@ -93,7 +97,7 @@ def batch_differs(
     Args:
         gradients: compare these, too: no few samples were.
     """
-    comparison = _AtOnce(model, loss, graph, gradients)
+    comparison = _AtOnce(model, loss, graph, double=False, gradients=gradients)
     most = int(comparison.room / max(2 * _activations(graph, 1), 1))
     batch, half = whole, size
     if most < whole.samples:
@@ -133,15 +137,18 @@ def refuse_shared_writes(graph: Graph, whole: Batch) -> None:
 class _AtOnce:
     """A batch at once beside its micro-batches, always from the same parameters, buffers and seeds."""
 
-    def __init__(self, model: nn.Module, loss: Loss | None, graph: Graph, gradients: bool = True) -> None:
-        self.model, self.loss, self.graph = model, loss, graph
+    def __init__(
+        self, model: nn.Module, loss: Loss | None, graph: Graph, double: bool, gradients: bool = True
+    ) -> None:
+        self.model, self.loss, self.graph, self.double = model, loss, graph, double
         self.name = type(model).__name__
-        self.gradients = gradients and _room(model, loss, _COPIES) > 0  # else losses alone
-        self.room = _room(model, loss, _COPIES if self.gradients else 1)
+        few = 7 if double else 3  # copies: what is kept, in double, two gradients
+        self.gradients = gradients and (double or _room(model, loss, few) > 0)  # else losses alone
+        self.room = _room(model, loss, few if self.gradients else 1)
         dtypes = {variable.dtype for variable in graph.variables.values()}
         few_digits = graph.autocast is not None or dtypes & {"float16", "bfloat16"}
-        allowed = _COARSE if few_digits else _PLAIN if "float32" in dtypes else _EXACT
-        self.allowed_loss, self.allowed_gradient = allowed
+        own = _COARSE if few_digits else _PLAIN if "float32" in dtypes else _EXACT
+        self.allowed_loss, self.allowed_gradient = _EXACT if double else own
 
     def differ(self, batch: Batch, size: int, finite: bool = False) -> str | None:
         """Says how they differ; None: they do not.
@@ -189,6 +196,9 @@ class _AtOnce:
 
     def _run(self, batch: Batch) -> tuple[float, dict[str, Tensor]]:
         """Loss, and gradients that there are."""
+        tensors = copies(batch.tensors)
+        if self.double:
+            tensors = tuple(t.double() if t.is_floating_point() else t for t in tensors)
         step = TrainingStep(self.model, self.loss, batch)
         for module in step.modules():
             if isinstance(module, _OTHERWISE_IN_TRAINING):
@@ -197,13 +207,14 @@ class _AtOnce:
         seed_generators(0)
         random.seed(0)
         np.random.seed(0)
+        steady = self.double or any(map(node_draws, self.graph))
         with (
             torch.enable_grad(),
             stance(self.graph),
             autocast_of(self.graph, "cpu"),
-            _Steady() if any(map(node_draws, self.graph)) else nullcontext(),
+            _Steady(self.double) if steady else nullcontext(),
         ):
-            value = step(*copies(batch.tensors))[0]
+            value = step(*tensors)[0]
             if self.gradients:
                 value.backward()
         before.back()
@@ -217,10 +228,19 @@ class _AtOnce:
 
 class _Steady(TorchDispatchMode):
     """Random operators give one number everywhere: dropout drops nothing, and samples get the same in any
-    batch."""
+    batch.
+
+    In double precision nothing is cast to fewer digits.
+    """
+
+    def __init__(self, double: bool) -> None:
+        super().__init__()
+        self.double = double
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        if self.double and kwargs.get("dtype") in _FEWER_DIGITS:
+            kwargs["dtype"] = torch.float64
         name = str(getattr(func, "_schema", func)).partition("(")[0].removeprefix("aten::").partition(".")[0]
         if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()) and "attention" not in name:
             return func(*args, **kwargs)
@@ -237,6 +257,24 @@ class _Steady(TorchDispatchMode):
         if name.startswith("randint"):
             return drawn.fill_((given.get("low", 0) + given["high"]) // 2)
         return drawn.fill_(0.5) if isinstance(drawn, Tensor) and drawn.is_floating_point() else drawn
+
+
+@contextmanager
+def _doubled(model: nn.Module, loss: Loss | None) -> Iterator[None]:
+    """Tensors of the model and the loss in double precision; new ones, too."""
+    modules = [each for each in (model, loss) if isinstance(each, nn.Module)]
+    own = [*named_tensors(model, loss).values(), *(t for m in modules for *_, t in attribute_tensors(m))]
+    before = {t._cdata: (t, t.data) for t in own if t.is_floating_point()}
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        for tensor, data in before.values():
+            tensor.data = data.double()
+        yield
+    finally:
+        torch.set_default_dtype(default)
+        for tensor, data in before.values():
+            tensor.data = data
 
 
 def _other(whole: Batch) -> int:
