@@ -65,21 +65,19 @@ class StoreError(NetSplitError):
 
 
 @contextmanager
-def writing(what: str) -> Iterator[None]:
-    """Turn whatever MLflow passes on from its database driver, disk or network into one sentence."""
+def writing(what: str, lost: str = "") -> Iterator[None]:
+    """Turn whatever MLflow passes on from its database driver, disk or network into one sentence.
+
+    That is logged where `lost` says what is lost, as beside an error on its way, and else raised.
+    """
     try:
         yield
     except Exception as error:
-        raise StoreError(f"MLflow could not record {what}: {words_of_failure(error)}") from error
-
-
-@contextmanager
-def warned(consequence: str) -> Iterator[None]:
-    """A `StoreError` is only logged: of no weight beside the training, or beside an error on its way."""
-    try:
-        yield
-    except StoreError as error:
-        logger.error("%s: %s", consequence, error)
+        known = isinstance(error, StoreError)
+        failure = str(error) if known else f"MLflow could not record {what}: {words_of_failure(error)}"
+        if not lost:
+            raise StoreError(failure) from error
+        logger.error("%s: %s", lost, failure)
 
 
 @dataclass(eq=False)
@@ -220,8 +218,7 @@ class MethodRun:
             self._send("the trained model", lambda client: self._log_model(client, model, inputs))
         except StoreError as error:
             logger.error("the model of run '%s' is not logged: %s", self.name, error)
-            with warned(f"tags of run '{self.name}' are lost"):
-                self.tags({"model_error": error})
+            self.tags({"model_error": error})
 
     def _log_model(self, client: MlflowClient, model: nn.Module, inputs: Tensor) -> None:
         import mlflow.pytorch
@@ -242,13 +239,13 @@ class MethodRun:
 
     def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
         """Write what is queued and end the run, whose tag ``error`` is `reason`. Raises no `StoreError`."""
-        with warned(f"tags of run '{self.name}' are lost"):
-            self.tags({"error": reason})
         client = self._tracker.client
         if client is not None:
             import mlflow
 
-            with warned(f"run '{self.name}' stays open in MLflow"), writing(f"status {status}"):
+            with writing("the error", f"tags of run '{self.name}' are lost"):
+                self.tags({"error": reason})
+            with writing(f"status {status}", f"run '{self.name}' stays open in MLflow"):
                 with addressed(client.tracking_uri):
                     mlflow.flush_async_logging()
                 client.set_terminated(self.run_id, status=status)
@@ -300,7 +297,7 @@ class ComparisonRun(MethodRun):
                 yield run
         except Exception as error:
             self._failed[name] = sentence_of(error)
-            with warned(f"tags of run '{self.name}' are lost"):
+            with writing("failed methods", f"tags of run '{self.name}' are lost"):
                 self.tags({"failed_methods": ", ".join(self._failed)})
             raise
 

@@ -8,16 +8,13 @@ A loader process is told the epoch with every index, so that one which lives on 
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -140,8 +137,6 @@ class Loader:
     def _start(self) -> Iterator[Any]:
         """Processes at work on the order; forked, where that is safe, so that they begin in milliseconds."""
         if self._pool is None:
-            linux = sys.platform == "linux"
-            main = threading.current_thread() is threading.main_thread()
             self._pool = DataLoader(
                 cast(Any, self._keyed),
                 batch_sampler=self._order,
@@ -149,8 +144,7 @@ class Loader:
                 prefetch_factor=self.prefetch,
                 persistent_workers=True,
                 collate_fn=collated,
-                worker_init_fn=partial(_end_with, os.getpid()) if linux and main else None,
-                multiprocessing_context="fork" if linux else None,
+                multiprocessing_context="fork" if sys.platform == "linux" else None,
                 generator=torch.Generator(),
             )
         with _own_child_handler():
@@ -179,16 +173,6 @@ class _EpochBatches:
 
     def _rows(self, count: int) -> Sequence[int]:
         return range(count) if self.rows is None else [row for row in self.rows if row < count]
-
-
-def _end_with(parent: int, _: int) -> None:
-    """Have Linux end this loader process with the thread that forked it: its parent's main one.
-
-    DataLoader's own watch over the parent looks every five seconds, and never while a sample is loaded.
-    """
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 @contextmanager
