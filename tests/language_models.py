@@ -16,11 +16,14 @@ WORDS, LENGTH, WIDTH, HEADS = 20, 8, 16, 4
 class GptLike(nn.Module):
     """LayerNorm, queries, keys and values of one weight, learned positions."""
 
-    def __init__(self, layers: int = 2, tied: bool = False) -> None:
+    def __init__(self, layers: int = 2, tied: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.words, self.positions = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.blocks = nn.ModuleList(
-            TransformerBlock(WIDTH, HEADS, causal=True, norm_first=True, dropout=0.0, gelu="tanh", eps=1e-5)
+            TransformerBlock(
+                WIDTH, HEADS, causal=True, norm_first=True, dropout=dropout, gelu="tanh", eps=1e-5
+            )
             for _ in range(layers)
         )
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
@@ -29,6 +32,7 @@ class GptLike(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.words(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        x = self.dropout(x)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

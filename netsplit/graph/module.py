@@ -215,7 +215,10 @@ class _Writer:
             target = _named(partial(_copied, target), f"{node.kind}_copied")
         target = in_its_mode(node, target, self.device or "cpu")
         if node_draws(node):
-            target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
+            name = (
+                node.name if node.part is None else node.part.operator
+            )  # all parts and copies draw the same
+            target = _named(partial(drawn, name, target), f"{node.kind}_drawn")
         if node.name in self.kept:
             target = _named(partial(remembered, node.name, target), f"{node.kind}_remembered")
         call = self.fx.call_function(target, tuple(args), kwargs)

@@ -163,6 +163,7 @@ def _loss_of_classes(call: SplitCall) -> Ways:
         ways["self.1"] = Way(
             call.shape("self")[1], {"self": Where(1)}, (PartialSum(),), op="aten.logsumexp.default",
             in_one=True, before=_over_classes, after=partial(_own_terms, rank), last=_of_terms,
+            alone=True,
         )  # fmt: skip
     for d, own in {0: 0, **{d: d - 1 for d in range(2, rank)}}.items():  # of the scores, of the targets
         cut: dict[Place, Where] = {"self": Where(d), "target": Where(own)}

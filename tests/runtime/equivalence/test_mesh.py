@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from netsplit.errors import ConfigError
-from netsplit.graph import capture, initial_values
+from netsplit.graph import capture, draws, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.partition import Problem, SimulatedIteration
 from netsplit.partition.methods.mesh import Mesh3D, layer_runs
@@ -25,7 +25,7 @@ from netsplit.runtime.local import LocalRuntime
 from netsplit.simulate.simulator import Simulator
 from tests.builders import costs_of, cpus
 from tests.cover import covering
-from tests.language_models import LANGUAGE_MODELS, NextTokens, tokens
+from tests.language_models import LANGUAGE_MODELS, GptLike, NextTokens, tokens
 from tests.runtime.references import Trained, plain_loop
 from tests.workers import Pools
 
@@ -43,9 +43,12 @@ SCHEDULES: dict[str, tuple[Schedule, int]] = {  # with the chunks that they are 
 }
 
 
+MODELS = LANGUAGE_MODELS | {"dropout": partial(GptLike, dropout=0.2)}
+
+
 def fresh(name: str) -> nn.Module:
     torch.default_generator.manual_seed(7)
-    return LANGUAGE_MODELS[name]().double()
+    return MODELS[name]().double()
 
 
 @cache
@@ -71,7 +74,10 @@ def trained(name: str, runtime: LocalRuntime | DistributedRuntime) -> Trained:
 def plain(name: str, samples: int) -> Trained:
     inputs, targets = tokens()
     batches = [((inputs.roll(n, 0),), targets) for n in range(2)]
-    return plain_loop(fresh(name), NextTokens(), batches, samples, SGD)
+    graph = graph_of(name, samples)
+    return plain_loop(
+        fresh(name), NextTokens(), batches, samples, SGD, drawing=lambda n, i: draws(graph, 0, n, i)
+    )
 
 
 def require_same(own: Trained, wanted: Trained) -> None:
@@ -82,7 +88,7 @@ def require_same(own: Trained, wanted: Trained) -> None:
 
 
 @covering(
-    name=LANGUAGE_MODELS,
+    name=MODELS,
     schedule=SCHEDULES,
     sequence=[False, True],
     shard=["none", "optimizer", "gradients", "parameters"],
