@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from netsplit.partition.methods.baselines import Balanced, Ddp, Layerwise, Random, RoundRobin, Single
     from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
     from netsplit.partition.methods.list_schedulers import Dpos, Heft
+    from netsplit.partition.methods.mesh import Mesh3D
     from netsplit.partition.methods.os_dpos import OsDpos
     from netsplit.partition.methods.pesto.pesto_full import PestoFull
     from netsplit.partition.methods.pipedream.pipedream import PipeDream
@@ -37,6 +38,7 @@ __all__ = [
     "MSct",
     "MTopo",
     "MaxLoad",
+    "Mesh3D",
     "NetSplit",
     "NetSplitExact",
     "Objective",

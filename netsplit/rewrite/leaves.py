@@ -21,7 +21,7 @@ from netsplit.rewrite.emitter import handed_on
 from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import MemoryLayout
 from netsplit.rewrite.rules.reductions import WRITERS
-from netsplit.rewrite.rules.shapes import FACTORIES
+from netsplit.rewrite.rules.shapes import DRAWING, FACTORIES
 from netsplit.rewrite.rules.table import has_rule, ways_of
 from netsplit.rewrite.tasks import OperatorTasks, Path, TaskCut, Weights, sizes_in_proportion
 from netsplit.rewrite.ways import Arguments, Axis, OperatorPart, PartialSum, Place, SplitCall, Way, Where
@@ -132,13 +132,17 @@ class LeafPlanner:
         way, sizes, then = self._sizes(part.call.node.name, call, cut, path)
         if way.in_one and cut.blocks > 1:
             raise call.error(cut.axis, "its parts must be contiguous: give blocks=1")
+        if part.levels and any(own.alone for own in (way, *(own for own, _ in part.levels))):
+            raise call.error(cut.axis, "it is cut between classes, or along other dimensions, not both")
         before = then or (way, sizes)
         block = both(before[0].size // cut.blocks, sum(sizes))
         ends = [0, *accumulate(map(both, before[1], sizes))]
         output = call.output if call.node.outputs and call.node.outputs[0] else ()
         parts = []
         for i, (start, end) in enumerate(pairwise(ends)):
-            own = OperatorPart(i, now(start), sizes[i], way.size // cut.blocks, cut.blocks, output)
+            own = OperatorPart(
+                i, now(start), sizes[i], way.size // cut.blocks, cut.blocks, output, len(sizes)
+            )
             node_cut = NodeCut(cut.axis, i, len(sizes), own.start, own.size, now(block), cut.blocks)
             parts.append(_part(call, part, way, node_cut, own, (start, end - start, block)))
         return parts
@@ -292,8 +296,6 @@ def require_copies(graph: Graph, node: Node) -> None:
     reason = ""
     if node.op.startswith(CALL) or node.checkpoint:
         reason = "it is a piece of Python, or runs within an activation checkpoint"
-    elif node_draws(node):
-        reason = "it draws random numbers, and copies would draw different ones"
     elif any(node.name in unit for unit in graph.units) or written_references(graph, node):
         reason = "it reads or writes a tensor that is written in place"
     elif node.initializers and gives_sparse_gradients(node):
@@ -314,7 +316,7 @@ def _refuse(call: SplitCall, graph: Graph) -> None:
         reason = "it is in one of the model's own activation checkpoints, which run again as a whole"
     elif node.default_dtype is not None or node.blocked:
         reason = "it runs in a mode that the model sets and parts would not have"
-    elif node_draws(node):
+    elif node_draws(node) and node.op not in DRAWING:
         reason = "it draws random numbers, and parts would draw different ones"
     elif any(node.name in unit for unit in graph.units):
         reason = "it reads or writes a tensor that is written in place, and runs in one piece with them"

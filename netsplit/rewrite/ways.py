@@ -57,8 +57,8 @@ class PartialSum:
 class OperatorPart:
     """Where a part begins in each block of the axis, and how long it is, of how much.
 
-    `of` is the size for which the way was made, where there are fewer samples than then; `output` the shape
-    of what the operator makes now.
+    It is one of `count`. `of` is the size for which the way was made, where there are fewer samples than
+    then; `output` the shape of what the operator makes now.
     """
 
     index: int
@@ -67,6 +67,7 @@ class OperatorPart:
     of: int
     blocks: int = 1
     output: tuple[int, ...] = ()
+    count: int = 1
 
     @property
     def whole_size(self) -> int:
@@ -107,6 +108,7 @@ class Way:
         after: makes another output of a part's, given its arguments.
         last: the operator and its arguments that make the output of the parts' sum, given the arguments of
             the whole.
+        alone: its parts cannot be cut again, nor parts be cut so.
     """
 
     size: int
@@ -120,6 +122,7 @@ class Way:
     before: Callable[[Emit, OperatorPart, Arguments], Arguments] | None = None
     after: Callable[[Emit, OperatorPart, Arguments, dict[str, str]], dict[str, str]] | None = None
     last: Callable[[Emit, Arguments, dict[str, str]], tuple[Any, ...]] | None = None
+    alone: bool = False
 
     def size_in(self, call: SplitCall) -> int | None:
         """The axis's size in a call of other sizes; None where it does not lie alike in all its tensors."""

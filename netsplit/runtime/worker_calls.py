@@ -75,6 +75,7 @@ class Attempt:
                 for index in range(executor.computing):
                     executor.execute(index)
                 executor.hand_on(wait=True)
+                executor.meet()
                 executor.settle()
         except Exception as error:
             if is_fatal(error) or not executor.program.steps_last:
@@ -139,6 +140,7 @@ class Attempt:
             elif isinstance(instruction, Scatter):  # of gradients that are taken back by all
                 executor.scatter(instruction)
             executor.let_go(index)
+        executor.meet()
 
     def _send_nothing(self, send: Send, begun: Sequence[Handle] = ()) -> None:
         """Zeros for what was not begun, once what they would have been made of has come."""

@@ -277,7 +277,14 @@ def memory_profile(
         for graph, part in graphs:
             made = {
                 each.index: segment_memory(
-                    graph, program.training, each, each.index in split, known, offload.activations, part
+                    graph,
+                    program.training,
+                    each,
+                    each.index in split,
+                    known,
+                    offload.activations,
+                    part,
+                    program.kept_results.intersection(each.nodes),
                 )
                 for each in segments[device]
             }

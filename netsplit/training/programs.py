@@ -251,7 +251,9 @@ class Programs:
                         "device: give parallelize an example batch of these shapes."
                     )
         exchanges = exchanges_that_hold(graph, where, self.placement.exchanges)
-        return replace(self.placement, device_of=where, exchanges=exchanges, rewrites=graph.rewrites)
+        return replace(
+            self.placement, device_of=where, exchanges=exchanges, begins=(), rewrites=graph.rewrites
+        )
 
     def _require_same_parameters(self, graph: Graph) -> None:
         known = self.compiler.graph.initializers

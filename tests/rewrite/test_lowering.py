@@ -162,12 +162,11 @@ def test_operators_on_one_mesh_are_the_same_step(name: str, data: st.DataObject)
 
 
 def test_what_cannot_be_computed_twice_says_why() -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 5)).double()
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)).double()
     step = STEPS["mlp"]
     graph = capture(model, step.loss, (step.inputs, step.targets))
-    for node, reason in (("dropout", "draws random numbers"), ("batch_norm", "written in place")):
-        with pytest.raises(RewriteError, match=reason):
-            lowered(graph, [OperatorTasks(node, copies=(2,))])
+    with pytest.raises(RewriteError, match="written in place"):
+        lowered(graph, [OperatorTasks("batch_norm", copies=(2,))])
     with pytest.raises(RewriteError, match="no operator 'conv'"):
         lowered(graph, [OperatorTasks("conv", copies=(2,))])
     plain = OperatorTasks("linear", (TaskCut(1, (4, 4)),)).to_dict()

@@ -8,6 +8,7 @@ from netsplit.partition.methods.baechi.etf import MEtf, MSct
 from netsplit.partition.methods.baselines import Balanced, Ddp, Layerwise, Random, RoundRobin, Single
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
 from netsplit.partition.methods.list_schedulers import Dpos, Heft
+from netsplit.partition.methods.mesh import Mesh3D
 from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
@@ -34,6 +35,7 @@ METHODS: dict[str, type[Partitioner]] = {
         Unity,
         PipeDream,
         Balanced,
+        Mesh3D,
         Layerwise,
         RoundRobin,
         Random,

@@ -22,7 +22,7 @@ from netsplit.partition.methods.baechi.baechi import footprints
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Stage
 
-__all__ = ["Balanced", "Ddp", "Layerwise", "Random", "RoundRobin", "Single"]
+__all__ = ["Balanced", "Ddp", "Layerwise", "Random", "RoundRobin", "Single", "slowest_run"]
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Balanced(Partitioner):
         instance = Instance.of(problem)
         until = _seconds_until(instance)
         first = _first_that_fits(problem, [int(c) for c in instance.capacity])
-        slowest, begins = _slowest(until, first)
+        slowest, begins = slowest_run(until, first)
         if not np.isfinite(slowest):
             raise infeasible(problem, self.name)
         runs = _runs(begins)
@@ -171,7 +171,7 @@ class Balanced(Partitioner):
             there = instance.capacity * part
             back = instance.capacity if part == 1.0 else instance.capacity - there
             first = _first_that_fits(problem, [int(c) for c in np.concatenate([there, back[::-1]])])
-            slowest, begins = _slowest(until, first)
+            slowest, begins = slowest_run(until, first)
             if np.isfinite(slowest):
                 runs = _runs(begins)[instance.atom_of]
                 if instance.fits(lane[runs]):
@@ -204,7 +204,7 @@ def _seconds_until(instance: Instance) -> Floats:
 
 
 def _runs(begins: Ints) -> Ints:
-    """[A] the run of each atom, by where runs begin (`_slowest`)."""
+    """[A] the run of each atom, by where runs begin (`slowest_run`)."""
     end = begins.shape[1] - 1
     where = np.zeros(end, np.int64)
     for p in reversed(range(len(begins))):
@@ -214,7 +214,7 @@ def _runs(begins: Ints) -> Ints:
     return where
 
 
-def _slowest(until: Floats, first: Ints) -> tuple[float, Ints]:
+def slowest_run(until: Floats, first: Ints) -> tuple[float, Ints]:
     """Least slowest device, and [D, A + 1] where device p's run begins if the first i atoms end with it. With
     f the answer for the devices before p, that run begins at the k with the least ``max(f[k], until[i] -
     until[k])``: f grows with k and the other falls, so it is where they meet."""

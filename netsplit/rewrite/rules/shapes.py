@@ -6,16 +6,18 @@ Along dimensions that stay themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 
 from netsplit.graph.arguments import decoded, references
-from netsplit.graph.operators import resolve
+from netsplit.graph.operators import node_draws, resolve
 from netsplit.rewrite.ways import (
     Arguments,
     Cat,
+    Emit,
     OperatorPart,
     Place,
     Rule,
@@ -27,7 +29,7 @@ from netsplit.rewrite.ways import (
     even,
 )
 
-__all__ = ["FACTORIES", "RULES", "elementwise", "is_elementwise"]
+__all__ = ["DRAWING", "FACTORIES", "RULES", "elementwise", "is_elementwise"]
 
 
 def _sized(name: str, call: SplitCall, axis: int) -> Callable[[OperatorPart], Arguments]:
@@ -48,6 +50,29 @@ def elementwise(call: SplitCall) -> Ways:
         dims = {place: broadcast(call, place, axis) for place in call.tensors}
         ways[axis] = even(call, axis, {place: d for place, d in dims.items() if d is not None})
     return ways
+
+
+def _dropout(call: SplitCall) -> Ways:
+    """Cuts it along every dimension: each part draws for the whole, and takes its own."""
+    if not node_draws(call.node):
+        return elementwise(call)
+    ways: Ways = {}
+    for axis in range(len(call.output)):
+        mask = partial(_own_mask, axis, call.output)
+        ways[axis] = even(call, axis, {"input": axis}, op="aten.mul.Tensor", in_one=True, before=mask)
+    return ways
+
+
+def _own_mask(
+    axis: int, shape: tuple[int, ...], emit: Emit, part: OperatorPart, arguments: Arguments
+) -> Arguments:
+    """The arguments of a product; of a part that is cut again they are those already."""
+    mask = arguments.get("other")
+    if mask is None:
+        ones = emit("aten.new_ones.default", arguments["input"], list(part.output or shape))
+        mask = emit("aten.dropout.default", ones, arguments["p"], True)
+    own = emit("aten.slice.Tensor", mask, axis, part.start, part.start + part.size)
+    return {"self": arguments.get("self", arguments.get("input")), "other": own}
 
 
 def _prelu(call: SplitCall) -> Ways:
@@ -282,7 +307,7 @@ def _of_one_number(call: SplitCall) -> Ways:
 
 
 _ELEMENTWISE = (
-    "dropout.default", "feature_dropout.default", "alpha_dropout.default", "to.dtype", "to.dtype_layout",
+    "feature_dropout.default", "alpha_dropout.default", "to.dtype", "to.dtype_layout",
     "_to_copy.default", "to.other", "type_as.default", "contiguous.default", "detach.default",
     "alias.default", "hardswish.default", "multiply.Tensor", "subtract.Tensor", "divide.Tensor",
     "multiply.Scalar", "subtract.Scalar", "divide.Scalar", "clip.default", "log_sigmoid.default",
@@ -310,8 +335,12 @@ FACTORIES = frozenset(
 )
 """Operators that need no tensor."""
 
+DRAWING = frozenset(["aten.dropout.default"])
+"""Operators that draw random numbers, and whose parts draw the same."""
+
 RULES: dict[str, Rule] = {
     **{f"aten.{name}": elementwise for name in _ELEMENTWISE},
+    "aten.dropout.default": _dropout,
     "aten.prelu.default": _prelu,
     "aten.glu.default": _glu,
     **{f"aten.{name}": _reshape for name in _RESHAPES},

@@ -29,7 +29,13 @@ _NONE = NodeBytes()
 class SegmentMemory:
     """A segment's own bytes, the same for every micro-batch; `own` are the `storage_bytes` of the graph.
 
-    Weight gradients of `deferred` nodes are put off; what an offloaded one keeps lies on the host.
+    Args:
+        own: `storage_bytes` of the graph.
+        deferred: nodes whose weight gradients a backward in two parts puts off.
+        transients: what nodes allocate for themselves.
+        offloaded: what it keeps lies in the host's memory, and comes back storage by storage as its backward
+            reads it.
+        kept_results: nodes whose results stay where the segment is computed again.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class SegmentMemory:
         deferred: Collection[str] = (),
         transients: Mapping[str, NodeBytes] = MappingProxyType({}),
         offloaded: bool = False,
+        kept_results: Collection[str] = (),
     ) -> None:
         self.graph, self.segment, self.own = graph, segment, own
         self.transients, self.offloaded = transients, offloaded
@@ -79,8 +86,10 @@ class SegmentMemory:
         self.forward_peak = _forward_peak(
             graph, self.nodes, self.produced, kept, own, self.extra, transients, held, offloaded
         )
+        results = [node for node in self.nodes if node.name in kept_results]
+        self.results = _roots(graph, (k for node in results for k in node.outputs)) & self.produced
         self.forward_peak_unsaved = _forward_peak(
-            graph, self.nodes, self.produced, self.outputs, own, {}, transients, held
+            graph, self.nodes, self.produced, self.outputs | self.results, own, {}, transients, held
         )
 
     def transient(self, node: str) -> NodeBytes:
@@ -278,13 +287,14 @@ def segment_memory(
     transients: Mapping[str, NodeBytes],
     offloaded: bool,
     part: Fraction,
+    kept: frozenset[str],
 ) -> SegmentMemory:
     """One for all replicas of a kind, and for all programs: its walks are the same.
 
     `split`: its backwards are in two parts; `transients` are of its device's kind, told by identity, and of
-    so many samples that this is a `part` of them.
+    so many samples that this is a `part` of them. Results of `kept` nodes stay where it is computed again.
     """
-    known, key = _segments_of(graph), (id(transients), training, segment, split, offloaded)
+    known, key = _segments_of(graph), (id(transients), training, segment, split, offloaded, kept)
     if key not in known:
         deferred = deferrable_nodes(graph, segment.nodes) if split else frozenset[str]()
         own = {
@@ -292,6 +302,6 @@ def segment_memory(
             for name in segment.nodes
             if (each := transients.get(name))
         }
-        made = SegmentMemory(graph, training, segment, own_bytes(graph), deferred, own, offloaded)
+        made = SegmentMemory(graph, training, segment, own_bytes(graph), deferred, own, offloaded, kept)
         known[key] = made, transients
     return known[key][0]
