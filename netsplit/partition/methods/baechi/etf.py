@@ -38,9 +38,9 @@ NEVER = np.iinfo(np.int64).max
 class EtfLoop:
     """The clock of m-ETF: who runs what when, decided at the moment it happens, never revised.
 
-    At a time, each idle device proposes the ready operator that it could start first, by the authors'
-    topological order where several could; of the proposals that could start now the first in that order
-    is taken, until none is left. Then the clock goes to the next moment at which a device can do something.
+    Each idle device proposes the ready operator that it could start first, by the authors' topological order
+    where several could; of the proposals that could start now the first in that order is taken, until none is
+    left. Then the clock goes to the next moment at which a device can do something.
 
     The start which decides is an estimate: every edge is taken to find the channels as they are now. Once
     decided, edges are sent one after another, so that the operator may start later.
@@ -112,7 +112,6 @@ class EtfLoop:
         return row if row < len(self.ready) and self.ready[row] == rank else -1
 
     def why_stuck(self) -> str:
-        """A node that had no room, and what is missing for it on the device where that is least."""
         v = int(self._node_at[self.ready[0]])
         missing = self.memory.missing(v, bool(self.where[v] >= 0))
         q = int(self.where[v]) if self.where[v] >= 0 else int(missing.argmin())
@@ -256,9 +255,8 @@ class MEtf(Partitioner):
     The report's objective is the makespan in seconds of the authors' VirtualScheduler, of forward
     computations (`times` "forward") or of a whole step ("training").
 
-    `memory` "static" heeds (5-18): a device holds the states of its nodes and every variable that they
-    touch. "kept" is the authors' test, `capacity` for the bytes that operators make, as the reference values
-    were made. With it (5-18) may be exceeded.
+    `memory` "static" heeds (5-18). "kept" is the authors' test, `capacity` for the bytes that operators make,
+    as the reference values were made; with it (5-18) may be exceeded.
     """
 
     times: Times = "forward"
@@ -275,7 +273,7 @@ class MEtf(Partitioner):
         object.__setattr__(self, "respects_capacity", self.memory == "static")
 
     def check(self, problem: Problem) -> None:
-        """Nothing: its own error names bytes with which the method, which never revises, succeeds."""
+        """Nothing: its own error names bytes with which it succeeds."""
 
     def choose(self, problem: Problem) -> Choice:
         tasks = BaechiProblem.of(problem, self.times, self.tick_s)

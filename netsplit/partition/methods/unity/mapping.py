@@ -72,7 +72,6 @@ class _WayBetween:
 def best_mapping(
     costed: Costed,
     ends: Mapping[str, int] | None = None,
-    devices: Devices | None = None,
     cache: bool = True,
     split: bool = True,
 ) -> Mapped:
@@ -80,11 +79,10 @@ def best_mapping(
 
     Args:
         ends: operator -> number of its choice (`Costed.options`), of those that are fixed.
-        devices: that there are, by their numbers; all.
         cache: tables are kept, for later calls, too.
         split: branches may be on devices of their own.
     """
-    every = devices or tuple(range(len(costed.machines.cluster.devices)))
+    every = tuple(range(len(costed.machines.cluster.devices)))
     return _Programme(costed, every, dict(ends or {}), cache, split).run()
 
 
