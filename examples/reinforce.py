@@ -19,15 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.methods.pesto.tasks import coarsen
 from netsplit.partition.objectives import Period
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, fill_in_order, infeasible
 from netsplit.placement.placement import Placement, SolverReport
-from netsplit.placement.priority import topological_priority
 from netsplit.simulate.simulator import ONE_BATCH, Turns
 
 __all__ = ["PlacementPolicy", "Reinforce", "SampledPlaces"]

@@ -12,12 +12,12 @@ from torch import nn
 
 from netsplit.cluster.described import ClusterDescription, uniform_cluster
 from netsplit.errors import ConfigError, InfeasibleError
+from netsplit.graph.quotient import topological_priority
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.baselines import Ddp
 from netsplit.partition.methods.list_schedulers import fifo_starts
 from netsplit.partition.methods.os_dpos import OsDpos
-from netsplit.placement.priority import topological_priority
 from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.program.schedules import GPipe, Schedule, SingleBatch

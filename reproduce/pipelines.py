@@ -19,10 +19,10 @@ from netsplit.cluster.cluster import Cluster, Link
 from netsplit.cluster.described import ClusterDescription, uniform_cluster
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition.base import Problem
 from netsplit.placement.exchange import ExchangeName
 from netsplit.placement.placement import Placement, SolverReport
-from netsplit.placement.priority import topological_priority
 from netsplit.planning.decide import decide_whole, verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule

@@ -16,8 +16,7 @@ from netsplit.files import check_writable, write_json
 from netsplit.formats.placements import read_placement
 from netsplit.formats.read import read_workload
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import read_bytes
-from netsplit.partition.partitioner import Partitioner
+from netsplit.partition.partitioner import Partitioner, read_bytes
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan

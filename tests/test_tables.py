@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.partitioner import read_bytes
 from netsplit.tables import Column, Table, nbytes
 
 COLUMNS = (Column("method", text=True), Column("time per iteration ms", ",.1f", 1e3), Column("count"))

@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 from netsplit.errors import ConfigError, RewriteError
 from netsplit.files import parsed_json
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition.base import Problem
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, Shard, ShardName, SolverReport, Stage
-from netsplit.placement.priority import topological_priority
 from netsplit.planning.verify import verify
 from netsplit.rewrite.records import rewrite_from
 

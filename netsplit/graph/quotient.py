@@ -1,4 +1,4 @@
-"""Sets of nodes taken as one: disjoint sets, a graph's units and atoms, and the edges between the sets."""
+"""Sets of nodes taken as one: disjoint sets, a graph's units and atoms, the edges between them, and orders."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ from typing import Any, TypeVar
 from netsplit.graph.ir import Graph, once_of
 
 __all__ = [
-    "DisjointSets", "Sets", "atoms_of", "chosen_order", "joined", "longest_before", "passing",
-    "strong_components", "successors", "topological_order", "units_in_order", "units_of",
-]  # fmt: skip
+    "DisjointSets",
+    "Sets",
+    "atoms_of",
+    "chosen_order",
+    "joined",
+    "longest_before",
+    "passing",
+    "strong_components",
+    "successors",
+    "topological_order",
+    "topological_priority",
+    "units_in_order",
+    "units_of",
+]
+
 
 Sets = tuple[tuple[str, ...], ...]
 T = TypeVar("T", bound=Hashable)
@@ -181,3 +193,17 @@ def _waits(after: Sequence[Collection[int]]) -> list[int]:
         for v in successors:
             waits[v] += 1
     return waits
+
+
+def topological_priority(graph: Graph, key: Mapping[str, float]) -> dict[str, int]:
+    """Rank every node: of the nodes that could come next, the one with the least key does.
+
+    Ties go to the node that was captured first. A set of `graph.units` shares a tensor that is
+    written in place: it stays in one piece and in captured order, ranked by its first node's key.
+
+    Returns:
+        Node name to rank, 0 first; always a topological order of the graph.
+    """
+    order = [name for unit in units_in_order(graph, lambda unit: key[unit[0]]) for name in unit]
+    assert len(order) == len(graph), "a unit of the graph cannot run in one piece"
+    return {name: i for i, name in enumerate(order)}

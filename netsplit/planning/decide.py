@@ -18,16 +18,15 @@ from functools import partial
 
 import numpy as np
 
-from netsplit.cycles import uncollected
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.graph.checks.replicated import require_replicable
+from netsplit.interrupts import uncollected
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule, why_no_room
-from netsplit.partition.common.capacity import needed_bytes, read_bytes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.compile_all import load_kernels
-from netsplit.partition.partitioner import Partitioner
+from netsplit.partition.partitioner import Partitioner, needed_bytes, read_bytes
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.sharding import in_slices
 from netsplit.planning.explanation.notation import counted, microbatches_listed

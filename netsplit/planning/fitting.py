@@ -20,13 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from netsplit.errors import InfeasibleError, ModelSizeError, TimeLimitError
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition import METHODS
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import fill_in_order, read_bytes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.partitioner import Partitioner
+from netsplit.partition.partitioner import Partitioner, fill_in_order, read_bytes
 from netsplit.placement.placement import BOUND_FOR, Placement, SolverReport
-from netsplit.placement.priority import topological_priority
 from netsplit.planning.recomputation import nearest_recomputed
 
 __all__ = ["fitted", "nearest_fill"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance
+from netsplit.partition.partitioner import needed_bytes
 from netsplit.placement.placement import Placement
 from netsplit.rewrite.rewriting import node_parts
 from netsplit.simulate.timeline import Timeline

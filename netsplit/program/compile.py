@@ -61,8 +61,7 @@ from netsplit.program.segments import (
     timed_pipeline,
     trained_segments,
 )
-from netsplit.program.sharding import BundleTurns, Work, bundles_of
-from netsplit.program.transfers import insert_transfers
+from netsplit.program.transfers import BundleTurns, Work, bundles_of, insert_transfers
 
 __all__ = ["compile_orders", "compile_program"]
 

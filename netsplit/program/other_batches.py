@@ -10,7 +10,7 @@ from math import ceil
 
 from netsplit.errors import NetSplitError, RewriteError
 from netsplit.graph.ir import Graph, Node
-from netsplit.placement.priority import topological_priority
+from netsplit.graph.quotient import topological_priority
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import (
     Collective,

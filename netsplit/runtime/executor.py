@@ -36,7 +36,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.program.sharding import bundles_used
+from netsplit.program.transfers import bundles_used
 from netsplit.runtime.faults import Inspection, may_be_unlike, require_as_captured
 from netsplit.runtime.handing_on import HandingOn
 from netsplit.runtime.offload import SavedTensors

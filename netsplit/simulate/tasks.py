@@ -31,7 +31,7 @@ from netsplit.program.instructions import (
     Step,
 )
 from netsplit.program.segments import SegmentSeconds, segment_seconds
-from netsplit.program.sharding import bundles_used
+from netsplit.program.transfers import bundles_used
 from netsplit.simulate.timeline import EventKind
 
 __all__ = ["Key", "Message", "ProgramTasks", "Task", "reduce_bytes", "reduce_seconds", "times_round"]

@@ -20,9 +20,9 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import NetSplitError
 from netsplit.graph.batches.batch import Batch
 from netsplit.graph.ir import Graph
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Placement
-from netsplit.placement.priority import topological_priority
 from netsplit.planning.plan import Plan
 from netsplit.planning.verify import verify
 from netsplit.program.instructions import Program

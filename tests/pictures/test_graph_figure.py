@@ -8,11 +8,11 @@ from matplotlib.patches import FancyBboxPatch, PathPatch
 from torch import nn
 
 from netsplit.graph import Graph, capture
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition import Placement, SolverReport
 from netsplit.pictures.graph_figure import _CUT_COLOUR, graph_figure
 from netsplit.pictures.graph_groups import group_nodes
 from netsplit.pictures.graph_layout import layered_layout
-from netsplit.placement.priority import topological_priority
 from netsplit.rewrite import applied, columns_and_rows, splits_of
 from tests.tracking.samples import cells_graph, graph_of_operators, halves, uneven_costs
 

@@ -15,9 +15,8 @@ from netsplit.graph import Graph, capture
 from netsplit.graph.ir import Initializer, Node, Variable
 from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, Single
 from netsplit.partition.base import MemoryRule
-from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, needed_bytes
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.ir import Graph
-from netsplit.graph.quotient import atoms_of
+from netsplit.graph.quotient import atoms_of, topological_priority
 from netsplit.partition import Placement, Problem, SimulatedIteration, SolverReport, Stage
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.instance import Instance
-from netsplit.placement.priority import topological_priority
+from netsplit.partition.partitioner import needed_bytes
 from netsplit.planning.decide import proven_s
 from netsplit.program import Schedule
 from netsplit.program.schedules import SCHEDULES, SingleBatch

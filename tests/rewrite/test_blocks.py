@@ -13,9 +13,9 @@ from netsplit.cluster.catalogue import accelerator
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.described import uniform_cluster
 from netsplit.graph import Graph, capture
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition import Placement, SolverReport
 from netsplit.partition.common.homes import devices_of_nodes
-from netsplit.placement.priority import topological_priority
 from netsplit.profile.predict import predicted_costs
 from netsplit.program import SingleBatch
 from netsplit.rewrite import OperatorTasks, TaskCut, lowered

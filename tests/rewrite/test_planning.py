@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from netsplit.cluster.catalogue import accelerator
 from netsplit.errors import NetSplitError, RewriteError
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition import Heft, Placement, SolverReport
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.placement.priority import topological_priority
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.parts import (
     PlacedSplit,

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from netsplit.graph.arguments import storage_bytes, storage_of
 from netsplit.graph.ir import Graph
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import atom_needs, read_bytes
 from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.partitioner import atom_needs, read_bytes
 from netsplit.profile.costs import DeviceCosts
 from netsplit.profile.memory import node_state_bytes
 from netsplit.simulate.simulator import Simulator

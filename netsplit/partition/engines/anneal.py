@@ -17,12 +17,11 @@ import numpy as np
 
 from netsplit.compiled import compiled, inlined, inner
 from netsplit.graph.ir import Graph
-from netsplit.graph.quotient import DisjointSets
+from netsplit.graph.quotient import DisjointSets, topological_priority
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
 from netsplit.partition.engines.kernels import Arrays, CompiledStep, evaluate
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Stage
-from netsplit.placement.priority import topological_priority
 from netsplit.simulate.simulator import ONE_BATCH, Turns
 
 __all__ = ["SLIGHT", "Annealer", "Neighbourhood", "Scheduled", "clusters_of"]

@@ -13,15 +13,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from netsplit.cycles import uncollected
+from netsplit.graph.quotient import topological_priority
+from netsplit.interrupts import uncollected
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import drawn_fills, fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.anneal import SLIGHT, Annealer, Neighbourhood, Scheduled
-from netsplit.partition.partitioner import Candidate, Choice, Partitioner, candidates, order_of
+from netsplit.partition.partitioner import (
+    Candidate,
+    Choice,
+    Partitioner,
+    candidates,
+    drawn_fills,
+    fill_in_order,
+    infeasible,
+    order_of,
+)
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, SolverReport
-from netsplit.placement.priority import topological_priority
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.simulator import ONE_BATCH, Turns, exchanges_to_try
 

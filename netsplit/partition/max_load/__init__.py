@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import time
 
-from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.max_load.chains import Ideals, SliceGraph, best_chain
 from netsplit.partition.max_load.model import answer_of
 from netsplit.partition.max_load.non_contiguous import proven_bound, solve_non_contiguous
-from netsplit.partition.partitioner import Choice
+from netsplit.partition.partitioner import Choice, infeasible
 
 __all__ = ["solve_contiguous", "solve_max_load"]
 

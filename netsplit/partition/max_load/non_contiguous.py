@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from netsplit.interrupts import cp_sat_solver, interruptible
-from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.chains import SliceGraph
 from netsplit.partition.max_load.model import Hypergraph, answer_of
-from netsplit.partition.partitioner import Choice
+from netsplit.partition.partitioner import Choice, infeasible
 
 if TYPE_CHECKING:
     import highspy

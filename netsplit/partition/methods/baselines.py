@@ -16,10 +16,9 @@ import numpy as np
 from netsplit.errors import ConfigError
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.methods.baechi.baechi import footprints
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, fill_in_order, infeasible
 from netsplit.placement.placement import Stage
 
 __all__ = ["Balanced", "Ddp", "Layerwise", "Random", "RoundRobin", "Single", "slowest_run"]

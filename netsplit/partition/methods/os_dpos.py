@@ -26,8 +26,8 @@ import numpy as np
 from netsplit import rewrite
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import infeasible, missing_bytes
 from netsplit.partition.common.homes import devices_of_nodes, linked_groups
 from netsplit.partition.common.instance import Floats, Instance
 from netsplit.partition.engines.insertion.schedule import PartialSchedule, schedule_placed
@@ -39,9 +39,8 @@ from netsplit.partition.methods.list_schedulers import (
     order_key,
     sequenced,
 )
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, infeasible, missing_bytes
 from netsplit.placement.placement import Placement, SolverReport
-from netsplit.placement.priority import topological_priority
 from netsplit.rewrite.records import Rewrite, Split
 
 __all__ = ["PART_S", "OsDpos", "Sequenced", "longest_operators", "placed_ranks", "sums_s"]

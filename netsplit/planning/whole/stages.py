@@ -22,11 +22,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.graph.quotient import atoms_of
+from netsplit.graph.quotient import atoms_of, topological_priority
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.placement.placement import Placement, SolverReport, Stage
-from netsplit.placement.priority import topological_priority
 from netsplit.profile.memory import lifetimes_model, node_state_bytes
 
 __all__ = [

@@ -44,7 +44,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
-from netsplit.program.sharding import bundles_used
+from netsplit.program.transfers import bundles_used
 from netsplit.simulate.lifetimes.backward_walk import PutOff, Walk, backward_walk, weights_walk
 from netsplit.simulate.lifetimes.segment import OfSize, OfSizes, SegmentMemory
 from netsplit.simulate.lifetimes.storages import (

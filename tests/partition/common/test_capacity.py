@@ -4,7 +4,7 @@ import pytest
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition import MTopo, NetSplit, Problem
-from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.partitioner import read_bytes
 from tests.builders import cluster_of, costs_of, graph_of
 from tests.messages import tells
 

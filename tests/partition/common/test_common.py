@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.cluster.cluster import Cluster, Link
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition import Dpos, Problem
 from netsplit.partition.common.homes import MUCH, devices_of_nodes, linked_groups
 from netsplit.partition.common.instance import Instance, interchangeable
 from netsplit.partition.methods.list_schedulers import fifo_starts
-from netsplit.placement.priority import topological_priority
 from netsplit.planning.verify import verify
 from netsplit.planning.whole.stages import turns_for
 from netsplit.rewrite import applied, replicate

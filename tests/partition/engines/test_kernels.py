@@ -14,12 +14,12 @@ from netsplit.cluster.cluster import Link
 from netsplit.graph import capture
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import unchanging
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.placement.placement import Placement, SolverReport
-from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import EagerOneFOneB, OneFOneB

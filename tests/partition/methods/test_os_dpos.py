@@ -14,13 +14,13 @@ import netsplit
 from netsplit.cluster.cluster import Link
 from netsplit.errors import InfeasibleError
 from netsplit.graph import Graph, capture
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition import Choice, OsDpos, Placement, Problem, SolverReport
 from netsplit.partition.base import MemoryRule
-from netsplit.partition.common.capacity import needed_bytes
 from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.methods.os_dpos import sums_s
-from netsplit.placement.priority import topological_priority
+from netsplit.partition.partitioner import needed_bytes
 from netsplit.planning.fitting import fitted
 from netsplit.planning.verify import verify
 from netsplit.planning.workload import Workload

@@ -8,7 +8,7 @@ import pytest
 
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import read_bytes
+from netsplit.partition.partitioner import read_bytes
 from netsplit.placement.placement import Placement
 from netsplit.planning import decide
 from netsplit.planning.decide import decide_whole, verified

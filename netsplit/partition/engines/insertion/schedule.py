@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from netsplit.compiled import compiled, inner
 from netsplit.errors import TimeLimitError
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints, Packed
 from netsplit.partition.engines.insertion.tasks import Room, RoomArrays, StepTasks, take_room
+from netsplit.partition.partitioner import fill_in_order, infeasible
 
 __all__ = [
     "Chooser",

@@ -21,7 +21,6 @@ from netsplit.graph.ir import CALL, INITIALIZER, Graph
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.common.capacity import check_capacity
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.search import Scheduled, Search
 from netsplit.partition.max_load import solve_max_load
@@ -37,7 +36,7 @@ from netsplit.partition.methods.pipedream.best_stages import best_stages
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
 from netsplit.partition.methods.thesis.netsplit import NetSplit, Pesto
 from netsplit.partition.objectives import Period, StageTime
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, check_capacity
 
 __all__ = ["Auto", "replicable"]
 

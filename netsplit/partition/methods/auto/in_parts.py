@@ -18,15 +18,14 @@ from math import inf
 from operator import attrgetter
 
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import missing_bytes
 from netsplit.partition.engines.search import SLIGHT, Search
 from netsplit.partition.methods.annealed import annealed, placements_by_lists
 from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.partition.methods.unity.unity import Unity
-from netsplit.partition.partitioner import Choice
+from netsplit.partition.partitioner import Choice, missing_bytes
 from netsplit.placement.placement import Placement
-from netsplit.placement.priority import topological_priority
 from netsplit.rewrite.records import Rewrite
 
 __all__ = ["InParts", "best_in_parts", "whole_or_in_parts"]

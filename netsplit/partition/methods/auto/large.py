@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from netsplit.graph.ir import Graph, Node
-from netsplit.graph.quotient import DisjointSets, strong_components, successors, topological_order
+from netsplit.graph.quotient import (
+    DisjointSets,
+    strong_components,
+    successors,
+    topological_order,
+    topological_priority,
+)
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.search import Search
@@ -25,7 +31,6 @@ from netsplit.partition.methods.baselines import Balanced, Layerwise, RoundRobin
 from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.placement.placement import Placement, SolverReport
-from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import DeviceCosts, NodeSeconds
 from netsplit.simulate.simulator import ONE_BATCH
 

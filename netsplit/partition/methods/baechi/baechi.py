@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from netsplit.graph.ir import Graph
 from netsplit.graph.quotient import topological_order
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.insertion.tasks import Room
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, fill_in_order, infeasible
 
 __all__ = [
     "BaechiMemory",

@@ -15,7 +15,6 @@ import numpy as np
 
 from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import read_bytes
 from netsplit.partition.common.instance import Csr, Floats, Ints, interchangeable_devices
 from netsplit.partition.engines.insertion.schedule import PlacingClock
 from netsplit.partition.engines.rows import LinearModel
@@ -28,7 +27,7 @@ from netsplit.partition.methods.baechi.baechi import (
     receive,
     virtual_makespan_s,
 )
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, read_bytes
 
 __all__ = ["NEVER", "EtfLoop", "MEtf", "MSct", "SctLoop", "assign", "favourite_lp", "favourites"]
 

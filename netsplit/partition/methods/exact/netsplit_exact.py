@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from netsplit.graph.quotient import topological_priority
 from netsplit.interrupts import cp_sat_solver, interruptible
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints, interchangeable_devices
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load import solve_max_load
@@ -25,9 +25,15 @@ from netsplit.partition.methods.exact.cp_model import LatencyModel, reachable
 from netsplit.partition.methods.list_schedulers import Dpos, Heft
 from netsplit.partition.methods.thesis.netsplit import NetSplit
 from netsplit.partition.objectives import Period
-from netsplit.partition.partitioner import Choice, Partitioner, candidates, order_of
+from netsplit.partition.partitioner import (
+    Choice,
+    Partitioner,
+    candidates,
+    fill_in_order,
+    infeasible,
+    order_of,
+)
 from netsplit.placement.placement import Placement, Status
-from netsplit.placement.priority import topological_priority
 
 __all__ = ["ExactAnswer", "NetSplitExact", "completely_modelled", "solve_latency"]
 

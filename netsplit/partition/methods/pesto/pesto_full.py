@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.mixed_integer import check_engine
 from netsplit.partition.engines.rows import Outcome
 from netsplit.partition.methods.pesto.rows import PestoRows
 from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks, coarsen
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, infeasible
 
 __all__ = ["PestoFull"]
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.methods.pipedream.antichains import States, antichain_states
 from netsplit.partition.objectives import Bools, Cost, Formula, Layers, levels_of
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, fill_in_order, infeasible
 from netsplit.placement.placement import Stage
 
 __all__ = ["PipeDream", "StageSpan", "plan_stages", "plan_that_fits", "staged", "stages_of"]

@@ -13,7 +13,6 @@ from netsplit.cluster.cluster import Link
 from netsplit.errors import ModelSizeError
 from netsplit.graph.quotient import DisjointSets, atoms_of
 from netsplit.partition.base import Latency, Problem
-from netsplit.partition.common.capacity import fill_in_order, infeasible
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Scheduled
 from netsplit.partition.engines.kernels import CompiledStep
@@ -27,7 +26,7 @@ from netsplit.partition.methods.thesis.formulation import (
     message_bytes,
     thesis_times,
 )
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, fill_in_order, infeasible
 from netsplit.placement.placement import Status
 from netsplit.profile.memory import Load
 

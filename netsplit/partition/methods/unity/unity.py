@@ -22,8 +22,8 @@ from typing import Literal
 from netsplit import rewrite
 from netsplit.errors import ConfigError, InfeasibleError, RewriteError, TimeLimitError
 from netsplit.graph.ir import Graph
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition.base import Problem
-from netsplit.partition.common.capacity import fill_in_order, infeasible, missing_bytes
 from netsplit.partition.methods.annealed import LISTED, annealed
 from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.partition.methods.unity import experts
@@ -39,9 +39,8 @@ from netsplit.partition.methods.unity.choices import (
 from netsplit.partition.methods.unity.costed import Costed, Devices, Known
 from netsplit.partition.methods.unity.mapping import Mapped, best_mapping
 from netsplit.partition.methods.unity.substitutions import Substituted, Tasks, best_graph, rules_of
-from netsplit.partition.partitioner import Choice, Partitioner
+from netsplit.partition.partitioner import Choice, Partitioner, fill_in_order, infeasible, missing_bytes
 from netsplit.placement.placement import TOLD, Placement, SolverReport
-from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs
 from netsplit.rewrite.records import Rewrite
 

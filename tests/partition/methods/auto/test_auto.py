@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from netsplit.errors import InfeasibleError
+from netsplit.graph.quotient import topological_priority
 from netsplit.partition import METHODS, Auto, MTopo, Placement, Problem, SimulatedIteration
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Annealer, Neighbourhood
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.placement.priority import topological_priority
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe, Schedule, SingleBatch
 from netsplit.program.schedules import ZBH1, OneFOneB
