@@ -1,4 +1,4 @@
-"""Sets of nodes taken as one: disjoint sets, a graph's units and atoms, the edges between them, and orders."""
+"""Sets of nodes taken as one: disjoint sets, units and atoms of a graph, the edges between them, orders."""
 
 from __future__ import annotations
 
