@@ -108,10 +108,8 @@ def entry(config_name: str = "config", conf: Path = CONF) -> Callable[[Job], Cal
 
 
 def command_line(runner: str, words: Iterable[str]) -> str:
-    """How a user calls a runner, as this one was called: as a module, or by the command `netsplit`."""
-    netsplit = sys.argv[0].startswith("netsplit ")
-    command = f"netsplit {runner}" if netsplit else f"python -m {__package__}.{runner}"
-    return f"{command} {shlex.join(words)}".rstrip()
+    """How a user calls a runner."""
+    return f"netsplit {runner} {shlex.join(words)}".rstrip()
 
 
 def settings_of(cfg: DictConfig, owner: str, names: Iterable[str], groups: Iterable[str]) -> Any:

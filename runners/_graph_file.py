@@ -168,7 +168,7 @@ def one_schedule(cfg: DictConfig) -> Schedule:
     if schedule.decides_everything:
         raise ConfigError(
             "schedule=auto also decides the micro-batches, which a graph file fixes: name a schedule, as "
-            "in schedule=1f1b, or run `python -m runners.plan graph=<file>`."
+            "in schedule=1f1b, or run `netsplit plan graph=<file>`."
         )
     return schedule
 

@@ -1,4 +1,4 @@
-"""Compare partitioning methods: plan, train and record each. `python -m runners.compare --help`.
+"""Compare partitioning methods: plan, train and record each. `netsplit compare --help`.
 
 On a cluster of this machine methods are trained; on a described one they are planned and predicted.
 """

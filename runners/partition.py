@@ -1,4 +1,4 @@
-"""Plan a profiled graph file without devices: `python -m runners.partition --help`."""
+"""Plan a profiled graph file without devices: `netsplit partition --help`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def job(cfg: DictConfig) -> float:
     settings: PartitionSettings = graph_settings(cfg, PartitionSettings)
     partitioner = one_partitioner(cfg, settings.time_limit)
     schedule = one_schedule(cfg)
-    cluster = described(cfg, "runners.partition")
+    cluster = described(cfg, "netsplit partition")
     other = _other(settings)
     folder = Path(HydraConfig.get().runtime.output_dir)
     result = Path(settings.result) if settings.result is not None else folder / "result.json"

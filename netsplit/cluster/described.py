@@ -119,7 +119,7 @@ class ClusterDescription:
                 f"cluster '{self.name}' gives only relative speeds, which need a measured graph: choose "
                 "one that names device models, such as cluster=titan_rtx3 or cluster=uniform "
                 "cluster.model='TITAN RTX', or plan a graph file with `netsplit plan graph=<file>`, "
-                "`runners.partition` or netsplit.plan(..., profile=<file>)."
+                "`netsplit partition` or netsplit.plan(..., profile=<file>)."
             )
 
 

@@ -72,7 +72,7 @@ class Collecting:
             key = json.dumps([name, how])
         except TypeError as error:
             raise NetSplitError(
-                f"training_step logs '{name}' with {sorted(how)}, of which one is not a plain value "
+                f"training_step logs '{name}' with {sorted(how)}, one of which is not a plain value "
                 f"({error}): leave it out."
             ) from error
         number = value if isinstance(value, Tensor) else torch.tensor(float(value))
@@ -99,7 +99,7 @@ class TrainedStep(nn.Module):
         batch, *rest = args
         names = list(inspect.signature(module.training_step).parameters)
         if len(rest) > 1 or "dataloader_iter" in names:
-            raise NetSplitError("training_step takes more than batch and batch_idx: leave it these two.")
+            raise NetSplitError("training_step takes more than batch and batch_idx: give it only these two.")
         return {"batch": batch, **({"number": torch.tensor(rest[0])} if rest else {})}
 
     def forward(self, batch: Any, number: Tensor | None = None) -> dict[str, Tensor]:
@@ -162,7 +162,7 @@ def watches(trainer: Any) -> bool:
 
 def _reasons(trainer: Any) -> Iterator[str]:
     if trainer.precision not in ("32-true", "64-true"):
-        yield f"precision {trainer.precision}: take 32-true or 64-true"
+        yield f"precision {trainer.precision}: use 32-true or 64-true"
     if trainer.gradient_clip_val and str(trainer.gradient_clip_algorithm or "norm").lower() != "norm":
         yield f"gradient_clip_algorithm {trainer.gradient_clip_algorithm!r}: clip by norm"
     if trainer._detect_anomaly:

@@ -61,7 +61,7 @@ def check_progress(program: Program) -> None:
     planned = {(ins.variable, ins.microbatch, ins.gradient) for ins in transfers}
     ends = Counter(ins.tag for ins in transfers)
     if alone := next((ins for ins in transfers if ends[ins.tag] != 2), None):
-        raise DeadlockError(f"the program has a {alone} without its counterpart.")
+        raise DeadlockError(f"the program's {alone} has no counterpart.")
     sent: set[int] = set()
     summing: dict[int, set[str]] = {}  # tag of a sum or gathering -> devices that have not come to it
     begun: dict[str, list[Collective]] = {name: [] for name in program.devices}  # sums to wait for
@@ -141,10 +141,10 @@ def _check_order(program: Program) -> None:
         before.prepare()
     except CycleError as error:
         ins_of = {ins.tag: ins for each in lists for ins in each}
-        circle = ", then the ".join(str(ins_of[tag]) for tag in error.args[1])
+        circle = ", then ".join(str(ins_of[tag]) for tag in error.args[1])
         raise DeadlockError(
-            "the program deadlocks where sends wait for their receives, as with NCCL: its devices reach "
-            f"the {circle}."
+            "the program deadlocks if sends wait for their receives, as with NCCL; devices wait in a circle: "
+            f"{circle}."
         ) from error
 
 

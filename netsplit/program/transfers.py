@@ -78,7 +78,7 @@ def _sources(
     for exchange in exchanges:
         k = exchange.variable
         if k not in graph.variables or graph.variables[k].producer is None:
-            raise ConfigError(f"an exchange is of '{k}', which no operator of the graph makes.")
+            raise ConfigError(f"an exchange names '{k}', which no operator of the graph computes.")
         home, readers = readers_elsewhere(graph, device_of, k)
         if why := exchange.wrong(home, readers):
             raise ConfigError(f"an exchange of '{k}' does not bring it from '{home}' to its readers: {why}.")

@@ -123,8 +123,8 @@ def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Co
         if k in differentiable and k in _untrained_by_code(graph):
             node = next(node.name for node in graph if k in node.outputs)
             raise NetSplitError(
-                f"trains on this batch through {words_of_node(graph, node)}, which the captured example "
-                "did not: give parallelize an example batch that does"
+                f"trains through {words_of_node(graph, node)} on this batch, but the captured example did "
+                "not: give parallelize an example batch that does"
             )
         if k == loss and k not in differentiable:
             raise NetSplitError("computed a loss that depends on no trained parameter")
@@ -140,7 +140,7 @@ def require_steady(program: Program, attempts: int) -> None:
     """Raises BatchError: more attempts than segments, each of which can add to what is left out."""
     if attempts > len(program.segments) + 1:
         raise BatchError(
-            "code that was not captured uses its input in one pass over a batch but not in the next: let "
+            "code that was not captured uses its input in one pass over a batch but not in the next: make "
             f"it depend only on its tensors and torch's random generators; {AS_BEFORE}."
         )
 
@@ -201,7 +201,7 @@ def origin_of(
     loss = graph.output_variables[0]
     i = next((i for i in range(program.microbatches) if (loss, i) in bad), None)
     if i is None:
-        return "it was finite when computed again"
+        return "the second computation was finite"
     makers = {k: node for node in graph for k in node.outputs if k}
 
     k = loss
@@ -217,5 +217,5 @@ def origin_of(
         return f"the batch itself is not finite, in {words} of micro-batch {i}"
     home = program.on(program.device_of[node.name], i)
     own = [name for name in node.initializers if name in spoilt]
-    what = f"'{own[0]}' of the model is not finite and is used" if own else "it arises"
+    what = f"the model's '{own[0]}' is not finite and is read" if own else "it arises"
     return f"{what} on device {home} in {words_of_node(graph, node.name)}, micro-batch {i}"

@@ -351,7 +351,7 @@ def check_buckets(factory: ForModel) -> None:
 
     if not steps_alike(factory, in_buckets):
         raise ConfigError(
-            "offload steps on parameters in groups, and this optimizer then gives other results, as it "
-            "counts its steps or keeps tensors outside self.state[parameter]: leave offload out, or use "
-            "one such as torch.optim.AdamW."
+            "offload steps parameters in groups, and this optimizer's results would change: it counts its "
+            "steps or keeps tensors outside self.state[parameter]. Leave offload out, or use an optimizer "
+            "such as torch.optim.AdamW."
         )

@@ -146,8 +146,8 @@ class Captures:
         fused = any(isinstance(each, _FUSED) for each in self.model.modules())
         if fused and graph.autocast is not None and self.device_type == "cpu" and not self._inference:
             log.warning(
-                "%s predicts with its attention layers of training: in evaluation under autocast on a "
-                "CPU, plain PyTorch uses fused ones, which round differently and return %s.",
+                "%s predicts with the attention layers it trains with: plain PyTorch's fused ones, which it "
+                "uses to evaluate under autocast on a CPU, round differently and return %s.",
                 type(self.model).__name__, graph.autocast,
             )  # fmt: skip
         with interrupts_held(), _encoders_as_captured(graph):
@@ -174,7 +174,7 @@ class Captures:
         """Raise if there are `max_programs` already."""
         if len(captures) >= self.asked.max_programs:
             raise NetSplitError(
-                f"a batch with tensors of {_shapes(batch)} is a new kind, and {what} already has "
+                f"a batch with tensors of {_shapes(batch)} needs a new program, and {what} already has "
                 f"{self.asked.max_programs}: pad batches to a few lengths, give varying numbers as "
                 "tensors, or raise max_programs."
             )

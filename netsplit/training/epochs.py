@@ -348,7 +348,7 @@ class _EpochLoop:
             self.history.restore(stored)
         except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(
-                f"checkpoint '{folder}' does not say how far its training is: use one that `fit` or a "
+                f"checkpoint '{folder}' does not record how far training went: use one that `fit` or a "
                 "command saved."
             ) from error
         expected = {"seed": self.seed, "train_samples": len(self.data.train)}

@@ -269,9 +269,9 @@ def _require_classes(name: str, outputs: Any, targets: Any) -> None:
     for target in (int(counted.min()), int(counted.max())) if counted.numel() else ():
         if not 0 <= target < outputs.shape[1]:
             raise ConfigError(
-                f"metric {name} needs targets from 0 to {outputs.shape[1] - 1}, as there are scores, and "
-                f"one is {target}: give the model as many classes as the data has; targets of {IGNORED} "
-                "are ignored."
+                f"metric {name} needs targets from 0 to {outputs.shape[1] - 1}, the model's classes, but one "
+                f"is {target}: give the model as many classes as the data has (targets of {IGNORED} are "
+                "ignored)."
             )
 
 

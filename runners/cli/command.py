@@ -123,7 +123,8 @@ for _name, _text in RUNNERS.items():
 def plan(context: click.Context, words: tuple[str, ...], **options: Any) -> None:
     """Decide which device runs which operator of MODEL, as MODULE:CALLABLE, and train nothing.
 
-    The callable answers a module, or (module, loss, (inputs, targets)). It is looked for from this folder on.
+    The callable returns a module, or (module, loss, (inputs, targets)). This folder is searched
+    first.
 
     With Hydra's overrides, as in `netsplit plan model=resnet50 dataset=synthetic cluster=v100x8`, models of
     NetSplit are planned, without starting a worker; `python -m runners.plan --help` lists all.

@@ -79,7 +79,7 @@ def diagnose(findings: Findings, who: Callable[[int], str], doing: str) -> str:
     causes += [f"worker {who(r)} hangs{_where(findings, r, doing)}" for r in findings.hanging]
     effects = [reply.error for reply in findings.replies.values() if reply.error and reply.waited]
     effects += [
-        f"{who(r)} stood{findings.standings[r].where}"
+        f"{who(r)} was{findings.standings[r].where}"
         for r in findings.busy
         if r in findings.standings and r not in findings.hanging
     ]

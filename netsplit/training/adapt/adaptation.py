@@ -270,7 +270,7 @@ class Adaptation:
         decision = replace(decision, predicted_after_s=then_s, method=other.placement.method)
         saved_s = measured_s * (1 - then_s / now_s) if now_s > 0 else 0.0
         if then_s >= now_s * (1 - self.settings.gain):
-            self._stay(replace(decision, why=f"{why}; no plan is predicted to be enough faster"))
+            self._stay(replace(decision, why=f"{why}; no plan is predicted to gain enough"))
         elif saved_s * self.horizon <= self.switch_s:
             needs = f"the change would take longer than it saves in {self.horizon} iterations"
             self._stay(replace(decision, why=f"{why}; {needs}"))

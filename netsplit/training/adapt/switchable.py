@@ -59,8 +59,7 @@ def changeable(auto: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[st
     more = f" and {len(statistics) - 1} more" if len(statistics) > 1 else ""
     why = "adapt could not change such a plan"
     remark = (
-        f"no stage has replicas, as {why}: '{statistics[0]}'{more} would come from other micro-batches "
-        "after the change"
+        f"no stage has replicas, as {why}: '{statistics[0]}'{more} would be updated by other micro-batches"
     )
     return replace(auto, replicas=False, no_replicas=why), (remark,)
 
