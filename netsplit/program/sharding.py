@@ -33,7 +33,7 @@ def bundles_of(
     ranks: Sequence[str],
     like: Sequence[Bundle] = (),
 ) -> tuple[Bundle, ...]:
-    """All that the devices of a shard have in common, or of it what the same segments read.
+    """Parameters that the devices of a shard share, in bundles; by segment if parameters are sharded.
 
     Where whole parameters are not kept, those that are not trained are in slices, too. `like` is of the
     program by which devices hold what they hold, where that is another.
@@ -63,7 +63,7 @@ def bundles_of(
 
 
 def _buckets(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Buckets small enough that what is sent is small beside what is kept; small ones go together."""
+    """Group small parameters, up to buckets that are small beside what is kept."""
     sizes = {k: graph.initializers[k].nbytes for k in names}
     limit = min(max(sum(sizes.values()) // 8, _LEAST), _MOST)
     bucket: list[str] = []
@@ -78,7 +78,7 @@ def _buckets(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 class BundleTurns:
-    """Walks a program's work in its global order, and says what is gathered before it and summed after it.
+    """Walks a program's work in its global order; says what is gathered before and summed after it.
 
     A bundle is gathered on all of its devices when the first of them needs it, as far ahead of that as the
     bytes of one segment allow; a device forgets it unless its next computation needs it, too. It is summed
@@ -115,7 +115,7 @@ class BundleTurns:
         """Bundle, device -> backwards of one micro-batch that give gradients of it."""
 
     def gathered(self, at: int) -> Iterator[int]:
-        """Bundles to be gathered before a piece of work: its own, and a segment's bytes of later ones."""
+        """Bundles to gather before a piece of work: its own, and a segment's bytes of later ones."""
         device, ahead = self.device[at], set[int]()
         place: int | None = at
         while place is not None:
@@ -160,7 +160,6 @@ class BundleTurns:
         return [] if part == "weight" else self.reading.get(s, [])
 
     def _next(self) -> list[int | None]:
-        """Index of the next piece of work of the same device, for each piece."""
         later: dict[str, int] = {}
         after: list[int | None] = [None] * len(self.work)
         for at in reversed(range(len(self.work))):
@@ -172,7 +171,7 @@ class BundleTurns:
 def bundles_used(
     program: Program, device: str
 ) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
-    """Segment -> bundles that must be whole for it; instruction -> bundles that go after it."""
+    """Segment -> bundles it needs whole; instruction -> bundles released after it."""
     reading: dict[int, tuple[int, ...]] = {}
     for b, bundle in enumerate(program.bundles):
         if bundle.level == "parameters" and device in bundle.devices:

@@ -27,7 +27,7 @@ _KEPT = 4  # placed graphs of a graph
 def insert_transfers(
     graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange] = ()
 ) -> tuple[Graph, dict[str, str]]:
-    """The graph with transfer nodes, and the device of every node in it; input variables need none.
+    """The graph with transfer nodes, and every node's device; input variables need none.
 
     Raises:
         ConfigError: an exchange whose hops do not lead from the variable's home to all that read it.
@@ -49,7 +49,7 @@ def _last_placed(
 
 
 def readers_elsewhere(graph: Graph, device_of: Mapping[str, str], k: str) -> tuple[str, tuple[str, ...]]:
-    """The home of a variable that a node makes, and the other devices that read it, first readers first."""
+    """A variable's home, and the other devices that read it, first readers first."""
     variable = graph.variables[k]
     assert variable.producer is not None
     home = device_of[variable.producer]
@@ -60,7 +60,7 @@ def readers_elsewhere(graph: Graph, device_of: Mapping[str, str], k: str) -> tup
 def exchanges_that_hold(
     graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange]
 ) -> tuple[Exchange, ...]:
-    """Those that hold in another graph, too, whose variables may be others, or read elsewhere."""
+    """Exchanges that also fit another graph, whose variables may differ or be read elsewhere."""
     return tuple(
         each
         for each in exchanges
@@ -73,7 +73,7 @@ def exchanges_that_hold(
 def _sources(
     graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange]
 ) -> dict[tuple[str, str], str]:
-    """(variable, reading device) -> the device between, which it has the variable from."""
+    """(variable, reading device) -> the device that hands it on."""
     sources: dict[tuple[str, str], str] = {}
     for exchange in exchanges:
         k = exchange.variable
@@ -123,7 +123,7 @@ def _with_transfers(
 
 @once_of
 def _held_once(graph: Graph) -> Graph:
-    """The graph in which all copies of a weight are called the same; itself, where there are none."""
+    """The graph with one name for all copies of a weight."""
     names = {k: init.held_as for k, init in graph.initializers.items() if init.held_as != k}
     if not names:
         return graph
