@@ -11,7 +11,7 @@ __all__ = ["uncollected"]
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Within it the collector of cycles rests, which took a third of verifying large programs."""
+    """Pause the garbage collector, which took a third of verifying large programs."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
