@@ -183,7 +183,7 @@ def plan(
     seed: int = 0,
     progress: bool = True,
 ) -> Plan:
-    """Whether a model fits on devices, where, how fast and with how many bytes; nothing is started.
+    """Predict whether a model fits on devices, where, how fast and in how many bytes; nothing is started.
 
     The loss is computed on a few samples, whole and cut into micro-batches: where these do not add up the
     batch is not cut. `loss`, `optimizer`, `clip_norm`, `autocast` and `ema_decay` are as for `parallelize`.
@@ -247,7 +247,6 @@ def _order(schedule: Schedule | AutoSchedule | str) -> Schedule | AutoSchedule:
 
 
 def _check_kinds(model: Any, loss: Any, batch: Any) -> None:
-    """Objects are of the kinds that they are asked to be."""
     for name, given in (("model", model), ("loss", loss)):
         if isinstance(given, type):
             made = given.__name__
@@ -271,7 +270,6 @@ def _chosen(
 
 
 def _folder(given: str | Path | None) -> Path:
-    """The folder of the workers' logs; a temporary one where none is given."""
     if given is not None and not isinstance(given, str | Path):
         raise ConfigError(f"folder is {given!r}: give the path of a folder, or None.")
     try:

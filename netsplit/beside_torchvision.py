@@ -24,7 +24,7 @@ SCHEMAS = {
 
 
 class _BeforeTorchvision(MetaPathFinder):
-    """Finds nothing itself."""
+    """Declares the operators before torchvision is imported; finds no module itself."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -36,14 +36,14 @@ class _BeforeTorchvision(MetaPathFinder):
 
 
 def install() -> None:
-    """Be asked before torchvision is imported; imports nothing itself."""
+    """Install the import hook; imports nothing."""
     there = any(isinstance(finder, _BeforeTorchvision) for finder in sys.meta_path)
     if not there and "torchvision" not in sys.modules:
         sys.meta_path.insert(0, _BeforeTorchvision())
 
 
 def import_torchvision() -> ModuleType:
-    """The package with ``models``, ``ops`` and ``transforms``; it takes about a second, so call it late.
+    """torchvision with ``models``, ``ops`` and ``transforms``; it takes about a second, so import it late.
 
     Raises:
         ImportError: torchvision is not installed.

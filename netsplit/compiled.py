@@ -21,7 +21,7 @@ __all__ = ["Compiled", "Floats", "Ints", "Packed", "compiled", "inlined", "inner
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Packed: TypeAlias = Ints
-"""Rows of indices in one array: row i is ``p[p[i] : p[i + 1]]``; there are ``p[0] - 1``."""
+"""Rows of indices in one array: row i is ``p[p[i] : p[i + 1]]``, of ``p[0] - 1`` rows."""
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _NOT_FROM_PYTHON: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrappe
 
 
 class Compiled:
-    """A function that numba is asked to compile at its first use: importing numba takes half a second.
+    """A function that numba compiles at its first call, as importing numba takes half a second.
 
     Args:
         options: of `numba.njit`.
@@ -63,7 +63,7 @@ class Compiled:
 
     @property
     def _numba_type_(self) -> Any:
-        """By which numba knows this where a compiled function calls it."""
+        """The type that numba sees where a compiled function calls this one."""
         return self.dispatcher._numba_type_
 
 
@@ -74,18 +74,17 @@ def compiled(function: Callable[..., Any]) -> Compiled:
 
 
 def inner(function: Callable[..., Any]) -> Compiled:
-    """For what compiled functions alone call: nothing is compiled for calls from Python."""
+    """For functions that only compiled functions call: not callable from Python."""
     return Compiled(function, **_NOT_FROM_PYTHON)
 
 
 def inlined(function: Callable[..., Any]) -> Compiled:
-    """As `inner`, for what makes no arrays: the caller counts references to those of its tuples."""
+    """As `inner`, for functions that make no arrays."""
     return Compiled(function, forceinline=True, _nrt=False, **_NOT_FROM_PYTHON)
 
 
 @cache
 def _stamp() -> tuple[tuple[str, float, int], ...]:
-    """Names, times and sizes of all files with compiled functions."""
     rooms = (Path(__file__).parent / room for room in ("partition", "simulate"))
     files = sorted(file for room in rooms for file in room.rglob("*.py"))
     own = (file for file in files if "netsplit.compiled import" in file.read_text(encoding="utf-8"))
@@ -94,13 +93,13 @@ def _stamp() -> tuple[tuple[str, float, int], ...]:
 
 @cache
 def _warn_once(words: str) -> None:
-    """Warn a user of Python too, who set up no log: nothing else is seen meanwhile."""
+    """Warn users without a log, as compiling takes long."""
     log.warning(words)
 
 
 @cache
 def _listen() -> None:
-    """To what numba compiles, which is not what it finds on disk."""
+    """Notice when numba compiles rather than loads from disk."""
     from numba.core import event
 
     class FirstCompiled(event.Listener):

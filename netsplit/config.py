@@ -44,7 +44,7 @@ TOO_LARGE = (
     "out of memory",
     "numel: integer",
 )
-"""How torch says that a tensor is too large."""
+"""Torch's messages for tensors that are too large."""
 
 
 def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
@@ -82,7 +82,7 @@ def build(node: Mapping[str, Any] | DictConfig, /, **extra: Any) -> Any:
 
 
 def require_node(config: DictConfig, key: str, options: bool) -> None:
-    """Refuse what `build` can make nothing of, as `loss=None`; `options`: the key is a config group's."""
+    """Refuse what `build` cannot use, such as `loss=None`; `options`: the key is a config group."""
     node = config.get(key)
     if not isinstance(node, DictConfig) or not node:
         choice = f", or choose an option of the group {key}" if options else ""
@@ -93,7 +93,7 @@ def require_node(config: DictConfig, key: str, options: bool) -> None:
 
 
 def settings_in(config: DictConfig, groups: Iterable[str] | None = None) -> Settings:
-    """The top-level settings, checked; beside them there may be `groups`, or where that is None any key."""
+    """The checked top-level settings; `groups` are other allowed keys, None allows any."""
     known = {*Settings.__annotations__, *(groups if groups is not None else map(str, config))}
     for key in map(str, config):
         if key not in known:
@@ -130,14 +130,14 @@ def _check_nodes(node: Any, provided: Mapping[str, frozenset[str]]) -> None:
 
 
 def _child(node: DictConfig | ListConfig, key: Any) -> Any:
-    """A child, or None where it is missing or an interpolation: those are checked where they are used."""
+    """A child; None if missing or an interpolation, which is checked where it is used."""
     if OmegaConf.is_missing(node, key) or OmegaConf.is_interpolation(node, key):
         return None
     return node[key]
 
 
 def _checked(config: DictConfig, extra: Iterable[str]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The node's target and its own parameters as Python values, nested targets left out."""
+    """The node's target and its own parameters as Python values, without nested targets."""
     place = _full_key(config)
     if TARGET not in config:
         raise ConfigError(f"{place or 'the node'} has no {TARGET}: give the dotted name of what to build.")
@@ -162,7 +162,7 @@ def _convert(
     owner: str,
     hint: str = "",
 ) -> dict[str, Any]:
-    """Keys and values of `config` checked against `signature`; only what the config gives comes back."""
+    """Keys and values of `config`, checked against `signature`."""
     anything = "**" in signature
     known = {name: parameter for name, parameter in signature.items() if name not in extra and name != "**"}
     arguments: dict[str, Any] = {}
@@ -192,7 +192,7 @@ def _must_be_given(key: str, hint: Any) -> str:
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:
-    """One value as its type says, converted by pydantic; dataclasses key by key."""
+    """One value, converted to its type by pydantic; dataclasses key by key."""
     item = dataclass_in(hint)
     if item is not None and isinstance(value, DictConfig):
         return _instance(item, value, key)
@@ -221,7 +221,6 @@ def _resolved(config: DictConfig, key: str, place: str) -> Any:
 
 
 def _instance(kind: type, config: DictConfig, place: str) -> Any:
-    """A dataclass that is a parameter's value, or an item of its list."""
     owner = kind.__name__
     return kind(**_convert(signature_of(kind, owner), config, place, frozenset(), owner))
 

@@ -34,7 +34,7 @@ _WAITING = str(Path(__file__).parent / "runtime" / "workers")
 
 
 class NetSplitError(ValueError):
-    """Base of all errors that are the user's to mend; printed without a traceback."""
+    """Base of all errors a user can fix; printed without a traceback."""
 
 
 class ConfigError(NetSplitError):
@@ -46,13 +46,13 @@ class CaptureError(NetSplitError):
 
 
 class RewriteError(NetSplitError):
-    """An operator that cannot be split or moved as asked, and why."""
+    """An operator that cannot be split or moved as asked."""
 
     operator = ""  # the captured one, where it is known
 
 
 class ReshardError(NetSplitError):
-    """A layout, a mesh or a network that nothing can be moved between, and why."""
+    """A layout, mesh or network between which nothing can be moved."""
 
 
 class InfeasibleError(NetSplitError):
@@ -63,11 +63,11 @@ class InfeasibleError(NetSplitError):
 
 
 class ModelSizeError(NetSplitError):
-    """A method's model of the problem that would take more memory than a method may."""
+    """A method's optimisation model that is larger than the method allows."""
 
 
 class TimeLimitError(NetSplitError):
-    """A method that decides node by node was not done in its time."""
+    """A method that did not finish in its time limit."""
 
 
 class DeadlockError(NetSplitError):
@@ -83,15 +83,15 @@ class WorkerError(NetSplitError):
 
 
 class BatchError(WorkerError):
-    """A batch that a device could not compute; the workers live, and the model is as it was before it."""
+    """A batch that a device could not compute; workers live on, and the model is unchanged."""
 
 
 class ReadError(NetSplitError):
-    """A sample of a dataset that cannot be read; what is trained is as it was before its batch."""
+    """A sample that cannot be read; the model is unchanged."""
 
 
 def brief(value: object) -> str:
-    """What was given, as a sentence shows it: on one line, and the beginning of what is long."""
+    """A value for an error message: one line, shortened if long."""
     try:
         text = " ".join(line.strip() for line in repr(value).splitlines())
     except ValueError:  # of a whole number with more digits than Python writes
@@ -100,7 +100,7 @@ def brief(value: object) -> str:
 
 
 def plain_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Its `NetSplitError`s come with one traceback; a second only of what the user's own code raised.
+    """Show `NetSplitError`s with one traceback, and a second one only for the user's own code.
 
     An interrupt while it waits for workers comes without this package's, which would keep the model.
     """
@@ -121,7 +121,7 @@ def plain_errors(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _innermost(error: BaseException) -> str:
-    """The file of the code that raised it; "" where that is not known."""
+    """The file of the code that raised it; "" if unknown."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -129,7 +129,7 @@ def _innermost(error: BaseException) -> str:
 
 
 def _of_users(error: BaseException) -> BaseException | None:
-    """What led to an error and was raised by a line of the user's own."""
+    """The cause of an error, if a line of the user's own raised it."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is None or isinstance(cause, NetSplitError):
         return None if cause is None else _of_users(cause)

@@ -29,18 +29,18 @@ EXTRA, METADATA = "netsplit.json", ".metadata"  # without one of both a checkpoi
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether a folder holds a whole checkpoint of ours."""
+    """Whether a folder holds a complete checkpoint."""
     return (folder / METADATA).is_file() and (folder / EXTRA).is_file()
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Refuse what is there and is no file: a folder, a device such as /dev/null, a pipe."""
+    """Refuse to replace what is no file: a folder, a device such as /dev/null, a pipe."""
     if os.path.lexists(path) and Path(path).exists() and not Path(path).is_file():
         raise NetSplitError(f"'{path}' is a folder or a device and cannot be replaced: give a file to write.")
 
 
 def check_writable(path: str | Path) -> None:
-    """Refuse, before work that may take long, what can neither be replaced nor made."""
+    """Refuse a path that cannot be written, before work that may take long."""
     check_replaceable(path)
     nearest = next(parent for parent in Path(path).resolve().parents if parent.exists())
     try:
@@ -51,7 +51,7 @@ def check_writable(path: str | Path) -> None:
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in its place; links are followed."""
+    """Let `write` fill a temporary file beside `path`, then move it there; follows links."""
     check_replaceable(path)
     target = Path(path).resolve()
     start = f".{target.name}."
@@ -89,7 +89,7 @@ def parsed_json(text: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A copy made of dict, list, str, int, float, bool and None only; configs are resolved."""
+    """A copy with only dict, list, str, int, float, bool and None; configs are resolved."""
     from omegaconf import OmegaConf
 
     if OmegaConf.is_config(value):
@@ -108,7 +108,7 @@ def plain(value: Any) -> Any:
 
 
 def write_json(path: str | Path, record: Any) -> None:
-    """Write strict JSON, whole or not at all: what is not finite has no place in it, and becomes null."""
+    """Write strict JSON, whole or not at all; non-finite numbers become null."""
     write_text(path, json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
 
 

@@ -48,8 +48,6 @@ T = TypeVar("T")
 
 @dataclass
 class _HeldInterrupt:
-    """The interrupt that came within the outermost block."""
-
     handler: Callable[[int, FrameType | None], Any]  # what would have been called, and will be
     came: bool = False
     firm: int = 0  # blocks around this place through which nothing is let
@@ -102,14 +100,14 @@ def interrupts_held(firmly: bool = False) -> Iterator[None]:
 
 
 def let_interrupt() -> None:
-    """Raise an interrupt that waits, if there is one: all is in order here."""
+    """Raise a waiting interrupt, where it does no harm."""
     if _holding is None or _holding.firm or threading.current_thread() is not threading.main_thread():
         return
     _holding.let()
 
 
 def interruptible(solve: Callable[[], T], stop: Callable[[], object]) -> T:
-    """`solve()`, in a thread of its own while the main one can be interrupted; that calls `stop`."""
+    """Run `solve()` in a thread while the main one can be interrupted, which calls `stop`."""
     if threading.current_thread() is not threading.main_thread():  # others are never interrupted
         return solve()
     answers: list[T] = []
@@ -150,18 +148,18 @@ def cp_sat_solver(time_limit_s: float, seed: int, workers: int) -> Any:
 
 
 def interrupted(by: str = "") -> str:
-    """The sentence; `by` is empty for Ctrl-C, else the signal's name."""
+    """The message; `by` is empty for Ctrl-C, else the signal's name."""
     return f"interrupted{f' by {by}' if by else ''}: stopped before the end."
 
 
 def end_while_loading() -> None:
-    """For a program: end at once. Nothing has begun, and what an import raises may be dropped there."""
+    """End the program at once, while it is still importing."""
     _handle(_end)
 
 
 @contextmanager
 def interrupts_raised() -> Iterator[None]:
-    """Raise KeyboardInterrupt, with the signal's name but for Ctrl-C, so that work ends in good order."""
+    """Raise KeyboardInterrupt for signals, with the signal's name unless it is Ctrl-C."""
     before = _handle(_raise)
     try:
         yield
@@ -171,7 +169,7 @@ def interrupts_raised() -> Iterator[None]:
 
 
 def _handle(handler: signal._HANDLER) -> dict[int, signal._HANDLER]:
-    """Answers what handled the signals before."""
+    """Set the handlers; returns the earlier ones."""
     if threading.current_thread() is not threading.main_thread():  # others may set no handler
         return {}
     ours = [n for n in _SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]  # as under nohup

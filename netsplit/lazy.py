@@ -35,7 +35,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 
 
 def _under_type_checking(file: Path) -> dict[str, str]:
-    """Name -> the module that it is imported from where `TYPE_CHECKING` holds."""
+    """Name -> module it is imported from under `TYPE_CHECKING`."""
     return {
         alias.name: str(statement.module)
         for block in ast.parse(file.read_text(encoding="utf-8")).body
@@ -47,7 +47,7 @@ def _under_type_checking(file: Path) -> dict[str, str]:
 
 
 def of_extra(extra: str, what: str, package: str, *modules: str) -> ModuleType:
-    """The first of the modules, all imported, for `what` needs `package`, which the `extra` installs."""
+    """Import the modules that `what` needs of `package`, which `extra` installs; the first one."""
     try:
         first, *_ = [import_module(module) for module in modules]
     except ModuleNotFoundError as error:

@@ -34,7 +34,7 @@ class _StageShown:
     note: str = ""
 
     def cells(self) -> tuple[str, str, str, str]:
-        """Mark, name, how far, seconds."""
+        """Mark, name, progress, seconds."""
         seconds = (self.ended or time.monotonic()) - self.began
         parts = [self.note] if self.note else []
         if self.total is not None and self.unit != "s":
@@ -56,7 +56,7 @@ class Stages:
         self._notify = notify
 
     def stage(self, name: str, total: float | None = None, unit: str = "") -> None:
-        """The stage before is over, and this one begins.
+        """End the stage before, and begin this one.
 
         Args:
             total: of what is counted, in `unit`; with "s", the longest that it may take.
@@ -65,7 +65,7 @@ class Stages:
         self.stages = [*self.stages, _StageShown(name, total, unit, time.monotonic())]
 
     def part(self, name: str, done: int, parts: int) -> None:
-        """Note that so many parts of a stage are done; it begins when first heard of."""
+        """Note a stage's finished parts; it begins at the first note."""
         if not self.stages or self.stages[-1].name != name:
             self.stage(name, parts, "parts")
         self.stages[-1].done, self.stages[-1].total = done, parts
@@ -73,12 +73,12 @@ class Stages:
             self._notify(name, done, parts)
 
     def note(self, words: str) -> None:
-        """Say something of the stage, instead of what was said before."""
+        """Set the stage's remark."""
         if self.stages:
             self.stages[-1].note = words
 
     def improved(self, seconds: float, source: str) -> None:
-        """Say of the best plan so far what it takes, and where it is from."""
+        """Show the best plan's time so far, and its source."""
         self.note(f"best so far {1e3 * seconds:.4g} ms, by {source}")
 
     def end(self) -> None:
@@ -91,7 +91,7 @@ class Stages:
 
 @contextmanager
 def shown_stages(wanted: bool = True) -> Iterator[Stages]:
-    """Stages, shown while the block runs where somebody looks on: a notebook, or a terminal at stderr."""
+    """Stages, shown while the block runs in a notebook or on a terminal at stderr."""
     stages = Stages()
     if not wanted:
         yield stages
@@ -127,7 +127,7 @@ def _grid(stages: Stages) -> RichTable:
 
 
 def _notebook() -> Any:
-    """IPython's `display`, in a kernel; None elsewhere. Nothing is imported where nobody has done so."""
+    """IPython's `display`, in a kernel; else None. Imports nothing that is not imported already."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None or not hasattr(shell, "kernel"):
         return None

@@ -16,24 +16,24 @@ __all__ = [
 ]  # fmt: skip
 
 ProfileMode = Literal["reuse", "refresh", "off", "predicted"]
-"""Where the seconds of operators on devices that are here come from (conf/config.yaml)."""
+"""Source of operators' seconds on present devices (conf/config.yaml)."""
 
 OnNonFinite = Literal["stop", "warn", "skip"]
-"""What happens on a batch whose loss is no finite number (conf/config.yaml)."""
+"""What to do about a batch with a non-finite loss (conf/config.yaml)."""
 
 LowPrecision = Literal["bfloat16", "float16"]
-"""What `torch.autocast` computes in."""
+"""Dtype of `torch.autocast`."""
 
 ObjectiveName = Literal["latency", "max_load", "max_load_contiguous", "simulated"]
-"""What a plan of a graph file makes least (`partition.objectives`)."""
+"""What a plan of a graph file minimises (`partition.objectives`)."""
 
 OffloadName = Literal["none", "optimizer", "activations", "both"]
-"""What lies in the host's memory while no device computes with it (conf/config.yaml)."""
+"""What is kept in the host's memory between uses (conf/config.yaml)."""
 
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """When checkpoints are saved, where, how many are kept, and whether trained parameters are at the end."""
+    """When and where checkpoints are saved, how many are kept, and whether final parameters are."""
 
     folder: str | None = None
     every_epochs: int | None = None
@@ -52,7 +52,7 @@ class CheckpointSettings:
         return self.every_epochs is None and self.every_iterations is None
 
     def make_folder(self) -> None:
-        """Make the folder before hours of work, rather than at the first checkpoint."""
+        """Make the folder early, before hours of work."""
         try:
             if self.folder is not None:
                 Path(self.folder).mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ class CheckpointSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """The top-level keys that belong to no group."""
+    """Top-level keys outside groups."""
 
     epochs: int
     batch_size: int
@@ -111,7 +111,7 @@ _MOST_SEED = 2**63 - 1
 
 
 def check_numbers(**given: Any) -> None:
-    """Refuse numbers that say how is trained; the command and `netsplit.parallelize` name them alike."""
+    """Check the numbers that the command and `netsplit.parallelize` share."""
     for key, value in given.items():
         if key in _LEAST:
             if isinstance(value, bool) or not isinstance(value, int):
@@ -129,14 +129,14 @@ def check_numbers(**given: Any) -> None:
 
 
 def check_switches(**given: Any) -> None:
-    """Refuse what is neither true nor false, as "no" is not, which Python takes for true."""
+    """Refuse what is neither true nor false, such as "no", which Python takes for true."""
     for key, value in given.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{key} is {value!r}: give true or false (True or False in Python).")
 
 
 def check_backend(backend: str | None, devices: Iterable[str], autocast: str | None = None) -> None:
-    """Raises ConfigError: `torch.compile` has no such backend for the devices, or not with `autocast`."""
+    """Raises ConfigError if `torch.compile` lacks the backend here, or it excludes `autocast`."""
     if backend is None:
         return
     from torch._dynamo import list_backends

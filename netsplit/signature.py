@@ -28,14 +28,12 @@ _MAPPINGS = (dict, collections.abc.Mapping)
 
 
 class Parameter(NamedTuple):
-    """One parameter of a target as a config key."""
-
     hint: Any
     required: bool
 
 
 def signature_of(target: Callable[..., Any], name: str, key: str = "") -> dict[str, Parameter]:
-    """The target's keyword parameters; an entry "**" says that it takes any. `key` is where it is named."""
+    """The target's keyword parameters; "**" if it takes any. `key` is where it is named."""
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError) as error:
@@ -55,7 +53,7 @@ def signature_of(target: Callable[..., Any], name: str, key: str = "") -> dict[s
 
 
 def key_as_given(key: str) -> str:
-    """A full key as the command line has it: `cluster.devices[0]` is `cluster.devices.0` there."""
+    """A full key as on the command line: `cluster.devices[0]` is `cluster.devices.0` there."""
     return re.sub(r"\[(\d+)\]", r".\1", key)
 
 
@@ -78,7 +76,7 @@ def describe(hint: Any) -> str:
 
 
 def plain_types(hint: Any) -> Any:
-    """What of a type can be checked of a value in a file: `float | Tensor` is a float, `Module` is Any."""
+    """The checkable part of a type: `float | Tensor` is float, `Module` is Any."""
     origin, members = get_origin(hint), get_args(hint)
     if origin in _UNIONS:
         known = tuple(each for each in map(plain_types, members) if each is not Any)
@@ -90,7 +88,7 @@ def plain_types(hint: Any) -> Any:
 
 
 def dataclass_in(hint: Any) -> type | None:
-    """The dataclass that a value of this type is, or that its items are; None if neither."""
+    """The dataclass of this type or of its items; None if neither."""
     for member in get_args(hint) if get_origin(hint) in _UNIONS else [hint]:
         inner = get_args(member)[0] if get_origin(member) in _LISTS else member
         if inspect.isclass(inner) and dataclasses.is_dataclass(inner):
@@ -99,7 +97,7 @@ def dataclass_in(hint: Any) -> type | None:
 
 
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    """Type hints of the call; none where they name what is imported for type checking only."""
+    """Type hints of the call; none if they need imports for type checking."""
     function = target
     if inspect.isclass(target):
         function = target if dataclasses.is_dataclass(target) else target.__init__
@@ -110,7 +108,7 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def locate(name: str, key: str = "_target_") -> Callable[..., Any]:
-    """What a dotted name stands for; `key` is where it was given, for the error."""
+    """What a dotted name stands for; `key` is where it was given."""
     first, *rest = name.split(".")
     prefix, target = first, _import(first, name, key)
     for part in rest:
@@ -129,7 +127,7 @@ def locate(name: str, key: str = "_target_") -> Callable[..., Any]:
 
 
 def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
-    """What a dotted name stands for, or the target itself; raises ConfigError where it cannot be called."""
+    """The target, by its dotted name or itself; raises ConfigError if it cannot be called."""
     if isinstance(target, str):
         return locate(target, key)
     if not callable(target):
@@ -165,7 +163,7 @@ def check_settings(
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word: the nearest known one, and all of them."""
+    """The end of a message about an unknown word: the nearest known one, and all others."""
     names = sorted(map(str, known))
     if not names:
         return "none may be given here."

@@ -48,13 +48,13 @@ class Column:
         return f"{self.name} MiB" if self.in_bytes else self.name
 
     def scaled(self, cell: Cell) -> Cell:
-        """A cell in the column's unit; None where there is nothing to tell."""
+        """A cell in the column's unit; None for an empty one."""
         if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
             return None
         return cell * self.scale if self.scale != 1.0 and isinstance(cell, (int, float)) else cell
 
     def shown(self, cell: Cell) -> str:
-        """A cell as people read it; what is neither a number nor None is shown as ``str`` has it."""
+        """A cell as text."""
         value = self.scaled(cell)
         if value is None:
             return _NONE
@@ -65,7 +65,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells, each below the heading of its column.
+    """Rows of cells.
 
     Args:
         notes: lines below the table on a terminal.
@@ -116,19 +116,18 @@ class Table:
         return table
 
     def markdown(self) -> str:
-        """The lines of the table, without its title and its notes; cells stay on one line each."""
+        """The table without title and notes; cells stay on one line."""
         sides = ["---" if column.text else "---:" for column in self.columns]
         lines = [[column.heading for column in self.columns], sides, *self.texts]
         return "\n".join(f"| {' | '.join(map(_on_a_line, line))} |" for line in lines)
 
     def lines(self) -> list[str]:
-        """Aligned by spaces; headings where a column has one, and neither title nor notes."""
+        """Aligned by spaces, with headings if there are any, without title and notes."""
         headings = [column.heading for column in self.columns]
         rows = [headings, *self.texts] if any(headings) else self.texts
         return [line for row in self._aligned(rows) for line in row]
 
     def _aligned(self, rows: Sequence[Sequence[str]]) -> list[list[str]]:
-        """The lines of each row."""
         beside = [not column.below for column in self.columns]
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
         sides = ["<" if column.text else ">" for column in self.columns]
@@ -154,7 +153,7 @@ class Table:
 
 
 def byte_unit(value: float) -> tuple[str, int]:
-    """The largest unit of which so many bytes are one or more, and its own bytes."""
+    """The largest unit not above this many bytes, and its bytes."""
     name, size = "B", 1
     for larger in _UNITS:
         if abs(value) < 1024 * size:
@@ -164,7 +163,7 @@ def byte_unit(value: float) -> tuple[str, int]:
 
 
 def nbytes(value: float, up: bool = False) -> str:
-    """Bytes for people, as configs take them: ``1.5 MiB``; of less than a KiB ``512 B``. `up`: rounded up."""
+    """Bytes as text: ``1.5 MiB``, below a KiB ``512 B``. `up`: rounded up."""
     if abs(value) < 1024:
         return f"{value:.0f} B"
     size = value / 2**20
@@ -176,13 +175,13 @@ def nbytes(value: float, up: bool = False) -> str:
 
 
 def _mebibytes(value: float) -> str:
-    """MiB in a column: one decimal, and more below one MiB."""
+    """MiB in a column, with one decimal, or more below 1 MiB."""
     size = value / 2**20
     return f"{size:,.{max(_decimals(size, 3), 1) if 0 < abs(size) < 1 else 1}f}"
 
 
 def _decimals(value: float, digits: int) -> int:
-    """Decimals with which a number, not 0, has so many digits."""
+    """Decimals that give a number this many digits."""
     return digits - 1 - math.floor(math.log10(abs(value)))
 
 
@@ -191,7 +190,6 @@ def _on_a_line(cell: str) -> str:
 
 
 def _heading(column: Column) -> str:
-    """Above figures on several lines, above words as it is."""
     if column.text:
         return column.heading
     lines = (wrap(line, _HEADING, break_long_words=False) for line in column.heading.splitlines())

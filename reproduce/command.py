@@ -77,7 +77,7 @@ def main() -> None:
     if wrong is not None:
         sys.stderr.write(
             f"error: experiment={wrong} is a comparison of methods, not a study: run it with "
-            f"`python -m runners.compare experiment={wrong}`.\n"
+            f"`netsplit compare experiment={wrong}`.\n"
         )
         sys.exit(2)
     _command()

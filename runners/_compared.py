@@ -36,7 +36,7 @@ def one(
     console: Console,
     command: Callable[[str, str], str] | None = None,
 ) -> Comparison:
-    """One comparison of all methods, shown as a table, and in words what came out.
+    """Compare all methods of one request; shows a table and what to do next.
 
     Args:
         command: of a runner's name and methods what makes it go on from here; None: nothing is suggested.
@@ -56,7 +56,7 @@ def one(
 
 
 def next_step(comparison: Comparison, request: Request, command: Callable[[str, str], str]) -> str:
-    """What a user may do now: train with the winner, or compare the only method with others."""
+    """A suggestion: train with the winner, or compare the only method with others."""
     winner = winner_of(comparison.rows)
     if winner is None or not comparison.histories:
         return ""
@@ -69,7 +69,7 @@ def next_step(comparison: Comparison, request: Request, command: Callable[[str, 
 
 
 def written(folder: Path, tracker: Tracker, charts: str = "") -> str:
-    """Where all that was recorded is, and the address of its charts where a server has them."""
+    """Where the records are, and the address of the charts if a server has them."""
     own = f"sqlite:///{Path('outputs', 'mlflow.db').absolute()}"  # which `netsplit ui` shows
     said = f"This table is also in {folder / 'comparison.md'}"
     if tracker.enabled:
@@ -88,7 +88,7 @@ def comparison_of(
     folder: Path,
     progress: Callable[[], AbstractContextManager[Progress]],
 ) -> Comparison:
-    """Compare all methods of a request; a forecast where its cluster is a described one.
+    """Compare all methods of a request; on a described cluster, predict them.
 
     Args:
         labels: config group -> what was chosen of it, for the record.

@@ -71,7 +71,7 @@ UNUSABLE = {
 EXIT_BUG, EXIT_MISTAKE = 1, 2
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _SEVERAL = ("partitioner",)
-"""Groups of which a list of options is chosen."""
+"""Groups that take a list of options."""
 _FOLDERS = ("outputs", "outputs/*", "outputs/*/runs")
 
 PLUGINS = {  # options that Hydra knows only where a package is installed -> the extra that has it
@@ -88,7 +88,7 @@ log = logging.getLogger(__name__)
 
 
 class JobEnd(BaseException):
-    """Carries a single job's failure past Hydra, which would print a line of its own about it."""
+    """Carries a job's failure past Hydra, which would print its own line about it."""
 
 
 def entry(config_name: str = "config", conf: Path = CONF) -> Callable[[Job], Callable[[], None]]:
@@ -108,10 +108,8 @@ def entry(config_name: str = "config", conf: Path = CONF) -> Callable[[Job], Cal
 
 
 def command_line(runner: str, words: Iterable[str]) -> str:
-    """How a user calls a runner, as this one was called: as a module, or by the command `netsplit`."""
-    netsplit = sys.argv[0].startswith("netsplit ")
-    command = f"netsplit {runner}" if netsplit else f"python -m {__package__}.{runner}"
-    return f"{command} {shlex.join(words)}".rstrip()
+    """How a user calls a runner."""
+    return f"netsplit {runner} {shlex.join(words)}".rstrip()
 
 
 def settings_of(cfg: DictConfig, owner: str, names: Iterable[str], groups: Iterable[str]) -> Any:
@@ -136,13 +134,13 @@ def settings_of(cfg: DictConfig, owner: str, names: Iterable[str], groups: Itera
 
 
 def experiment() -> str | None:
-    """The option chosen of `conf/experiment/`, while a job runs; runs are listed under it."""
+    """The job's option in `conf/experiment/`; runs are listed under it."""
     chosen = HydraConfig.get().runtime.choices.get("experiment")
     return None if chosen is None else str(chosen)
 
 
 def console_of(width: int = 110) -> Console:
-    """The terminal; of what goes to a file or a pipe, lines of so many columns."""
+    """The terminal, or lines of `width` columns for a file or a pipe."""
     return Console() if sys.stdout.isatty() else Console(width=width)
 
 
@@ -153,7 +151,7 @@ def options(group: str) -> list[str]:
 
 
 def option(group: str, name: str) -> DictConfig:
-    """One of `options` as it is in its file."""
+    """One of `options`, as in its file."""
     loaded = _repository().load_config(f"{group}/{name}")
     assert loaded is not None
     assert isinstance(loaded.config, DictConfig)
@@ -161,7 +159,7 @@ def option(group: str, name: str) -> DictConfig:
 
 
 def sentence(error: BaseException) -> str:
-    """What is wrong, where, and what may be given instead, in one line."""
+    """What is wrong, where, and what to give instead, in one line."""
     if isinstance(error, MissingConfigException):
         return _missing_option(error)
     if isinstance(error, OverrideParseException):
@@ -204,7 +202,7 @@ def _run(start: Callable[[], None]) -> None:
 
 
 def _name_options_at_once() -> None:
-    """For `--help` Hydra copies all its sources for every group that it names, a hundred times."""
+    """Speed up `--help`: Hydra copies all its sources for every group."""
     slowly = ConfigLoaderImpl.get_group_options
 
     def options_of(
@@ -276,14 +274,12 @@ def _logged(job: Job, before: Collection[Path]) -> Job:
 
 
 def _default_folders() -> list[Path]:
-    """What there is, here, of the folders in which Hydra makes those of jobs: conf/hydra/default.yaml."""
+    """The existing folders in which Hydra makes job folders (conf/hydra/default.yaml)."""
     return [path.absolute() for pattern in _FOLDERS for path in Path().glob(pattern)]
 
 
 def _forget_unused(error: Exception, before: Collection[Path]) -> None:
-    """Remove the folder of a job that was refused before it wrote anything of its own, and those around it
-    that were made for it.
-    """
+    """Remove the empty folders of a job that was refused."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     written = [entry for entry in folder.rglob("*") if entry.is_file() and ".hydra" not in entry.parts]
     if isinstance(error, USER_MISTAKES) and all(entry.suffix == ".log" for entry in written):
@@ -295,7 +291,7 @@ def _forget_unused(error: Exception, before: Collection[Path]) -> None:
 
 
 def _record(error: Exception, on_console: bool) -> None:
-    """A mistake as a sentence, anything else with its traceback; to the job's file, or the console too."""
+    """Log a mistake as a sentence, anything else with its traceback."""
     root = logging.getLogger()
     quiet = (
         [] if on_console else [entry for entry in root.handlers if not isinstance(entry, logging.FileHandler)]
@@ -313,7 +309,6 @@ def _record(error: Exception, on_console: bool) -> None:
 
 
 def _missing_option(error: MissingConfigException) -> str:
-    """A group option or a config file that does not exist."""
     name = str(error.missing_cfg_file or "")
     group, _, option = name.rpartition("/")
     if (extra := PLUGINS.get(f"{group}={option}")) is not None:
@@ -340,7 +335,7 @@ def _config_sentence(error: OmegaConfBaseException) -> str:
 
 
 def _of_target(key: str, node: Any) -> str:
-    """What else a key may have meant that is not there, of a node that builds something, or within one.
+    """What an unknown key of a target's node may have meant.
 
     The target is not asked what it takes: importing it may take seconds.
     """
@@ -406,5 +401,5 @@ def _repository() -> ConfigRepository:
 
 
 def _options(group: str) -> list[str]:
-    """Options of a group, which Hydra does not give where several may be chosen at once."""
+    """All options of a group, including those of the user's folders."""
     return [path.stem for path in (CONF / group).glob("*.yaml")] if group else []

@@ -45,7 +45,7 @@ TIME_LIMIT = "time_limit_s"
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSettings:
-    """The top-level keys that both have; defaults are those of `conf/`."""
+    """Top-level keys that both commands have."""
 
     graph: str
     time_limit: float | None = None
@@ -124,7 +124,7 @@ class PlanSettings:
 
 
 def memory_rule(settings: GraphSettings, work: Workload, of_a_step: bool) -> MemoryRule:
-    """The rule asked for; else lifetimes, where the file has them and what is planned is `of_a_step`.
+    """The chosen rule; by default lifetimes, if the file has them and the plan is `of_a_step`.
 
     Raises:
         ConfigError: lifetimes are asked for, and the file has none.
@@ -138,7 +138,7 @@ def memory_rule(settings: GraphSettings, work: Workload, of_a_step: bool) -> Mem
 
 
 def need_graph(cfg: DictConfig) -> None:
-    """Raises NetSplitError: the command line gives no graph file, or one that is not there."""
+    """Raises NetSplitError if the command line gives no graph file, or a missing one."""
     how = "the path of a graph file, as in graph=vgg16.txt."
     if "graph" not in cfg:  # so it is where ??? was left
         raise ConfigError(f"graph must be given: {how}")
@@ -168,13 +168,13 @@ def one_schedule(cfg: DictConfig) -> Schedule:
     if schedule.decides_everything:
         raise ConfigError(
             "schedule=auto also decides the micro-batches, which a graph file fixes: name a schedule, as "
-            "in schedule=1f1b, or run `python -m runners.plan graph=<file>`."
+            "in schedule=1f1b, or run `netsplit plan graph=<file>`."
         )
     return schedule
 
 
 def one_partitioner(cfg: DictConfig, time_limit: float | None) -> Partitioner:
-    """The method that the command line chooses, with `time_limit` for its own where that is not given."""
+    """The chosen method, with `time_limit` as its own unless given."""
     chosen = cfg.get("partitioner") or {}
     if len(chosen) != 1:
         names = ", ".join(map(str, chosen)) or "none"
@@ -187,7 +187,7 @@ def one_partitioner(cfg: DictConfig, time_limit: float | None) -> Partitioner:
 
 
 def with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partitioner:
-    """The method's own time limit follows `time_limit`, unless the command line sets it."""
+    """Set the method's own time limit to `time_limit`, unless the command line sets it."""
     own = f"partitioner.{name}.{TIME_LIMIT}="
     given = any(word.lstrip("+").startswith(own) for word in HydraConfig.get().overrides.task)
     if time_limit is not None and getattr(partitioner, TIME_LIMIT, None) is not None and not given:
@@ -196,7 +196,7 @@ def with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partiti
 
 
 def described(cfg: DictConfig, command: str) -> ClusterDescription | None:
-    """The cluster that is described, or None for the file's own; `command` names who asks."""
+    """The described cluster, or None for the file's own; `command` is for the error."""
     from netsplit.cluster.described import ClusterDescription
 
     node = cfg.get("cluster")

@@ -19,7 +19,7 @@ _FORCE = "++"  # Hydra: set, whether it is there or not
 
 
 def addable(words: Sequence[str]) -> list[str]:
-    """A command's words, in which what is given to such a target may be what no option has."""
+    """A command's words, with ++ before keys that only the user's target has."""
     nodes = _nodes(words)
 
     def word_of(word: str) -> str:
@@ -53,13 +53,13 @@ def of_own_targets(cfg: DictConfig, words: Sequence[str]) -> DictConfig:
 
 
 def own_names(words: Sequence[str]) -> dict[str, str]:
-    """Node -> the last part of the `_target_` that the command line gives it, by which it is called."""
+    """Node -> the last part of its `_target_` on the command line."""
     given = {_key(word): word.partition("=")[2].strip("'\" ") for word in words if "=" in word}
     return {node: given[f"{node}.{TARGET}"].rpartition(".")[2] for node in _nodes(words)}
 
 
 def _nodes(words: Sequence[str]) -> list[str]:
-    """Those that have a `_target_` of the command line: `model`."""
+    """Nodes with a `_target_` on the command line: `model`."""
     keys = [_key(word) for word in words if "=" in word and not word.startswith(("-", "~"))]
     return [key.removesuffix(f".{TARGET}") for key in keys if key.endswith(f".{TARGET}")]
 

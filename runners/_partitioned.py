@@ -91,7 +91,7 @@ def run(
 
 
 def read(settings: GraphSettings) -> Workload:
-    """The graph file, with its remarks in the log."""
+    """Read the graph file and log its remarks."""
     work = read_workload(settings.graph, settings.inputs)
     for remark in work.remarks:
         log.info("%s: %s", work.name, remark)
@@ -168,7 +168,7 @@ def _devices(plan: Plan, work: Workload) -> Table:
 def show_moves(
     console: Console, plan: Plan, other: Partitioner | Placement, limit_s: float | None
 ) -> dict[str, Any]:
-    """Print what moved from another plan, which may be too large or not contiguous, and what it brings."""
+    """Print what moved from another plan, which may be infeasible, and what that brings."""
     problem = replace(plan.problem, objective=plan.problem.objective.relaxed())
     if isinstance(other, Placement):
         before = verified(problem, other, room=False)
@@ -186,7 +186,7 @@ def _lines(console: Console, lines: list[str]) -> None:
 
 
 def _shown_unit(work: Workload) -> tuple[str, float]:
-    """The unit of printed times, and its seconds: milliseconds of what is in seconds."""
+    """The printed unit of times, and its seconds."""
     return ("ms", 1e-3) if work.unit == "s" else (work.unit, work.unit_s)
 
 

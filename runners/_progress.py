@@ -34,7 +34,7 @@ _DECIDING_FIRST_S = 10.0  # then after twice as long as before
 
 
 class _Bar(Progress):
-    """Lines of the log go above it, instead of into it: rich shows so what is printed, and no handler's."""
+    """A bar below the log's lines, which rich shows only if they are printed."""
 
     def start(self) -> None:
         before = (sys.stdout, sys.stderr)
@@ -86,7 +86,7 @@ class ConsoleProgress:
             self.bar.stop()
 
     def waiting(self, what: str, done: int, parts: int) -> None:
-        """A bar until all parts are done, or a line now and then; both say how long it will take yet."""
+        """A bar until all parts are done, or a line now and then; both estimate the time left."""
         now = time.monotonic()
         if done == 0:
             self._began_s = self._last_line_s = now
@@ -127,7 +127,7 @@ class ConsoleProgress:
 
 
 class Waiting:
-    """Seconds gone and the limit while a method decides: a bar on a terminal, else ever fewer lines."""
+    """Seconds passed and the limit while a method decides: a bar on a terminal, else ever fewer lines."""
 
     def __init__(self, console: Console, name: str, limit_s: float | None, doing: str = "decides") -> None:
         self.what, self.limit_s = f"{name} {doing}", limit_s

@@ -80,7 +80,7 @@ def run(
 
 
 def show(console: Console, problem: Problem, program: Program, timeline: Timeline, pieces: int) -> None:
-    """All tables, each within the console's width.
+    """Print all tables within the console's width.
 
     Args:
         pieces: of the critical path, and waits, to show at most.

@@ -1,4 +1,4 @@
-"""Compare partitioning methods: plan, train and record each. `python -m runners.compare --help`.
+"""Compare partitioning methods: plan, train and record each. `netsplit compare --help`.
 
 On a cluster of this machine methods are trained; on a described one they are planned and predicted.
 """
@@ -40,7 +40,7 @@ def job(cfg: DictConfig) -> float | None:
 
 
 def again(runner: str, methods: str) -> str:
-    """This command's settings for another runner and other methods, as a command line.
+    """A command line for another runner and other methods, with this command's settings.
 
     What `schedule=auto` is told is left out, as methods that are compared share a schedule that is named.
     """
@@ -69,7 +69,6 @@ def _choices() -> dict[str, str | None]:
 
 
 def _labels() -> dict[str, str]:
-    """Config group -> the option chosen."""
     choices = _choices()
     labels = {"experiment": experiment(), "command": _command()}
     labels |= {group: choices.get(group) for group in sessions.NAMED}
@@ -77,7 +76,7 @@ def _labels() -> dict[str, str]:
 
 
 def _command() -> str:
-    """What the runs of this command have in common: the name of its folder, of a sweep the sweep's."""
+    """The name of this command's folder, or of the sweep's; all its runs share it."""
     hydra = HydraConfig.get()
     folder = hydra.runtime.output_dir if hydra.mode == RunMode.RUN else hydra.sweep.dir
     return Path(str(folder)).absolute().name

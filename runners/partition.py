@@ -1,4 +1,4 @@
-"""Plan a profiled graph file without devices: `python -m runners.partition --help`."""
+"""Plan a profiled graph file without devices: `netsplit partition --help`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def job(cfg: DictConfig) -> float:
     settings: PartitionSettings = graph_settings(cfg, PartitionSettings)
     partitioner = one_partitioner(cfg, settings.time_limit)
     schedule = one_schedule(cfg)
-    cluster = described(cfg, "runners.partition")
+    cluster = described(cfg, "netsplit partition")
     other = _other(settings)
     folder = Path(HydraConfig.get().runtime.output_dir)
     result = Path(settings.result) if settings.result is not None else folder / "result.json"
@@ -57,7 +57,7 @@ main = entry(config_name="partition")(job)
 
 
 def _other(settings: PartitionSettings) -> Partitioner | Path | None:
-    """What `compare_with` names: a method, or the file of an earlier plan."""
+    """The method or earlier plan that `compare_with` names."""
     name = settings.compare_with
     if name is None:
         return None
@@ -72,7 +72,7 @@ def _other(settings: PartitionSettings) -> Partitioner | Path | None:
 
 
 def _check_own_result(cfg: DictConfig) -> None:
-    """Refuse several jobs that would write one file, of which the last alone would be left."""
+    """Refuse several jobs that would overwrite one file."""
     given = OmegaConf.to_container(cfg, resolve=False)
     assert isinstance(given, dict)
     path = given.get("result")

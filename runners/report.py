@@ -1,4 +1,4 @@
-"""Recorded comparisons and studies as an HTML page: `python -m runners.report --help`."""
+"""Recorded comparisons and studies as an HTML page: `netsplit report --help`."""
 
 from __future__ import annotations
 

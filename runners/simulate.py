@@ -1,4 +1,4 @@
-"""Predict an iteration of a profiled graph file without devices: `python -m runners.simulate --help`."""
+"""Predict an iteration of a profiled graph file without devices: `netsplit simulate --help`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def job(cfg: DictConfig) -> float:
     settings: SimulateSettings = graph_settings(cfg, SimulateSettings)
     partitioner = one_partitioner(cfg, settings.time_limit) if settings.placement is None else None
     schedule = one_schedule(cfg)
-    cluster = described(cfg, "runners.simulate")
+    cluster = described(cfg, "netsplit simulate")
     folder = Path(HydraConfig.get().runtime.output_dir)
 
     from . import _simulated

@@ -1,7 +1,7 @@
-"""Train with one method, `partitioner=...`, and record it. `python -m runners.train --help`.
+"""Train with one method, `partitioner=...`, and record it. `netsplit train --help`.
 
-python -m runners.train partitioner=m_topo resume=auto                       goes on by itself
-python -m runners.train resume=outputs/train/runs/<run>/checkpoints/m_topo   from that training's newest
+netsplit train partitioner=m_topo resume=auto                       goes on by itself
+netsplit train resume=outputs/train/runs/<run>/checkpoints/m_topo   from that training's newest
 """
 
 from __future__ import annotations

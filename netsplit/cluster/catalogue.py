@@ -25,33 +25,31 @@ __all__ = [
 
 GIB = 2**30
 CONTEXT_BYTES = 2**30
-"""What a process loses of a GPU's memory before its first tensor: the CUDA context with the kernels of
-cuDNN and cuBLAS, and what the allocator cannot use for fragments."""
+"""GPU memory a process loses before its first tensor: the CUDA context, the kernels of cuDNN and cuBLAS, and
+fragments."""
 
 GPU_MARGIN_BYTES = 2**29
-"""What stays free of what a worker finds free beside its context: workspaces of cuBLAS and cuDNN, buffers of
-NCCL, and what the allocator cannot use for fragments."""
+"""Reserved of the free memory beside a worker's context: workspaces of cuBLAS and cuDNN, NCCL's buffers,
+fragments."""
 
 CPU_THREAD = "cpu_thread"
-"""One thread of a processor: rates that were fitted to measured profiles, in a file of the package
+"""One CPU thread: rates fitted to measured profiles, in a file of the package
 (`python -m benchmarks.predictor --quick --rates netsplit/cluster/cpu_thread.json`)."""
 
 LAUNCH_S = 6e-6
-"""Between two kernels of a stream: 4 to 7 us where the processor keeps ahead of the GPU."""
+"""Between two kernels of a stream: 4 to 7 us while the CPU keeps ahead of the GPU."""
 
 
 HOST_BANDWIDTH: Mapping[int, float] = {3: 12e9, 4: 24e9, 5: 48e9}
-"""Generation of PCIe -> bytes/s between a device on 16 lanes and pinned memory: 76 % of what they can."""
+"""Generation of PCIe -> bytes/s between a device on 16 lanes and pinned memory: 76 % of the peak."""
 
 
 TF32_CLASSES = ("convolution", "pointwise convolution")
-"""What torch lets TF32 tensor cores compute unless told otherwise; matrix products keep to float32."""
+"""Classes that torch computes in TF32 by default; matrix products stay in float32."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass computes and moves."""
-
     flops: float = 0.0
     nbytes: float = 0.0  # of variables and their gradients
     weight_bytes: float = 0.0  # of the factor of a product that is a parameter, and of its gradient
@@ -70,13 +68,13 @@ class Pass:
 
 
 def crowding(step_bytes: float, crowded_bytes: float) -> float:
-    """How much of the caches a step takes, 0 to 1; `crowded_bytes` take all, and 0 stands for no limit."""
+    """The part of the caches a step evicts, 0 to 1; `crowded_bytes` evict all, 0: no limit."""
     return min(step_bytes / crowded_bytes, 1.0) if crowded_bytes else 0.0
 
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What a class of operators reaches of the peaks, and what a call of one costs."""
+    """Which part of the peaks a class of operators reaches, and the cost of a call."""
 
     compute: float  # fraction of peak FLOP/s
     memory: float  # fraction of peak bytes/s
@@ -88,7 +86,7 @@ class Efficiency:
 
 @dataclass(frozen=True)
 class Overheads:
-    """What a device does beside operators, as `profile.costs.DeviceCosts` has it."""
+    """Costs beside operators, as in `profile.costs.DeviceCosts`."""
 
     instruction_s: float
     message_s: float
@@ -96,7 +94,7 @@ class Overheads:
     copy_s_per_byte: float = 0.0
 
     def at(self, speed: float) -> Overheads:
-        """The overheads of a device that is `speed` times as fast."""
+        """The overheads of a device `speed` times as fast."""
         seconds = (self.instruction_s / speed, self.message_s / speed)
         return Overheads(*seconds, self.contention, self.copy_s_per_byte / speed)
 
@@ -110,30 +108,29 @@ class Rates:
     bandwidth: float  # peak memory bytes/s
     launch_s: float  # overhead of one call
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict, repr=False)
-    """Class, class and pass ("convolution:weight"), or pass (":input") -> efficiency; "" for all others."""
+    """Class, class and pass ("convolution:weight"), or pass (":input") -> efficiency; "": default."""
     tensor_flops: float = 0.0  # peak of the classes that tensor cores take; 0: they take none
     tensor_classes: tuple[str, ...] = TF32_CLASSES
     overlaps: bool = True  # arithmetic hides memory traffic, or the other way round
     crowded_bytes: float = 0.0
-    """Bytes of a step that leaves the next call nothing in the caches; 0: a call always costs the same."""
+    """Bytes of a step that evicts all caches; 0: a call always costs the same."""
     overheads: Overheads | None = None
-    """Beside operators; None: an instruction and a message take `launch_s`, and nothing disturbs."""
+    """None: an instruction and a message take `launch_s`."""
     reference_s: float = 0.0
     """`reference_seconds` of the device that the rates were fitted on; 0: not known."""
     host_bandwidth: float = 12e9
     """Bytes/s to and from pinned memory of the host, either way; of 16 lanes of PCIe 3.0 by default."""
     memory_bytes: int = 0  # 0: not known
     half_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
-    """Dtype of autocast in which it computes -> peak of its tensor cores. They take what they are faster at;
-    the rest, and all where the peak is 0, takes as long as in float32 for the arithmetic."""
+    """Autocast dtype -> peak of tensor cores, which compute what they are faster at; 0: as in float32."""
 
     @property
     def capacity_bytes(self) -> int:
-        """What is left for tensors."""
+        """Memory left for tensors."""
         return self.memory_bytes - CONTEXT_BYTES
 
     def under(self, autocast: str | None) -> Rates:
-        """The device as it runs a graph under `autocast`.
+        """The device's rates under `autocast`.
 
         Raises:
             ConfigError: it does not compute in that dtype.
@@ -160,7 +157,6 @@ class Rates:
         )
 
     def efficiency_of(self, kind: str, of: str = "forward") -> Efficiency:
-        """The most specific entry for an operator class in a pass."""
         entries = self.efficiency
         for key in (f"{kind}:{of}", kind, f":{of}", ""):
             if key in entries:
@@ -168,7 +164,6 @@ class Rates:
         return Efficiency(0.5, 0.5)
 
     def reached_flops(self, kind: str, of: str = "forward") -> float:
-        """FLOP/s of a class in a pass."""
         tensor_cores = self.tensor_flops > 0 and kind in self.tensor_classes
         return (self.tensor_flops if tensor_cores else self.flops) * self.efficiency_of(kind, of).compute
 
@@ -184,7 +179,7 @@ class Rates:
         return (reached.calls + crowded * reached.crowded) * self.launch_s + work_s
 
     def at(self, speed: float, name: str) -> Rates:
-        """The same device `speed` times as fast, but for its link to the host, under another name."""
+        """A device `speed` times as fast, with the same link to its host, under another name."""
         return replace(
             self,
             name=name,
@@ -241,7 +236,7 @@ def accelerator(name: str, key: str = "model") -> Rates:
 
 
 def rates_by_kind(devices: Sequence[Device], autocast: str | None = None) -> dict[str, Rates]:
-    """Kind of a device that is here -> what its seconds are predicted from: a GPU by its driver's name."""
+    """Kind of a device of this machine -> its rates; a GPU is known by its driver's name."""
     kinds: dict[str, Rates] = {}
     for device in devices:
         on_cpu = device.torch_device.startswith("cpu")
@@ -328,7 +323,7 @@ _HALF: Mapping[str, Efficiency] = {
     "matmul": Efficiency(0.55, 0.80, 2.0),
     "attention": Efficiency(0.30, 0.60),
 }
-"""What tensor cores compute under autocast."""
+"""Classes that tensor cores compute under autocast."""
 
 
 def _accelerator(
@@ -390,7 +385,7 @@ RATES: dict[str, Rates] = {
 }
 
 _DRIVER_NAMES = {"H100 80GB HBM3": "H100-SXM", "H100 PCIe": "H100-PCIE-80GB", "H200": "H200-SXM"}
-"""What `nvidia-smi` says where it is not the name above with the maker's words before it."""
+"""Names by `nvidia-smi` that are not just the name above after the vendor's words."""
 
 _BY_PLAIN_NAME = {_plain(name): each for name, each in RATES.items()} | {
     _plain(name): RATES[known] for name, known in _DRIVER_NAMES.items()

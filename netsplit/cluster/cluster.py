@@ -46,15 +46,15 @@ class Device:
     capacity_bytes: int
     torch_device: str = "cpu"  # what the worker passes to torch.device
     port: Link | None = None
-    """The link to host memory, where all transfers of the device pass the host; None: it has peer links."""
+    """The link to host memory, if all transfers pass the host; None: it has peer links."""
     host: str | None = None
-    """The machine that it is part of: CPU devices of one share its memory. None: it shares nothing."""
+    """Its machine, whose memory its CPU devices share; None: it shares nothing."""
     processors: float | None = None
-    """Processors of its host, which the CPU devices there share; None: one for each that computes."""
+    """Processors that its host's CPU devices share; None: one for each."""
 
     @property
     def memory_host(self) -> str | None:
-        """The host whose memory its computations use; None: the device has its own."""
+        """The host whose memory it computes in; None: it has its own."""
         return self.host if self.torch_device.startswith("cpu") else None
 
 
@@ -80,10 +80,10 @@ class Cluster:
     devices: tuple[Device, ...]
     links: dict[tuple[str, str], Link]
     levels: tuple[tuple[int, float], ...] = ()
-    """(members, bytes per second) of every level of a regular tree of machines, innermost first. The devices
-    are their product, in depth-first order; empty where the links follow no such tree."""
+    """(members, bytes per second) of every level of a regular tree of machines, innermost first, with devices
+    in depth-first order; empty for other links."""
     nics: tuple[Nic, ...] = ()
-    """One for each host; a device in none of them shares nothing on its way to others."""
+    """One per host; a device in none of them shares no network."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -105,7 +105,6 @@ class Cluster:
 
     @property
     def names(self) -> list[str]:
-        """Names of the devices, in rank order."""
         return [device.name for device in self.devices]
 
     def device(self, name: str) -> Device:
@@ -140,7 +139,7 @@ class Cluster:
                         )
 
     def nic(self, device: str) -> Nic | None:
-        """The NIC of a device's host, which names the host; None: it shares none."""
+        """The NIC of a device's host; None: it shares none."""
         return self._nic_of.get(device)
 
     @cached_property
@@ -148,8 +147,8 @@ class Cluster:
         return {device: nic for nic in self.nics for device in nic.devices}
 
     def way(self, source: str, target: str) -> tuple[tuple[tuple[str, str], float], ...]:
-        """What a transfer shares with others: (host, "out" or "in") and seconds per byte of each NIC's
-        direction that it goes through, at most two; none within a host."""
+        """What a transfer shares with others: (host, "out" or "in") and seconds per byte of the NICs it
+        passes; none within a host."""
         out, into = self._nic_of.get(source), self._nic_of.get(target)
         if out is into:
             return ()
@@ -167,11 +166,11 @@ class Cluster:
         return costs[0], costs[1]
 
     def transfer_seconds(self, nbytes: int, source: str, target: str) -> float:
-        """Seconds to move `nbytes` between two devices by name; zero on the same device."""
+        """Seconds to move `nbytes` between two named devices; zero on the same device."""
         return 0.0 if source == target else self.links[source, target].seconds(nbytes)
 
     def ring(self, devices: Sequence[str]) -> list[tuple[str, str]]:
-        """The links of a ring, in which the devices of a host follow one another: once out, once in."""
+        """A ring's links, in which a host's devices follow one another."""
         if len(devices) < 2:
             return []
         first: dict[str, int] = {}
@@ -212,7 +211,7 @@ class Cluster:
         )
 
     def _fastest(self, nic: Nic, links: dict[tuple[str, str], Link], end: int) -> float:
-        """Seconds per byte of the fastest link out of a host (its end 0), or into it (1)."""
+        """Seconds per byte of the fastest link out of a host (end 0) or into it (1)."""
         paces = [
             link.seconds_per_byte
             for ends, link in links.items()
@@ -221,7 +220,7 @@ class Cluster:
         return min(paces, default=0.0)
 
     def _rates_by_level(self, links: dict[tuple[str, str], Link]) -> list[float]:
-        """Bytes per second of the slowest link that joins two units of each level."""
+        """Bytes per second of the slowest link between units of each level."""
         rank = {device.name: p for p, device in enumerate(self.devices)}
         rates = [math.inf] * len(self.levels)
         for (source, target), link in links.items():
@@ -237,7 +236,7 @@ class Cluster:
 def nics_of(
     hosts: Mapping[str, Sequence[str]], links: Mapping[tuple[str, str], Link], bandwidth: float | None = None
 ) -> tuple[Nic, ...]:
-    """A NIC for every host, where there are several; its rate is given, or that of its fastest link."""
+    """A NIC per host if there are several; its rate is given, or its fastest link's."""
     host_of = {device: host for host, devices in hosts.items() for device in devices}
     paces: dict[tuple[str | None, int], float] = {}
     for ends, link in links.items():

@@ -45,10 +45,10 @@ class DescribedDevice:
     name: str
     speed: float = 1.0  # 0.5: every operator takes twice as long as measured, or as `model` does
     capacity: int | float | str | None = None
-    """Bytes, "16GB", or a fraction of what the whole graph needs; None: the memory of the model less the CUDA
-    context, or without a model 100%."""
+    """Bytes, "16GB", or a fraction of the graph's need; None: its model's memory without the CUDA context,
+    or 100%."""
     model: str | None = None
-    """A name in `cluster.catalogue`, as "TITAN RTX", or a file of fitted rates; None: costs are measured."""
+    """A name in `cluster.catalogue`, such as "TITAN RTX", or a file of rates; None: costs are measured."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LinkCost:
 
 @dataclass(frozen=True)
 class DescribedLink:
-    """The link of every pair, in both directions, of the devices named."""
+    """The link between any two of the named devices, in both directions."""
 
     between: list[str]
     bandwidth: int | float | str
@@ -70,7 +70,7 @@ class DescribedLink:
 
 @dataclass(frozen=True)
 class DescribedHost:
-    """Devices of one host, which share its NIC on the way to all others."""
+    """Devices of one host, which share its NIC."""
 
     name: str
     devices: list[str]
@@ -87,11 +87,10 @@ class ClusterDescription:
     links: dict[tuple[str, str], Link] = field(repr=False)
     levels: tuple[tuple[int, float], ...] = ()
     accelerators: dict[str, Rates] = field(default_factory=dict)
-    """Device -> what its seconds are predicted from; of all devices, or of none: then speeds are relative to
-    what was measured."""
+    """Rates of all devices, or of none: speeds are then relative to measured costs."""
     overlap: bool = True
-    """Whether transfers leave the devices' computing alone. Else neither end computes meanwhile, as where
-    copies are put on the stream that computes (`Tensor.to` in one process of PyTorch)."""
+    """Whether transfers overlap with computing; if not, neither end computes meanwhile, as with copies on the
+    computing stream (`Tensor.to`)."""
     nics: tuple[Nic, ...] = ()
 
     def cluster(self, base_kind: str, need_bytes: int) -> Cluster:
@@ -113,13 +112,13 @@ class ClusterDescription:
         return cluster
 
     def require_models(self) -> None:
-        """For seconds of a graph that nothing was measured on."""
+        """Raises ConfigError if the description has only relative speeds."""
         if not self.accelerators:
             raise ConfigError(
                 f"cluster '{self.name}' gives only relative speeds, which need a measured graph: choose "
                 "one that names device models, such as cluster=titan_rtx3 or cluster=uniform "
                 "cluster.model='TITAN RTX', or plan a graph file with `netsplit plan graph=<file>`, "
-                "`runners.partition` or netsplit.plan(..., profile=<file>)."
+                "`netsplit partition` or netsplit.plan(..., profile=<file>)."
             )
 
 
@@ -218,7 +217,7 @@ def _nics_of_machines(
 def _links_of_levels(
     names: Sequence[str], counts: Sequence[int], links: Sequence[Link]
 ) -> dict[tuple[str, str], Link]:
-    """Every pair's link: of the innermost level whose unit holds both."""
+    """Every pair's link: that of the innermost level that contains both."""
     sizes = list(accumulate(counts, mul))
     return {
         (names[i], names[j]): next(
@@ -301,7 +300,7 @@ def _nics_of_hosts(
 
 
 def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -> dict[str, Rates]:
-    """The accelerators of all devices by name; empty where no device names a model."""
+    """Rates by device name; empty if no device names a model."""
     named = {device.name: _accelerator(device, keys[device.name]) for device in devices}
     known = {name: each for name, each in named.items() if each is not None}
     if known and len(known) < len(named):
@@ -314,7 +313,6 @@ def _accelerators(devices: Sequence[DescribedDevice], keys: Mapping[str, str]) -
 
 
 def _accelerator(device: DescribedDevice, key: str) -> Rates | None:
-    """What a device's seconds are predicted from, at its speed."""
     if device.model is None:
         return None
     known = accelerator(device.model, f"{key}.model")
@@ -351,7 +349,6 @@ OPTIONS = Path(__file__).resolve().parent.parent / "conf" / "cluster"
 
 
 def named_cluster(name: str) -> ClusterSpec | ClusterDescription:
-    """The cluster of that name."""
     known = sorted(path.stem for path in OPTIONS.glob("*.yaml"))
     if name not in known:
         raise ConfigError(f"cluster is '{name}', which is no option of conf/cluster: {suggest(name, known)}")

@@ -39,8 +39,7 @@ SIZE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([A-Za-z]*)\s*")
 TORCH_DEVICE = re.compile(r"cpu|cuda:(\d+)")
 _ROOT = Path("/")
 BETWEEN_PROCESSES = Link(60e-6, 1 / 6e9)
-"""The link of CPU workers of one host where none is stated: one copy from the other's memory, as `netsplit
-probe` measures it."""
+"""Default link of CPU workers on one host, as `netsplit probe` measures it."""
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class LocalDevice:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """Devices in rank order, and how their workers meet; links not given are to be probed."""
+    """Devices in rank order, and how their workers meet; missing links are probed."""
 
     name: str
     devices: tuple[Device, ...]
@@ -70,7 +69,7 @@ class ClusterSpec:
 
     @property
     def stated_links(self) -> dict[tuple[str, str], Link] | None:
-        """The link of every pair, where it is given."""
+        """Every pair's link, if given."""
         if self.bandwidth is None:
             return None
         given = Link(self.latency_s or 0.0, 1.0 / self.bandwidth)
@@ -78,7 +77,7 @@ class ClusterSpec:
 
     @property
     def unprobed(self) -> Cluster:
-        """The devices without a worker: links as stated, else as the driver promises them between GPUs, else
+        """The devices without workers; links as stated, else as the driver reports between GPUs, else
         `BETWEEN_PROCESSES`."""
         if (links := self.stated_links) is None:
             promised = _promised_links(self.devices)
@@ -92,7 +91,7 @@ class ClusterSpec:
 def check_offload(
     offload: OffloadName, devices: Sequence[Device], compile_backend: str | None = None
 ) -> None:
-    """Refuse to move tensors to a host's memory where a device has its own there already."""
+    """Refuse to offload from devices that compute in the host's memory."""
     if compile_backend is not None and offload in ("activations", "both"):
         raise ConfigError(
             f"offload is {offload}, but compile_backend saves activations in its own way: give optimizer "
@@ -117,7 +116,7 @@ def local_cluster(
     external: bool = False,
     cross_memory: bool = True,
 ) -> ClusterSpec:
-    """Devices of this machine, with the kind and the bytes that it really has.
+    """Devices of this machine, of their real kind and memory.
 
     With `external` the workers are started by the user, with torchrun on each machine, and meet this
     process at `host`.
@@ -214,7 +213,6 @@ def given_count(value: object, key: str = "cluster.devices") -> int:
 
 
 def given_number(value: object, key: str) -> float:
-    """A finite number of 0 or more."""
     try:
         number = math.nan if isinstance(value, bool) else float(str(value))
     except ValueError:
@@ -232,7 +230,7 @@ def given_speed(value: object, key: str) -> float:
 
 
 def given_rate(value: object, key: str) -> float:
-    """Bytes per second of a number or a text such as ``"12GB"`` or ``"12 GB/s"``."""
+    """Bytes per second from a number or a text such as ``"12GB"`` or ``"12 GB/s"``."""
     rate = _size(str(value).strip().removesuffix("/s"), key, "bytes per second, such as 1e9 or 12GB")
     if rate <= 0:
         raise ConfigError(f"{key} is {value!r}: give more than 0 bytes per second.")
@@ -267,7 +265,6 @@ def _size(text: str, key: str, accepted: str) -> float:
 
 
 def _promised_links(devices: tuple[Device, ...]) -> dict[tuple[str, str], Link]:
-    """Links between GPUs as the driver describes them, by torch's names of both."""
     if sum(device.torch_device.startswith("cuda") for device in devices) < 2:
         return {}
     try:
@@ -280,25 +277,25 @@ def _promised_links(devices: tuple[Device, ...]) -> dict[tuple[str, str], Link]:
 
 
 def usable_processors() -> float:
-    """Processors of this process and those it starts; a container's quota need not be a whole number."""
+    """Processors that this process and its children may use; a container's quota may be fractional."""
     return shared_processors([(allowed_processors(), processor_quota())])
 
 
 def shared_processors(of_processes: Iterable[tuple[frozenset[int], float]]) -> float:
-    """Processors of several processes of one host together, from what each is allowed and its quota."""
+    """Processors that several processes of one host share, by affinity and quota."""
     allowed, quotas = zip(*of_processes, strict=True)
     return float(min(len(frozenset[int]().union(*allowed)), max(quotas)))
 
 
 def allowed_processors() -> frozenset[int]:
-    """Numbers of the processors that this process may run on."""
+    """Numbers of the processors this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def processor_quota(root: Path = _ROOT) -> float:
-    """Processor seconds a second that the groups of this process get; infinite where nothing limits them."""
+    """Processor seconds per second that this process's groups get; infinite without a limit."""
     groups = _text(root / "proc/self/cgroup")
     least = math.inf
     for line in groups.splitlines():
@@ -317,7 +314,6 @@ def processor_quota(root: Path = _ROOT) -> float:
 
 
 def _quota(group: Path) -> float:
-    """Processors that one control group allows."""
     words = _text(group / "cpu.max").split() or [
         _text(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
     ]

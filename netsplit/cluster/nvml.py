@@ -21,14 +21,13 @@ WAYS = {0: "INTERNAL", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """NVML's level of the nearest common ancestor of two GPUs -> its short name, as in `nvidia-smi topo -m`."""
 
 PCIE_BYTES_S = {1: 0.20e9, 2: 0.40e9, 3: 0.79e9, 4: 1.58e9, 5: 3.15e9, 6: 6.05e9}
-"""PCIe generation -> bytes per second and lane that packets leave for data: about 4/5 of the raw rate of
-250 MB/s to 8 GB/s, as copies between two GPUs under one switch reach."""
+"""PCIe generation -> payload bytes per second and lane, about 4/5 of the raw rate, under one switch."""
 
 EFFICIENCY = {"INTERNAL": 1.0, "PIX": 1.0, "PXB": 0.95, "PHB": 0.8, "NODE": 0.75, "SYS": 0.6}
 """Fraction of the PCIe rate under one switch: bridges and the link between sockets split packets."""
 
 LATENCIES_S = {"INTERNAL": 10e-6, "PIX": 10e-6, "PXB": 12e-6, "PHB": 15e-6, "NODE": 15e-6, "SYS": 20e-6}
-"""From the call to the first byte: most of it is the launch of the copy, on any way."""
+"""From the call to the first byte, mostly the launch of the copy."""
 
 NVLINK_BYTES_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
 """NVLink generation -> bytes per second, link and direction."""
@@ -50,16 +49,16 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """All visible GPUs, and of every pair of indices (lower first) its way: "PIX", "NODE", "NV12", ..."""
+    """Visible GPUs, and how each pair of indices (lower first) is connected: "PIX", "NODE", "NV12", ..."""
 
     gpus: tuple[Gpu, ...]
     ways: dict[tuple[int, int], str] = field(default_factory=dict)
     links: dict[tuple[int, int], Link] = field(default_factory=dict)
-    """What the way promises. A plan for later may use it; workers that run measure their own."""
+    """Links by specification, for plans; running workers measure theirs."""
 
 
 def found_gpus(key: str = "cluster") -> Gpus:
-    """What the driver says of the visible GPUs."""
+    """The visible GPUs according to the driver."""
     import pynvml as nvml
 
     try:
@@ -80,7 +79,6 @@ def found_gpus(key: str = "cluster") -> Gpus:
 
 
 def visible_gpu(index: int, key: str = "torch_device") -> Gpu:
-    """The GPU that torch calls `cuda:<index>`."""
     import pynvml as nvml
 
     try:
@@ -113,7 +111,7 @@ def _gpu(index: int, handle: Any) -> Gpu:
 
 
 def _handles() -> list[Any]:
-    """The visible GPUs in torch's order; torch stops at the first that is not there."""
+    """The visible GPUs in torch's order, up to the first missing one, as in torch."""
     import pynvml as nvml
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -130,7 +128,7 @@ def _handles() -> list[Any]:
 
 
 def _between(nvml: Any, one: Any, other: Any) -> tuple[str, Link]:
-    """The way between two GPUs, and the link that it promises."""
+    """The connection of two GPUs, and its link by specification."""
     lanes = _nvlinks(nvml, one, other)
     if lanes:
         return f"NV{len(lanes)}", Link(NVLINK_LATENCY_S, 1.0 / (NVLINK_EFFICIENCY * sum(lanes)))
@@ -140,7 +138,7 @@ def _between(nvml: Any, one: Any, other: Any) -> tuple[str, Link]:
 
 
 def _nvlinks(nvml: Any, one: Any, other: Any) -> list[float]:
-    """Bytes per second of each NVLink that takes packets from one GPU to another, through a switch or not."""
+    """Bytes per second of each NVLink from one GPU to another, through a switch or not."""
     try:
         status = nvml.nvmlDeviceGetP2PStatus(one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
     except nvml.NVMLError:
@@ -168,7 +166,7 @@ def _bus(info: Any) -> str:
 
 
 def _pcie_bytes_s(nvml: Any, handle: Any) -> float:
-    """Bytes per second of a GPU's slot at its best; of PCIe 3.0 x16 where the driver does not say."""
+    """Best bytes per second of a GPU's slot; PCIe 3.0 x16 if the driver does not say."""
     try:
         generation = int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
         width = int(nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))

@@ -47,7 +47,7 @@ class _Moving(Protocol):
 
 
 class Mover(Protocol):
-    """What moves tensors between devices: the runtime's transport."""
+    """What moves tensors between devices, as the runtime's transport does."""
 
     def send(self, tensor: Tensor, peer: str, tag: int, watched: bool) -> _Moving: ...
 
@@ -55,7 +55,8 @@ class Mover(Protocol):
 
 
 def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
-    """The link nearest to measured (bytes, seconds), by least squares of relative errors, none below zero."""
+    """The link that fits measured (bytes, seconds) by least squares of relative errors, without negative
+    values."""
     from scipy.optimize import nnls
 
     nbytes, seconds = np.array(samples, float).T
@@ -116,7 +117,7 @@ def probe_links(
 
 
 def _probe_pair(end: _End, target: str, sizes: Sequence[int], times: int, least: dict[int, float]) -> None:
-    """One round of packets to `target`; their seconds there and back go into `least`, by size."""
+    """One round of packets to `target`; `least` keeps the shortest seconds there and back by size."""
     spent_s = dict.fromkeys((1, *sizes), 0.0)
     for walk in range(times):
         for nbytes in list(spent_s):
@@ -133,7 +134,7 @@ def _probe_pair(end: _End, target: str, sizes: Sequence[int], times: int, least:
 
 
 def _probe_gpus(end: _End, target: str, sizes: Sequence[int], least: dict[int, float]) -> None:
-    """One round of batches; seconds of a packet one way go into `least`, by size."""
+    """One round of batches; `least` keeps the shortest seconds of a packet one way by size."""
     for nbytes in sorted({*sizes, *LARGE_SIZES}):
         end.batch_seconds(nbytes, target)
         seconds = end.batch_seconds(nbytes, target)
@@ -148,13 +149,13 @@ def _packets(nbytes: int) -> int:
 
 
 def _one_way(least: dict[int, float], sizes: Sequence[int]) -> Samples:
-    """Seconds one way by size, of the least of all rounds there and back."""
+    """Seconds one way by size, from round trips."""
     ack_s = least[1]
     return [(n, max(least[n], ack_s) - ack_s / 2) for n in sizes if n in least]
 
 
 class _End:
-    """This worker's end of the links: a packet, an acknowledgement, and what moves them."""
+    """This worker's end of the links."""
 
     def __init__(self, mover: Mover, device: torch.device, timeout_s: float, largest: int) -> None:
         self.mover = mover
@@ -164,7 +165,7 @@ class _End:
         self.size = torch.zeros(1, dtype=torch.int64, device=device)
 
     def round_trip(self, nbytes: int, target: str) -> float:
-        """Seconds of a packet there and of an acknowledgement back; the target is told its size before."""
+        """Seconds of a packet there and an acknowledgement back; the target learns its size first."""
         self._send(self.size.fill_(nbytes), target)
         self._finish()
         start = time.perf_counter() + PAUSE_S
@@ -175,7 +176,7 @@ class _End:
         return time.perf_counter() - start
 
     def batch_seconds(self, nbytes: int, target: str) -> float:
-        """Seconds of each packet of a batch, by the GPU's clock; one more goes first, and does not count."""
+        """Seconds of each packet of a batch by the GPU's clock, after one that does not count."""
         self._send(self.size.fill_(nbytes), target)
         self._send(self.packet[:nbytes], target)
         start = self._event()

@@ -61,7 +61,7 @@ def split_trainer(trainer: Any, **options: Any) -> None:
 
 
 class TrainedLoss(nn.Module):
-    """The loss that a Trainer would compute of a batch.
+    """A Trainer's loss of a batch.
 
     Args:
         loss: called as the Trainer's `compute_loss_func` is; None: the model's own.
@@ -115,7 +115,7 @@ class SplitTrainer(SplitModel, Base):
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
     ) -> Tensor:
-        """One batch on the devices; its loss, scaled as the Trainer would have it."""
+        """Train one batch on the devices; returns the loss, scaled as the Trainer expects."""
         self.model.train()
         inputs = self._prepare_inputs(inputs)
         split, batch = self._split(inputs, num_items_in_batch)
@@ -144,7 +144,7 @@ class SplitTrainer(SplitModel, Base):
             config.update(before)
 
     def _clip_grad_norm(self, model: nn.Module) -> None:
-        """Done by the devices before they stepped."""
+        """Devices have clipped already."""
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> None:
         """Not known here."""
@@ -175,7 +175,7 @@ class SplitTrainer(SplitModel, Base):
 
     @property
     def watched(self) -> bool:
-        """Whether callbacks that are not the library's own may look at the weights after any step."""
+        """Whether the user's callbacks may look at weights after a step."""
         kinds = (type(each) for each in self.callback_handler.callbacks)
         return any(not kind.__module__.startswith("transformers.") for kind in kinds)
 
@@ -185,12 +185,12 @@ class SplitTrainer(SplitModel, Base):
             self.parallel.load_state_dict(self.parallel.model.state_dict())
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """The weights go into the plain model, which is then split anew."""
+        """Load weights into the plain model and split it anew."""
         super().close()
         super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Saves in the Trainer's own files; the optimiser's has what a plain Trainer refuses to take."""
+        """Save in the Trainer's own files; a plain Trainer refuses the optimiser's."""
         assert self.parallel is not None
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         torch.save({KEY: pack(self.parallel), RATES: rates}, Path(output_dir) / OPTIMIZER)
@@ -213,7 +213,7 @@ class SplitTrainer(SplitModel, Base):
 
 
 def _loaded(file: Path) -> Any:
-    """What a file of tensors and plain values has; raises NetSplitError where it is cut, or asks for more."""
+    """Tensors and plain values of a file; raises NetSplitError if it is cut or asks for more."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever the bytes ask for
@@ -234,7 +234,7 @@ TAKEN = {
     "autocast": "bf16",
     "ema_decay": "none",
 }
-"""Options of `netsplit.parallelize` -> where a Trainer has them."""
+"""Options of `netsplit.parallelize` -> where a Trainer takes them from."""
 
 OVERRIDES = (
     "training_step", "compute_loss", "compute_loss_context_manager", "get_batch_samples", "_clip_grad_norm",
@@ -244,7 +244,7 @@ HOOKS = ("on_pre_optimizer_step", "on_optimizer_step")  # called where gradients
 
 
 def refuse_of_trainer(trainer: Any) -> None:
-    """Raises NetSplitError: the first thing that split training would do otherwise, or not at all."""
+    """Raises NetSplitError for what split training would ignore or do differently."""
     for reason in _reasons(trainer):
         raise NetSplitError(f"a split Trainer cannot take {reason}.")
 

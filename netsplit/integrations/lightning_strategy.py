@@ -58,12 +58,12 @@ def _refusing(name: str) -> Any:
 
 
 class Collecting:
-    """What stands before a LightningModule's class while it stands alone."""
+    """A mix-in for a LightningModule that runs without its Trainer."""
 
     _collected: dict[str, Tensor]  # there while `training_step` runs
 
     def log(self, name: str, value: Any, **how: Any) -> None:
-        """Kept as a metric; its name has `how`, which Lightning is told with the value that comes back."""
+        """Keep the value as a metric; its name contains `how`, for Lightning's own log later."""
         if not isinstance(value, Tensor | int | float):
             raise NetSplitError(
                 f"training_step logs '{name}' as a {type(value).__name__}: log a number or a tensor of one."
@@ -72,7 +72,7 @@ class Collecting:
             key = json.dumps([name, how])
         except TypeError as error:
             raise NetSplitError(
-                f"training_step logs '{name}' with {sorted(how)}, of which one is not a plain value "
+                f"training_step logs '{name}' with {sorted(how)}, one of which is not a plain value "
                 f"({error}): leave it out."
             ) from error
         number = value if isinstance(value, Tensor) else torch.tensor(float(value))
@@ -84,7 +84,7 @@ class Collecting:
 
 
 class TrainedStep(nn.Module):
-    """Called with a batch; gives the loss, what the step logs, and the other scalars that it gives."""
+    """A training step as a module: a batch to the loss, logged values and further scalars."""
 
     def __init__(self, module: Any) -> None:
         super().__init__()
@@ -95,11 +95,11 @@ class TrainedStep(nn.Module):
 
     @staticmethod
     def inputs(module: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-        """The batch as `forward` takes it; the batch's number as a tensor, as it is another every time."""
+        """The batch as `forward` takes it; its number is a tensor, as it changes."""
         batch, *rest = args
         names = list(inspect.signature(module.training_step).parameters)
         if len(rest) > 1 or "dataloader_iter" in names:
-            raise NetSplitError("training_step takes more than batch and batch_idx: leave it these two.")
+            raise NetSplitError("training_step takes more than batch and batch_idx: give it only these two.")
         return {"batch": batch, **({"number": torch.tensor(rest[0])} if rest else {})}
 
     def forward(self, batch: Any, number: Tensor | None = None) -> dict[str, Tensor]:
@@ -118,7 +118,7 @@ class TrainedStep(nn.Module):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Within it, the module has no Trainer, and refuses to be asked for what a Trainer knows."""
+        """A context in which the module has no Trainer."""
         module = self.module
         kind, before = type(module), {key: vars(module)[key] for key in SHIELDED if key in vars(module)}
         vars(module).update(dict.fromkeys(before))
@@ -130,7 +130,7 @@ class TrainedStep(nn.Module):
             vars(module).update(before)
 
     def outputs(self, loss: float, metrics: Mapping[str, float] | None) -> dict[str, Tensor]:
-        """What Lightning makes of a step's answer; what the step logged is logged now."""
+        """The step's result as Lightning expects it; logs what the step has logged."""
         dtype = next(self.module.parameters()).dtype
         result = {LOSS: torch.tensor(loss, dtype=dtype)}
         for key, value in (metrics or {}).items():
@@ -149,20 +149,20 @@ OWN = ("lightning", "pytorch_lightning", "lightning_fabric")
 
 
 def refuse_of_lightning(trainer: Any) -> None:
-    """Raises NetSplitError: the first thing that split training would do otherwise, or not at all."""
+    """Raises NetSplitError for what split training would ignore or do differently."""
     for reason in _reasons(trainer):
         raise NetSplitError(f"NetSplitStrategy cannot take {reason}.")
 
 
 def watches(trainer: Any) -> bool:
-    """Whether somebody's own code may look at the weights after any batch."""
+    """Whether user code may look at the weights after any batch."""
     kinds = [type(each) for each in (trainer.lightning_module, *trainer.callbacks)]
     return any(overriding(kind, name, *OWN) for kind in kinds for name in EACH_BATCH)
 
 
 def _reasons(trainer: Any) -> Iterator[str]:
     if trainer.precision not in ("32-true", "64-true"):
-        yield f"precision {trainer.precision}: take 32-true or 64-true"
+        yield f"precision {trainer.precision}: use 32-true or 64-true"
     if trainer.gradient_clip_val and str(trainer.gradient_clip_algorithm or "norm").lower() != "norm":
         yield f"gradient_clip_algorithm {trainer.gradient_clip_algorithm!r}: clip by norm"
     if trainer._detect_anomaly:
@@ -212,7 +212,7 @@ class NetSplitStrategy(SplitModel, Base):
         super().setup(trainer)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """One batch on the devices; its loss and what it logs are as Lightning has them."""
+        """Train one batch on the devices; returns the loss and logs as Lightning would."""
         trainer = self.lightning_module.trainer
         batch = (TrainedStep.inputs(self.lightning_module, args), None)
         split = self._split(batch)
@@ -237,7 +237,7 @@ class NetSplitStrategy(SplitModel, Base):
         return dict(super().lightning_module_state_dict())
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """The optimiser's state has a key of its own in Lightning's file: other strategies refuse that."""
+        """Save the optimiser's state under a key of its own, so that other strategies refuse it."""
         if self.parallel is not None and STATES in checkpoint:
             (optimizer,) = self.optimizers
             rates = [float(group["lr"]) for group in optimizer.param_groups]

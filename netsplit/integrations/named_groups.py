@@ -20,7 +20,7 @@ __all__ = ["KEY", "SplitModel", "overriding", "pack"]
 
 
 class NamedGroups:
-    """A factory of optimisers like one that holds a model's own parameters and has not stepped yet."""
+    """A factory of optimisers like a given one that has not stepped yet."""
 
     def __init__(self, optimizer: Optimizer, model: nn.Module) -> None:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -55,16 +55,14 @@ class NamedGroups:
 
 
 class OtherSettings:
-    """Takes learning rates over from the optimiser that a framework's schedulers change, and nothing else."""
+    """Passes on learning rates of the framework's optimiser, and nothing else."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
         self.fixed = self._fixed()
 
     def give(self, parallel: ParallelModel) -> None:
-        """Have the split model step with the learning rates there are here; raises NetSplitError where
-        something else has been changed, as momentum by some schedulers.
-        """
+        """Set the split model's learning rates; raises NetSplitError if anything else has changed."""
         for before, after in zip(self.fixed, self._fixed(), strict=True):
             for key, value in after.items():
                 if before.get(key) != value:
@@ -83,13 +81,13 @@ class OtherSettings:
 
 
 def overriding(kind: type, name: str, *frameworks: str) -> type | None:
-    """The class outside the frameworks' packages that has a method of `kind`, where one does."""
+    """The user's class that overrides a method of `kind`, if any."""
     owner = next((each for each in kind.__mro__ if name in vars(each)), None)
     return None if owner is None or owner.__module__.split(".")[0] in ("netsplit", *frameworks) else owner
 
 
 class SplitModel:
-    """The model that a framework's loop trains: what an adapter keeps of it, and does with it."""
+    """The model that a framework's loop trains, and what adapters share about it."""
 
     parallel: ParallelModel | None = None
     resumed: Mapping[str, Tensor] | None = None  # what the next model that is split goes on from
@@ -98,7 +96,7 @@ class SplitModel:
     def begin(
         self, model: nn.Module, batch: Any, optimizer: Any, clip_norm: float | None, options: dict[str, Any]
     ) -> ParallelModel:
-        """Split `model`, with an optimiser as the framework's, on from what was resumed."""
+        """Split `model` with the framework's optimiser, and resume a loaded state."""
         self.settings = OtherSettings(optimizer)
         clip: dict[str, Any] = {"clip_norm": clip_norm} if clip_norm else {}
         factory = NamedGroups(optimizer, model)
@@ -114,7 +112,6 @@ class SplitModel:
             self.parallel.model.load_state_dict(self.parallel.state_dict())
 
     def close(self) -> None:
-        """Stop the workers."""
         if self.parallel is not None:
             self.parallel.close()
             self.parallel = None
@@ -124,7 +121,7 @@ KEY = "netsplit"  # under which frameworks' files have it
 
 
 def pack(parallel: ParallelModel) -> dict[str, Tensor]:
-    """The files of `ParallelModel.save_checkpoint` by their paths in its folder, as bytes."""
+    """The files of `ParallelModel.save_checkpoint` as bytes, by relative path."""
     with tempfile.TemporaryDirectory(prefix="netsplit-") as folder:
         place = Path(folder) / "checkpoint"
         parallel.save_checkpoint(place)
@@ -138,7 +135,7 @@ def pack(parallel: ParallelModel) -> dict[str, Tensor]:
 
 
 def unpack(parallel: ParallelModel, packed: Mapping[str, Tensor]) -> None:
-    """Go on where what `pack` gave stands; raises NetSplitError where it is of another model or optimiser."""
+    """Resume from `pack`'s result; raises NetSplitError for another model or optimiser."""
     with tempfile.TemporaryDirectory(prefix="netsplit-") as folder:
         place = (Path(folder) / "checkpoint").resolve()
         for name, content in packed.items():

@@ -36,7 +36,6 @@ KIND_COLOURS = {
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure that arranges its own margins."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_in, height_in), layout="constrained")
@@ -49,7 +48,6 @@ def save_figure(figure: Figure, path: str | Path, dpi: int = 120) -> None:
 
 
 def colours_of(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name, in the names' own order."""
     return {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
 
 
@@ -64,13 +62,13 @@ _FORMATS = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True)
 class ShownFigure:
-    """What `plot` gives."""
+    """The result of `plot`."""
 
     figure: Figure  # of Matplotlib, to be changed before it is shown
     title: str
 
     def save(self, path: str | Path) -> Path:
-        """Write it in the format of the suffix: ``.png``, ``.svg`` or ``.pdf``; makes the folder.
+        """Write the picture in the format of its suffix: ``.png``, ``.svg`` or ``.pdf``; makes the folder.
 
         Raises:
             ConfigError: another suffix, or a place that cannot be written.

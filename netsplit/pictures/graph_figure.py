@@ -74,7 +74,7 @@ def graph_figure(
 
 
 def _columns(boxes: int, layers: float) -> int:
-    """The number of columns that makes the picture about half as high as it is wide."""
+    """Number of columns that makes the picture about half as high as wide."""
     mean_width = 1.2 + boxes / max(layers, 1.0)
     return max(1, round(math.sqrt(layers * _LAYER_IN / (0.6 * mean_width * _BOX_IN))))
 
@@ -141,7 +141,7 @@ def _fitted(text: str, limit: int) -> str:
 
 
 def _draw_jumps(axes: Axes, groups: GroupGraph, layout: LayeredLayout) -> None:
-    """Lettered connectors at the foot of a column and at the head of the next; red where the edge is cut."""
+    """Lettered connectors at the foot of a column and the head of the next; red if the edge is cut."""
     sources = dict.fromkeys(jump.source for jump in layout.jumps)
     name_of = {source: _letters(number) for number, source in enumerate(sources)}
     for jump in layout.jumps:
@@ -157,7 +157,7 @@ def _letters(number: int) -> str:
 
 
 def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], crossing: bool) -> None:
-    """Curves that leave and enter boxes vertically; through bends they run straight down."""
+    """Curves that leave and enter boxes vertically and run straight through bends."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 

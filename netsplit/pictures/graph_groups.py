@@ -48,7 +48,7 @@ class NodeGroup:
 
     @property
     def part_lines(self) -> tuple[str, ...]:
-        """Which parts of operators these are; how many of the operators, where they are unlike."""
+        """Which parts of operators these are; the number of operators if they differ."""
         operators = len(self.nodes) - self.moving
         if len({part.lines for part in self.parts}) == 1 and len(self.parts) == operators:
             return self.parts[0].lines
@@ -89,7 +89,7 @@ class GroupGraph:
 
 
 def group_nodes(graph: Graph, device_of: Mapping[str, str], wanted: int = 150) -> GroupGraph:
-    """Group the nodes of `graph`: as few merging steps as give about `wanted` groups or fewer."""
+    """Merge the nodes of `graph` into about `wanted` groups or fewer."""
     merger = _Merger(graph, device_of)
     merger.merge_lonely()
     merger.merge_chains(alike=True)
@@ -108,7 +108,7 @@ def group_nodes(graph: Graph, device_of: Mapping[str, str], wanted: int = 150) -
 
 
 class _Merger:
-    """The quotient graph while it shrinks: group id -> member nodes, successors, predecessors."""
+    """The quotient graph while it shrinks: group id -> nodes, successors, predecessors."""
 
     def __init__(self, graph: Graph, device_of: Mapping[str, str]) -> None:
         import networkx as nx
@@ -133,7 +133,7 @@ class _Merger:
         return self.parts.look(self.members[group][0])
 
     def merge_lonely(self) -> None:
-        """Nodes without edges join a node of their module and device, or else one another."""
+        """Merge nodes without edges with a node of their module and device, or with one another."""
         lonely = [group for group in self.members if not self.links.degree(group)]
         host: dict[tuple[str, str], int] = {}
         for group in self.members.keys() - set(lonely):

@@ -100,7 +100,7 @@ def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 def _bends(
     edges: Sequence[tuple[int, int]], layer: Sequence[int]
 ) -> tuple[dict[tuple[int, int], list[int]], list[int]]:
-    """Edge -> its boxes from layer to layer, bends included; and the layers, of bends too.
+    """Edge -> its boxes from layer to layer, bends included; and the layers with bends.
 
     Edges that leave one box share their bends: one line, which forks only where it must.
     """
@@ -119,7 +119,7 @@ def _bends(
 
 
 def _order(layers: list[list[int]], before: list[list[int]], after: list[list[int]]) -> None:
-    """Sort every layer in place by the mean place of its neighbours, in sweeps down and up."""
+    """Sort every layer in place by its neighbours' mean position, sweeping down and up."""
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         place = {box: i for row in layers for i, box in enumerate(row)}
@@ -138,7 +138,7 @@ def _place_column(
     left: float,
     points: list[Point],
 ) -> float:
-    """Set the points of one column whose left edge is at `left`; returns its width."""
+    """Place one column at `left`; returns its width."""
     inside = {box for row in layers for box in row}
     x = dict.fromkeys(inside, 0.0)
     for sweep in range(2 * _SWEEPS + 1):
@@ -159,7 +159,7 @@ def _place_column(
 def _spread(
     row: Sequence[int], wanted: Sequence[float], widths: Sequence[float], x: dict[int, float]
 ) -> None:
-    """Set x of a layer: as near to `wanted` as possible in least squares, in order and without overlap.
+    """Set x of a layer: nearest to `wanted` in least squares, in order and without overlap.
 
     With the widths taken off, "without overlap" is "not decreasing": isotonic regression.
     """
@@ -199,7 +199,7 @@ def _paths(
 def _heads(
     broken: Iterable[tuple[int, int]], points: Sequence[Point], column_of: Sequence[int]
 ) -> dict[tuple[int, int], Point]:
-    """Where edges between these boxes or bends go on: above the lower ones, and none upon another."""
+    """Where edges continue in a column: above their boxes or bends, without overlap."""
     pairs = sorted(broken, key=lambda pair: (points[pair[1]][0], points[pair[0]][0], pair))
     x: dict[int, float] = {}
     for column in {column_of[b] for _, b in pairs}:
@@ -209,7 +209,7 @@ def _heads(
 
 
 def _breaks(layers: list[list[int]], columns: int) -> list[int]:
-    """First layer of each column: near even heights, and where a layer is narrow."""
+    """First layer of each column: near even heights, at narrow layers."""
     even = len(layers) / max(columns, 1)
     starts = [0]
     for column in range(1, columns):

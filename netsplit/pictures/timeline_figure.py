@@ -57,7 +57,7 @@ def timeline_figure(
 
 
 def _draw_track(axes: Axes, track: Sequence[Event], bottom: float, height: float) -> None:
-    """Events of one kind are one collection; texts stand where the box is wide enough for them."""
+    """Draw each kind of event as one collection, with text in boxes that are wide enough."""
     for kind, colour in KIND_COLOURS.items():
         spans = [(1e3 * event.start_s, 1e3 * event.seconds) for event in track if event.kind == kind]
         if spans:

@@ -27,8 +27,8 @@ from netsplit.program.instructions import (
 __all__ = ["HELD_BYTES", "Arrivals", "acknowledged", "check_progress", "needs"]
 
 HELD_BYTES = 2**16
-"""Tensors up to this size are held until something arrives that was made from them, as to be told of a
-transfer's end takes longer than a small transfer; of larger ones the end is watched for."""
+"""Tensors up to this size are held until something made from them arrives: confirming a small transfer takes
+longer than the transfer. Larger transfers are watched."""
 
 _Key = tuple[str, int, bool]  # variable, micro-batch, gradient?
 
@@ -61,7 +61,7 @@ def check_progress(program: Program) -> None:
     planned = {(ins.variable, ins.microbatch, ins.gradient) for ins in transfers}
     ends = Counter(ins.tag for ins in transfers)
     if alone := next((ins for ins in transfers if ends[ins.tag] != 2), None):
-        raise DeadlockError(f"the program has a {alone} without its counterpart.")
+        raise DeadlockError(f"the program's {alone} has no counterpart.")
     sent: set[int] = set()
     summing: dict[int, set[str]] = {}  # tag of a sum or gathering -> devices that have not come to it
     begun: dict[str, list[Collective]] = {name: [] for name in program.devices}  # sums to wait for
@@ -111,7 +111,7 @@ def check_progress(program: Program) -> None:
 
 
 def _wanted(program: Program, device: str, instruction: Instruction, planned: set[_Key]) -> list[_Key]:
-    """Every value an instruction reads, and those gradients that the program transfers at all."""
+    """Values an instruction reads, and the transferred gradients among them."""
     if isinstance(instruction, Send):
         return list(program.handed_on(instruction, device))
     return [key for key in needs(program, instruction) if not key[2] or key in planned]
@@ -126,7 +126,7 @@ def _said(lacking: _Key | Collective, planned: set[_Key]) -> str:
 
 
 def _check_order(program: Program) -> None:
-    """That one order of all transfers and sums is the order of every device."""
+    """Check that all devices agree with one order of transfers and sums."""
     lists = [
         [ins for ins in each if isinstance(ins, Send | Recv | Collective)]
         for each in program.instructions.values()
@@ -141,10 +141,10 @@ def _check_order(program: Program) -> None:
         before.prepare()
     except CycleError as error:
         ins_of = {ins.tag: ins for each in lists for ins in each}
-        circle = ", then the ".join(str(ins_of[tag]) for tag in error.args[1])
+        circle = ", then ".join(str(ins_of[tag]) for tag in error.args[1])
         raise DeadlockError(
-            "the program deadlocks where sends wait for their receives, as with NCCL: its devices reach "
-            f"the {circle}."
+            "the program deadlocks if sends wait for their receives, as with NCCL; devices wait in a circle: "
+            f"{circle}."
         ) from error
 
 
@@ -175,7 +175,7 @@ class Arrivals:
 def acknowledged(
     program: Program, device: str, arrivals: Arrivals | None = None
 ) -> dict[int, tuple[Send, ...]]:
-    """Index of a device's instruction -> small sends of its own that are over once this instruction is."""
+    """Index of a device's instruction -> its small sends that are over once this instruction is."""
     known = Arrivals.of(program) if arrivals is None else arrivals
     sent_at, taken_at = known.sent_at, known.taken_at
     taken: dict[int, list[Recv]] = {}
@@ -201,7 +201,6 @@ def acknowledged(
 
 
 def _taken(program: Program, device: str) -> dict[int, int]:
-    """Tag of a Recv -> index of the instruction on its device that waits for it first."""
     arriving: dict[_Key, int] = {}
     takers: dict[int, int] = {}
     for index, ins in enumerate(program.instructions[device]):

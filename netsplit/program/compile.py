@@ -160,7 +160,7 @@ def _copied(
     groups: Mapping[str, tuple[str, ...]],
     names: Sequence[str],
 ) -> tuple[tuple[str, ...], ...]:
-    """The sets of devices that hold copies of the same parameters, of which they sum the gradients."""
+    """Sets of devices that hold copies of the same parameters and sum their gradients."""
     several = (
         devices
         for k, devices in holders.items()
@@ -175,7 +175,7 @@ def _check_own_steps(
     placement: Placement,
     copied: Collection[tuple[str, ...]],
 ) -> None:
-    """Raises ConfigError for what needs a common step, under a schedule whose devices step on their own."""
+    """Raises ConfigError for what needs a common step under an asynchronous schedule."""
     uneven = any(
         {*placement.turns[first][start : start + len(each)]} != {*each}
         for first, each in placement.replicas.items()
@@ -196,7 +196,7 @@ def _check_own_steps(
 
 @dataclass(eq=False)
 class _Compiler:
-    """Gives every device its list; knows what is still to come before a gradient or a step is complete."""
+    """Builds every device's list; counts what each gradient and step still waits for."""
 
     graph: Graph
     device_of: Mapping[str, str]
@@ -237,7 +237,7 @@ class _Compiler:
         self.sharded = {frozenset(each.devices) for each in self.bundles}
 
     def program(self, order: Sequence[Compute]) -> Program:
-        """The whole of it, computing in this order."""
+        """The program in this order of computation."""
         work = self._work(order)
         turns = BundleTurns(self.bundles, self.segments, work, self.trained)
         for at, (s, i, part) in enumerate(work):
@@ -277,7 +277,7 @@ class _Compiler:
         return program
 
     def _work(self, order: Sequence[Compute]) -> list[Work]:
-        """Work of the order: each part of a segment by itself, and only the backwards that there are.
+        """The order's tasks by part of a segment, with only the backwards that exist.
 
         Replicas that gather and sum together take part after part together, too.
         """
@@ -310,7 +310,7 @@ class _Compiler:
             self._send_copies(k, k, home, i)
 
     def _send_copies(self, k: str, read: str, home: str, i: int) -> None:
-        """Send copies of variable k, which the device has as `read`; those that get it hand it on."""
+        """Send copies of variable k, which the device has as `read`; receivers may hand it on."""
         reached = []
         for copy in self._copies(read):
             to = self._on(self.device_of[copy], i)
@@ -340,7 +340,7 @@ class _Compiler:
                 self._one_gradient_less(k, home, i, batches)
 
     def _one_gradient_less(self, copy: str, home: str, i: int, batches: int) -> None:
-        """After one of the gradients of a copy on a device: with the last one their sum goes back."""
+        """Count a gradient of a copy on a device; after the last, send their sum back."""
         own, handed = self.readers[copy], self.returning[copy]
         lasts = copy in self.lasting
         key, count = ((copy, home), batches * own + handed) if lasts else ((copy, i), own + handed)
@@ -357,7 +357,6 @@ class _Compiler:
         self._one_gradient_less(read, between, i, batches)
 
     def _returning(self) -> Counter[str]:
-        """Number of copies, made of each copy "k@q", that have a gradient."""
         returning: Counter[str] = Counter()
         carrying = self.graph.requires_backward
         for node in reversed(list(self.graph)):
@@ -367,7 +366,7 @@ class _Compiler:
         return returning
 
     def _complete(self, segment: Segment, i: int) -> None:
-        """Step once the last backward for it is done, on all replicas together."""
+        """Step after the step's last backward, on all replicas together."""
         home, number = segment.device, self._update(segment, i)
         self.waiting[home, number] -= 1
         if not self.waiting[home, number] and self.schedule.update_every is not None:
@@ -375,7 +374,7 @@ class _Compiler:
             self._step(home, number)
 
     def step_all(self) -> None:
-        """Once all is computed: forwards that no backward follows read the weights from before, too."""
+        """Step at the end, as forwards without backwards read the earlier weights, too."""
         others = {name for each in self.replicas.values() for name in each[1:]}
         training = {self.segments[s].device for s in self.trained}.union(*self.copied) - others
         homes = [name for name in self.names if name in training]
@@ -422,12 +421,10 @@ class _Compiler:
         self.tag += 1
 
     def _update(self, segment: Segment, i: int) -> int:
-        """The Step of its device that takes micro-batch i's gradients."""
         every = self.schedule.update_every
         return 0 if every is None else i // (every * max(len(segment.replicas), 1))
 
     def _waiting(self) -> Counter[tuple[str, int]]:
-        """(first replica, step) -> weight gradients still to come."""
         return Counter(
             (self.segments[s].device, self._update(self.segments[s], i))
             for s in self.trained
@@ -450,7 +447,6 @@ class _Compiler:
         return device_in_turn(self.turns.get(device, (device,)), i)
 
     def _copies(self, k: str) -> list[str]:
-        """Transfer outputs "k@q" of a variable, in the rank order of q."""
         if k not in self.copies:
             made = copies_of(self.graph, k)
             self.copies[k] = sorted(made, key=lambda copy: self.rank[self.device_of[copy]])

@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 BackwardPart = Literal["whole", "input", "weight"]
-"""``input``: gradients of what a segment read, and of those parameters whose gradient cannot be put off;
-``weight``: the rest of the parameters' gradients (Qi et al., Zero Bubble, ICLR 2024, section 2)."""
+"""``input``: gradients of inputs, and of parameters whose gradient cannot be put off; ``weight``: all other
+parameters' gradients (Qi et al., Zero Bubble, ICLR 2024, section 2)."""
 
 Reduction = Literal["gradients", "norm"]
 
@@ -108,7 +108,7 @@ class _Transfer:
 
     @property
     def read(self) -> str:
-        """What of it the sending device has: the variable, or the copy that it hands on."""
+        """What the sender has: the variable, or the copy that it hands on."""
         return self.via or self.source
 
     @property
@@ -119,7 +119,7 @@ class _Transfer:
 
 @dataclass(frozen=True)
 class Send(_Transfer):
-    """Start sending; the device goes on at once, though what it hands on may still be on its way to it."""
+    """Start sending; the device goes on at once, even if what it hands on has not arrived."""
 
     def __str__(self) -> str:
         return f"send of {self.what} to {self.peer}"
@@ -127,7 +127,7 @@ class Send(_Transfer):
 
 @dataclass(frozen=True)
 class Recv(_Transfer):
-    """Make ready to receive; the instruction that needs the tensor waits for it."""
+    """Prepare to receive; the instruction that needs the tensor waits for it."""
 
     def __str__(self) -> str:
         return f"receive of {self.what} from {self.peer}"
@@ -135,7 +135,7 @@ class Recv(_Transfer):
 
 @dataclass(frozen=True)
 class Collective:
-    """What several devices do together: all `devices` have this instruction."""
+    """What several devices do together; all `devices` have this instruction."""
 
     devices: tuple[str, ...]
     tag: int  # unique in the program, among Sends too
@@ -144,7 +144,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class Gather(Collective):
-    """Start to put a bundle's parameters together from the slices; what computes with them waits for it."""
+    """Start to gather a bundle's parameters from their slices; what computes with them waits for it."""
 
     bundle: int = -1
 
@@ -154,7 +154,7 @@ class Gather(Collective):
 
 @dataclass(frozen=True)
 class Scatter(Collective):
-    """Start to sum a bundle's gradients, each slice's on its device; a step, or the next, waits for it."""
+    """Start to sum a bundle's gradients, each slice on its device; this or the next step waits for it."""
 
     bundle: int = -1
 
@@ -213,11 +213,11 @@ class Program:
     replicas: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """First replica -> all of them, where a device's segments have more than one."""
     turns: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """First replica -> whose turn the micro-batches are (`device_in_turn`)."""
+    """First replica -> the replica that computes each micro-batch (`device_in_turn`)."""
     exchanges: tuple[Exchange, ...] = ()
     """Exchanges of variables that devices hand on to one another."""
     tail: Graph | None = None
-    """The same graph at the size of the last micro-batch, where that has fewer samples."""
+    """The same graph for a smaller last micro-batch."""
     lasting: frozenset[str] = frozenset()
     """Transfer nodes' outputs "k@q" that are the same for all micro-batches: q is sent them once, with its
     first micro-batch; gradients of all of its micro-batches go back with the last one's, as one sum."""
@@ -233,18 +233,18 @@ class Program:
 
     @cached_property
     def asynchronous(self) -> bool:
-        """Whether devices step within the batch, each time on a mean over micro-batches."""
+        """Whether devices step within the batch, on means over some micro-batches."""
         steps = (ins for each in self.instructions.values() for ins in each if isinstance(ins, Step))
         return any(ins.number > 0 or ins.fraction != 1.0 for ins in steps)
 
     def computing(self, device: str) -> int:
-        """How many of a device's instructions come before its first sum or step."""
+        """Number of a device's instructions before its first sum or step."""
         own = self.instructions[device]
         return next((n for n, ins in enumerate(own) if isinstance(ins, Step | Reduce)), len(own))
 
     @cached_property
     def steps_last(self) -> bool:
-        """Whether no device has anything left to compute once it steps."""
+        """Whether no device computes after it has stepped."""
         return all(
             isinstance(ins, Step | Reduce | Gather)
             for name, each in self.instructions.items()
@@ -262,24 +262,24 @@ class Program:
         return {d: tuple(names) for d, names in read.items()}
 
     def fed(self, device: str, i: int) -> tuple[str, ...]:
-        """The input variables that a device reads of micro-batch i; a replica reads of its own alone."""
+        """Input variables that a device reads of micro-batch i; replicas read only their own."""
         home = next((first for first, each in self.replicas.items() if device in each), device)
         return self.feeds[device] if self.on(home, i) == device else ()
 
     def on(self, device: str, i: int) -> str:
-        """Who computes micro-batch i of what is placed on `device`."""
+        """The device that computes micro-batch i of what is placed on `device`."""
         return device_in_turn(self.turns.get(device, (device,)), i)
 
     def sent_with(self, k: str, device: str, i: int) -> int:
-        """The micro-batch under which a device is sent the copy "k@q" that it reads for micro-batch i."""
+        """The micro-batch with which a device is sent the copy "k@q" that it reads for micro-batch i."""
         return self._first[k, device] if k in self.lasting else i
 
     def gives_back(self, k: str, i: int) -> bool:
-        """Whether the gradient of a copy "k@q", if it has any, is sent under micro-batch i."""
+        """Whether the gradient of a copy "k@q", if any, is sent with micro-batch i."""
         return k not in self.lasting or i in self._returned.get((k, None), ())
 
     def pools_taken(self, device: str) -> frozenset[tuple[str, int]]:
-        """(pooled variable, the micro-batch whose backward on the device takes the sum of its gradients)."""
+        """(pooled variable, micro-batch whose backward on the device takes the sum of its gradients)."""
         own = self.instructions[device] if self.pooled else ()
         backs = (ins for ins in own if isinstance(ins, Backward) and ins.part != "weight")
         last = {ins.segment: ins.microbatch for ins in backs}
@@ -287,7 +287,7 @@ class Program:
         return frozenset(each for each in every if each[0] in self.pooled)
 
     def handed_on(self, send: Send, device: str) -> tuple[tuple[str, int, bool], ...]:
-        """(variable, micro-batch, gradient?) of what a device is sent before a send of its own can go."""
+        """(variable, micro-batch, gradient?) that a device receives before it can send."""
         if not send.gradient:
             return ((send.via, self.sent_with(send.via, device, send.microbatch), False),) if send.via else ()
         return tuple(
@@ -297,12 +297,12 @@ class Program:
         )
 
     def sizes(self, transfer: Send | Recv) -> tuple[int, ...]:
-        """Bytes of each message of a transfer: of the whole, or of every chunk."""
+        """Bytes of each message of a transfer: one, or one per chunk."""
         return sizes_of(self.graph.variables[transfer.source], transfer.chunks)
 
     @cached_property
     def _returned(self) -> dict[tuple[str, int | None], tuple[int, ...]]:
-        """(copy, micro-batch; None of one that lasts) -> the micro-batches under which its gradient goes."""
+        """(copy, micro-batch or None if it lasts) -> micro-batches with which its gradient is sent."""
         returned: dict[tuple[str, int | None], tuple[int, ...]] = {}
         for each in self.instructions.values():
             for ins in each:
@@ -313,7 +313,7 @@ class Program:
 
     @cached_property
     def _first(self) -> dict[tuple[str, str], int]:
-        """(lasting copy, device) -> the micro-batch under which it gets there."""
+        """(lasting copy, device) -> micro-batch with which it arrives."""
         return {
             (ins.variable, device): ins.microbatch
             for device, each in self.instructions.items()
@@ -323,12 +323,11 @@ class Program:
 
     @cached_property
     def holders(self) -> dict[str, tuple[str, ...]]:
-        """Initializer -> the devices that hold it, as replicas or for operators that read copies of it."""
+        """Initializer -> devices that hold it, as replicas or for operators that read copies."""
         return holders_of(self.graph, self.device_of, self.devices, self.replicas)
 
     @cached_property
     def initializer_device(self) -> dict[str, str]:
-        """Initializer -> the first device that holds it."""
         return {k: devices[0] for k, devices in self.holders.items()}
 
     @cached_property
@@ -337,16 +336,16 @@ class Program:
         return {device: tuple(k for k, devices in every if device in devices) for device in self.devices}
 
     def copies_on(self, device: str) -> frozenset[str]:
-        """The initializers on a device of which another one is the first to hold them."""
+        """Initializers on a device that another device holds first."""
         return frozenset(k for k in self.held[device] if self.holders[k][0] != device)
 
     def summed(self, devices: Sequence[str]) -> tuple[str, ...]:
-        """The parameters whose gradients these devices sum; the order is the same everywhere."""
+        """Parameters whose gradients these devices sum, in the same order everywhere."""
         return self._summed.get(frozenset(devices), ())
 
     @cached_property
     def _summed(self) -> dict[frozenset[str], tuple[str, ...]]:
-        """Devices -> the parameters that these hold, and no others."""
+        """Devices -> the parameters that exactly these hold."""
         held: dict[frozenset[str], list[str]] = {}
         for k, holders in (*self.holders.items(), *self.unread.items()):
             if k in self.unread or self.graph.initializers[k].requires_grad:
@@ -355,21 +354,21 @@ class Program:
 
     @cached_property
     def slices(self) -> dict[str, tuple[Slice, ...]]:
-        """Parameter whose states are in slices -> these, on the devices that have one."""
+        """Parameter with sharded states -> its slices, by device."""
         return slices_of(self.graph.initializers, self.bundles)
 
     @cached_property
     def let_go(self) -> frozenset[str]:
-        """Parameters that are whole only while something is computed with them."""
+        """Parameters that are whole only while something computes with them."""
         return frozenset(k for each in self.bundles if each.level == "parameters" for k in each.names)
 
     def stepped(self, device: str) -> tuple[Initializer, ...]:
-        """What the device's optimiser steps on: parameters, or the device's slices of them."""
+        """What the device's optimiser steps on: parameters, or its slices of them."""
         every = (self.graph.initializers[k] for k in self.held[device])
         return tuple(own for each in every if each.requires_grad for own in self._own(each, device))
 
     def kept(self, device: str) -> tuple[Initializer, ...]:
-        """What the device has of parameters and buffers while nothing is computed."""
+        """Parameters and buffers on the device while nothing is computed."""
         every = (self.graph.initializers[k] for k in self.held[device])
         own = (self._own(each, device) if each.name in self.let_go else (each,) for each in every)
         return tuple(chain.from_iterable(own))
@@ -382,12 +381,11 @@ class Program:
 
     @cached_property
     def most_of_bundle(self) -> tuple[tuple[int, int], ...]:
-        """Result of `largest_slices` for every bundle."""
         return tuple(largest_slices(self.graph.initializers, bundle, self.slices) for bundle in self.bundles)
 
     @property
     def slice_regions(self) -> dict[str, Region]:
-        """Name of every slice -> where in the model's own parameter it lies."""
+        """Slice -> its region in the model's own parameter."""
         every = ((self.graph.initializers[k], each) for k, own in self.slices.items() for each in own)
         return {each.named(own): each.region(own) for own, each in every}
 
@@ -426,7 +424,7 @@ def holders_of(
 
 
 def sizes_of(variable: Variable, chunks: int) -> tuple[int, ...]:
-    """Bytes of each message of a variable that goes in so many chunks."""
+    """Bytes of each message of a variable sent in that many chunks."""
     if chunks == 1:
         return (variable.nbytes,)
     one = dtype_bytes(variable.dtype)
@@ -434,12 +432,12 @@ def sizes_of(variable: Variable, chunks: int) -> tuple[int, ...]:
 
 
 def copies_of(graph: Graph, k: str) -> tuple[str, ...]:
-    """Transfer nodes' outputs "k@q" that are made of `k` itself, which may be such a copy."""
+    """Transfer nodes' outputs "k@q" made from `k` itself, which may be such a copy."""
     return tuple(v for v in graph.variables[k].consumers if graph.nodes[v].op == TRANSFER)
 
 
 def origin(graph: Graph, k: str) -> str:
-    """The variable that `k` is, or is a copy of, at first or second hand."""
+    """The variable that `k` is, or is a direct or indirect copy of."""
     producer = graph.variables[k].producer
     while producer is not None and graph.nodes[producer].op == TRANSFER:
         k = graph.nodes[producer].inputs[0]

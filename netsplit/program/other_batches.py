@@ -43,7 +43,7 @@ Holders = dict[str, tuple[str, ...]]
 
 
 def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
-    """The program whose last micro-batch is computed by `tail`, a capture of the same model at fewer samples.
+    """The program with a last micro-batch by `tail`, a capture of the same model at fewer samples.
 
     Raises:
         NetSplitError: the model has other operators or constants for so many samples.
@@ -68,7 +68,7 @@ def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
 
 
 def require_same_operators(graph: Graph, tail: Graph) -> None:
-    """Raises as `with_tail`, where the operators are others."""
+    """Raises as `with_tail` if the operators differ."""
     same_names = (
         list(tail.nodes) == list(graph.nodes)
         and list(tail.variables) == list(graph.variables)
@@ -84,12 +84,12 @@ def require_same_operators(graph: Graph, tail: Graph) -> None:
 
 
 def _reads_nothing(tail: Graph, name: str) -> bool:
-    """Whether a node is an empty part of an operator, of more parts than there are samples."""
+    """Whether a node is an empty part, as there are more parts than samples."""
     return any(0 in tail.variables[k].shape for k in tail.nodes[name].inputs)
 
 
 def stepping_all(program: Program, usual: Program) -> Program:
-    """The program with a Step on every device that has trained parameters; itself where none lacks one.
+    """The program with a Step on every device that has trained parameters.
 
     A plain optimiser steps on what a batch's graph does not read, too: it counts the step, and takes the
     gradients that earlier batches left. `usual` is the program by which devices hold what they hold.
@@ -113,7 +113,6 @@ def stepping_all(program: Program, usual: Program) -> Program:
 
 
 def _trained(program: Program) -> Holders:
-    """Trained parameters, and the devices that hold them."""
     initializers = program.graph.initializers
     return {k: devices for k, devices in program.holders.items() if initializers[k].requires_grad}
 
@@ -123,13 +122,12 @@ def _steps(program: Program, device: str) -> int:
 
 
 def _count(program: Program, usual: Program, device: str) -> int:
-    """Steps on a device in a batch that gives its parameters no gradients."""
     usually = _steps(usual, device) or max(_steps(usual, name) for name in usual.devices)
     return ceil(program.microbatches / ceil(usual.microbatches / usually))
 
 
 def _summing(program: Program, holders: Holders, late: Collection[str]) -> Program:
-    """With sums of what several devices hold, and steps on those that are late."""
+    """Add sums over devices and the steps that wait for them."""
     sums = dict.fromkeys(devices for kind, devices in _sums(program) if kind == "gradients")
     known = set(map(frozenset, sums)) | {frozenset(each.devices) for each in program.bundles}
     copied = dict.fromkeys(
@@ -157,7 +155,7 @@ def _summing(program: Program, holders: Holders, late: Collection[str]) -> Progr
 
 
 def _with_unread_bundles(program: Program, usual: Program) -> Program:
-    """With what the usual program has in slices and this one does not read: they are stepped on, too."""
+    """Add sharded bundles of the usual program that this one does not read, to step on them."""
     known = {k for bundle in program.bundles for k in bundle.names}
     unread = [
         replace(bundle, names=names, segments=())
@@ -212,7 +210,7 @@ def inference_placement(training: Graph, inference: Graph, device_of: Mapping[st
 
 
 def like_rewritten(captured: Graph, training: Graph, other: Graph, more: Graph | None = None) -> Graph:
-    """Another capture with operators in parts whose likes in training are; whole where parts differ.
+    """Another capture, rewritten as training's operators are; operators whose parts would differ stay whole.
 
     Args:
         captured, training: the training graph before and after its rewrites.
@@ -230,7 +228,7 @@ def like_rewritten(captured: Graph, training: Graph, other: Graph, more: Graph |
 
 
 def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, ...]:
-    """The rewrites of training, of the likes of its operators; none where parts would be others."""
+    """Training's rewrites for the matching operators; none where parts would differ."""
     like = _twins(captured, other)
     rewrites: list[Rewrite] = [*_algebra_likewise(captured, algebra_of(training.rewrites), other, like)]
     for name, tasks in folded(training.rewrites).items():
@@ -246,7 +244,7 @@ def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, 
 def _algebra_likewise(
     before: Graph, algebra: tuple[Algebra, ...], other: Graph, like: dict[str, str]
 ) -> tuple[Algebra, ...]:
-    """Rewrites of training's algebra that match there.
+    """Training's algebraic rewrites that match here.
 
     Args:
         like: of operators the names there; gets those of what is made.
@@ -270,7 +268,7 @@ def _new(before: Graph, after: Graph) -> list[Node]:
 
 
 def like_priority(training: Graph, other: Graph, priority: Mapping[str, int]) -> dict[str, int]:
-    """A total order of another capture's nodes: that of their likes, after which come those without one."""
+    """A total order of another capture's nodes: by their counterparts, then those without one."""
     twin, rank = _twins(other, training), dict[str, int]()
     for node in other:
         fed = max((rank[u] for u in other.predecessors[node.name]), default=-1)
@@ -279,7 +277,7 @@ def like_priority(training: Graph, other: Graph, priority: Mapping[str, int]) ->
 
 
 def like_recomputed(training: Graph, other: Graph, recomputed: Set[str]) -> frozenset[str]:
-    """The nodes of another capture whose likes are recomputed, and those without one that are fed by such."""
+    """Nodes whose counterparts are recomputed, and those without counterpart that such nodes feed."""
     twin, chosen = _twins(other, training), set[str]()
     for v, feeders in other.predecessors.items():
         if twin[v] in recomputed if v in twin else bool(feeders) and chosen.issuperset(feeders):
@@ -291,7 +289,7 @@ def like_recomputed(training: Graph, other: Graph, recomputed: Set[str]) -> froz
 
 
 def _twins(graph: Graph, other: Graph) -> dict[str, str]:
-    """Node -> the other graph's of the same module, operator and occurrence, where there is one."""
+    """Node -> its counterpart with the same module, operator and occurrence."""
 
     def numbered(graph: Graph) -> dict[tuple[str, str, int], str]:
         seen: Counter[tuple[str, str]] = Counter()

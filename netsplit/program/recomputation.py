@@ -49,7 +49,7 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SegmentParts:
-    """Segments in parts, which take the place of the segments in a program."""
+    """Segments cut into parts, which replace them in a program."""
 
     segments: tuple[Segment, ...]
     of: tuple[tuple[int, ...], ...]  # segment, or stage, that a schedule knows -> its parts, in order
@@ -61,7 +61,6 @@ class SegmentParts:
 
 
 def whole(segments: Sequence[Segment]) -> SegmentParts:
-    """Every segment in one part, which is kept."""
     return SegmentParts(tuple(segments), tuple((segment.index,) for segment in segments))
 
 
@@ -120,8 +119,7 @@ def recomputed_by_kind(graph: Graph, recompute: Recompute) -> tuple[frozenset[st
 
 
 def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tuple[str, ...]]]:
-    """Pieces of every segment that no part divides, in an order that can run: units, and what the model
-    checkpoints itself."""
+    """Indivisible pieces of every segment in a runnable order: units, and the model's own checkpoints."""
     checkpoints: dict[str, list[str]] = {}
     for node in graph:
         if node.checkpoint:
@@ -144,7 +142,7 @@ def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tupl
 
 
 def without_idle_recomputation(instructions: list[Instruction]) -> tuple[Instruction, ...]:
-    """A segment's activations are kept where its backward is what the device computes next."""
+    """Keep activations of segments whose backward the device computes next."""
     following: Forward | Backward | None = None
     kept: list[Instruction] = []
     for ins in reversed(instructions):
@@ -241,7 +239,6 @@ def _runs(
     own: dict[str, int],
     flights: Mapping[int, int],
 ) -> Iterable[tuple[list[str], bool]]:
-    """Names of each part of a segment, and whether it is recomputed."""
     anew = [all(name in recomputed for name in piece) for piece in pieces]
     for again, run in groupby(range(len(pieces)), anew.__getitem__):
         numbers = list(run)
@@ -255,7 +252,7 @@ def _runs(
 def _lifetimes(
     graph: Graph, segment: Segment, pieces: Sequence[tuple[str, ...]]
 ) -> tuple[dict[str, int], dict[str, int], set[str], list[int]]:
-    """Storage -> the piece that makes it, and the last to read it; saved storages; pieces' other bytes."""
+    """Storage -> its first and last piece; saved storages; other bytes of each piece."""
     made: dict[str, int] = {}
     last: dict[str, int] = {}
     kept: set[str] = set()
@@ -277,7 +274,7 @@ def _lifetimes(
 def _places(
     count: int, first: NDArray[np.int64], until: NDArray[np.int64], sizes: Table, most: int
 ) -> NDArray[np.int64]:
-    """[K + 1] both ends, and between them the narrowest places of as many stretches with as many bytes."""
+    """[K + 1] both ends, and between them the narrowest place of each stretch of equal bytes."""
     if count <= most:
         return np.arange(count + 1)
     steps = np.zeros(count + 2)
@@ -296,13 +293,11 @@ def _places(
 
 
 def _sums(table: Table) -> Table:
-    """[n + 1, n + 1] sums of all rows and columns before."""
     return np.pad(table.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
 
 
 def in_flight(order: Iterable[Compute], pipeline: Pipeline) -> list[int]:
-    """Of every segment that a schedule orders the most micro-batches between forward and backward on one of
-    its devices."""
+    """Most micro-batches between forward and backward on any of a segment's devices, by segment."""
     now: Counter[tuple[int, str]] = Counter()
     most = [1] * len(pipeline)
     for phase, s, i in order:

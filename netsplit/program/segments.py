@@ -136,8 +136,7 @@ def in_stages(pipeline: Pipeline, stages: Sequence[Sequence[int]]) -> Pipeline:
 
 
 def pooled_in(graph: Graph, segments: Sequence[Segment], unchanging: Collection[str]) -> frozenset[str]:
-    """Variables, the same for all micro-batches, that are parts of parameters and that a
-    segment reads for others of its device (`Program.pooled`)."""
+    """Parts of parameters, the same for all micro-batches, that a segment reads for others of its device."""
     made = {k for segment in segments for k in segment.outputs}.intersection(unchanging)
     return frozenset(k for segment in segments for k in segment.inputs if k in made and _is_part(graph, k))
 
@@ -200,7 +199,6 @@ class _Runs:
 
 
 def _remote_producers(graph: Graph, name: str) -> list[str]:
-    """Producers, on other devices, of what a node reads through transfer nodes."""
     producers = []
     for u in graph.predecessors[name]:
         if graph.nodes[u].op == TRANSFER:
@@ -211,7 +209,7 @@ def _remote_producers(graph: Graph, name: str) -> list[str]:
 
 
 def _units_in_order(graph: Graph, priority: Mapping[str, int]) -> list[tuple[str, ...]]:
-    """All nodes but transfers, units in one piece, by priority among those whose feeders are done."""
+    """Nodes but transfers, units in one piece, by priority among those that are ready."""
 
     def rank(unit: Sequence[str]) -> int:
         return -1 if graph.nodes[unit[0]].op == TRANSFER else min(priority[name] for name in unit)
@@ -222,7 +220,7 @@ def _units_in_order(graph: Graph, priority: Mapping[str, int]) -> list[tuple[str
 
 
 def segment_of(graph: Graph, index: int, device: str, names: Iterable[str]) -> Segment:
-    """The segment of these nodes: what it reads from others, and what others read of it."""
+    """The segment of these nodes, with its inputs and outputs."""
     inside = set(names)
     nodes = sorted(inside, key=graph.position.__getitem__)
     inputs: dict[str, None] = {}
@@ -243,12 +241,11 @@ def makers_of(segments: Sequence[Segment]) -> dict[str, int]:
 
 
 def trained_segments(graph: Graph, segments: Sequence[Segment]) -> frozenset[int]:
-    """Those that have a backward."""
     return frozenset(s.index for s in segments if any(k in graph.requires_backward for k in s.outputs))
 
 
 def pipeline_of(graph: Graph, segments: Sequence[Segment], training: bool) -> Pipeline:
-    """What a schedule is told of segments: which feed which, where they are, and which are trained."""
+    """The segments' dependencies, devices and which are trained, as schedules need them."""
     maker = makers_of(segments)
     feeders = (
         sorted({maker[k] for k in (origin(graph, k) for k in s.inputs) if k in maker}) for s in segments
@@ -271,7 +268,7 @@ def timed_pipeline(
     lasting: Collection[str],
     kept: Collection[str] = (),
 ) -> Pipeline:
-    """With the seconds of its tasks, without waiting; raises as `segment_seconds`."""
+    """The pipeline with the seconds of its tasks, without waiting; raises as `segment_seconds`."""
     maker = makers_of(segments)
     carried: dict[tuple[int, int], list[str]] = {}
     for segment in segments:
@@ -306,8 +303,6 @@ def timed_pipeline(
 
 @dataclass(frozen=True)
 class SegmentSeconds:
-    """Seconds of every segment that one kind of device computes."""
-
     forward: dict[int, float] = field(default_factory=dict)
     again: dict[int, float] = field(default_factory=dict)  # of a forward that is computed again
     backward: dict[int, float] = field(default_factory=dict)
@@ -354,5 +349,5 @@ def segment_seconds(
 
 
 def _added(seconds: Iterable[float]) -> float:
-    """One after another, as compiled loops add: `sum` compensates for rounding since Python 3.12."""
+    """A plain sum, as compiled loops add: `sum` compensates for rounding since Python 3.12."""
     return reduce(operator.add, seconds, 0.0)

@@ -41,7 +41,7 @@ _KEPT = 4  # placed graphs of a graph
 def insert_transfers(
     graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange] = ()
 ) -> tuple[Graph, dict[str, str]]:
-    """The graph with transfer nodes, and the device of every node in it; input variables need none.
+    """The graph with transfer nodes, and every node's device; input variables need none.
 
     Raises:
         ConfigError: an exchange whose hops do not lead from the variable's home to all that read it.
@@ -63,7 +63,7 @@ def _last_placed(
 
 
 def readers_elsewhere(graph: Graph, device_of: Mapping[str, str], k: str) -> tuple[str, tuple[str, ...]]:
-    """The home of a variable that a node makes, and the other devices that read it, first readers first."""
+    """A variable's home, and the other devices that read it, first readers first."""
     variable = graph.variables[k]
     assert variable.producer is not None
     home = device_of[variable.producer]
@@ -74,7 +74,7 @@ def readers_elsewhere(graph: Graph, device_of: Mapping[str, str], k: str) -> tup
 def exchanges_that_hold(
     graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange]
 ) -> tuple[Exchange, ...]:
-    """Those that hold in another graph, too, whose variables may be others, or read elsewhere."""
+    """Exchanges that also fit another graph, whose variables may differ or be read elsewhere."""
     return tuple(
         each
         for each in exchanges
@@ -87,12 +87,12 @@ def exchanges_that_hold(
 def _sources(
     graph: Graph, device_of: Mapping[str, str], exchanges: Sequence[Exchange]
 ) -> dict[tuple[str, str], str]:
-    """(variable, reading device) -> the device between, which it has the variable from."""
+    """(variable, reading device) -> the device that hands it on."""
     sources: dict[tuple[str, str], str] = {}
     for exchange in exchanges:
         k = exchange.variable
         if k not in graph.variables or graph.variables[k].producer is None:
-            raise ConfigError(f"an exchange is of '{k}', which no operator of the graph makes.")
+            raise ConfigError(f"an exchange names '{k}', which no operator of the graph computes.")
         home, readers = readers_elsewhere(graph, device_of, k)
         if why := exchange.wrong(home, readers):
             raise ConfigError(f"an exchange of '{k}' does not bring it from '{home}' to its readers: {why}.")
@@ -137,7 +137,7 @@ def _with_transfers(
 
 @once_of
 def _held_once(graph: Graph) -> Graph:
-    """The graph in which all copies of a weight are called the same; itself, where there are none."""
+    """The graph with one name for all copies of a weight."""
     names = {k: init.held_as for k, init in graph.initializers.items() if init.held_as != k}
     if not names:
         return graph
@@ -215,7 +215,7 @@ def bundles_of(
     ranks: Sequence[str],
     like: Sequence[Bundle] = (),
 ) -> tuple[Bundle, ...]:
-    """All that the devices of a shard have in common, or of it what the same segments read.
+    """Parameters that the devices of a shard share, in bundles; by segment if parameters are sharded.
 
     Where whole parameters are not kept, those that are not trained are in slices, too. `like` is of the
     program by which devices hold what they hold, where that is another.
@@ -249,7 +249,7 @@ def bundles_of(
 
 
 def _buckets(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Buckets small enough that what is sent is small beside what is kept; small ones go together."""
+    """Group small parameters, up to buckets that are small beside what is kept."""
     sizes = {k: graph.initializers[k].nbytes for k in names}
     limit = min(max(sum(sizes.values()) // 8, _LEAST), _MOST)
     bucket: list[str] = []
@@ -264,7 +264,7 @@ def _buckets(graph: Graph, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 class BundleTurns:
-    """Walks a program's work in its global order, and says what is gathered before it and summed after it.
+    """Walks a program's work in its global order; says what is gathered before and summed after it.
 
     A bundle is gathered on all of its devices when the first of them needs it, as far ahead of that as the
     bytes of one segment allow; a device forgets it unless its next computation needs it, too. It is summed
@@ -301,7 +301,7 @@ class BundleTurns:
         """Bundle, device -> backwards of one micro-batch that give gradients of it."""
 
     def gathered(self, at: int) -> Iterator[int]:
-        """Bundles to be gathered before a piece of work: its own, and a segment's bytes of later ones."""
+        """Bundles to gather before a piece of work: its own, and a segment's bytes of later ones."""
         device, ahead = self.device[at], set[int]()
         place: int | None = at
         while place is not None:
@@ -346,7 +346,6 @@ class BundleTurns:
         return [] if part == "weight" else self.reading.get(s, [])
 
     def _next(self) -> list[int | None]:
-        """Index of the next piece of work of the same device, for each piece."""
         later: dict[str, int] = {}
         after: list[int | None] = [None] * len(self.work)
         for at in reversed(range(len(self.work))):
@@ -358,7 +357,7 @@ class BundleTurns:
 def bundles_used(
     program: Program, device: str
 ) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]]]:
-    """Segment -> bundles that must be whole for it; instruction -> bundles that go after it."""
+    """Segment -> bundles it needs whole; instruction -> bundles released after it."""
     reading: dict[int, tuple[int, ...]] = {}
     for b, bundle in enumerate(program.bundles):
         if bundle.level == "parameters" and device in bundle.devices:

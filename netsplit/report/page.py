@@ -29,20 +29,20 @@ PAGE = Environment(
 
 @dataclass(frozen=True)
 class PictureFile:
-    """A PNG as it was recorded."""
+    """A recorded PNG."""
 
     name: str
     content: bytes = field(repr=False)
 
     @property
     def address(self) -> str:
-        """The whole picture as an address."""
+        """The picture as a data URL."""
         return f"data:image/png;base64,{base64.b64encode(self.content).decode('ascii')}"
 
 
 @dataclass(frozen=True)
 class Section:
-    """One comparison, one study, or what jobs of a sweep have in common.
+    """One comparison, one study, or what the jobs of a sweep have in common.
 
     Args:
         inner: it is one of the jobs of the section before.
@@ -62,7 +62,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """Sections in the order in which they are shown."""
+    """Sections in order."""
 
     title: str
     sections: Sequence[Section]
@@ -93,14 +93,14 @@ def check_output(output: str | Path) -> Path:
 
 
 def write_report(report: Report, output: str | Path) -> Path:
-    """Write the page, whole or not at all; links to files are relative to it. Answers its path."""
+    """Write the page, whole or not at all; links to files are relative to it. Returns its path."""
     page = check_output(output)
     write_text(page, html_page(report, page.parent))
     return page
 
 
 def html_page(report: Report, folder: Path) -> str:
-    """The page as text; links to files are relative to `folder`, where it will be. It loads nothing.
+    """The page as text, which loads nothing; links to files are relative to `folder`.
 
     Names are escaped, control characters replaced.
     """
@@ -109,7 +109,7 @@ def html_page(report: Report, folder: Path) -> str:
 
 
 def _address(target: Path | str, folder: Path) -> str:
-    """What a page in `folder` calls `target`: a relative path, or the address as it is."""
+    """A relative path from `folder` to a file, or the URL."""
     if isinstance(target, str):
         return target
     try:

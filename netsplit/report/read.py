@@ -35,9 +35,9 @@ NEWEST = "newest"
 _UI = "`netsplit ui` (`make ui`) shows the ids."
 
 Recorded: TypeAlias = dict[str, Any]
-"""A row of `mlflow.search_runs` without what is missing: ``status``, ``tags.role``, ``metrics.…``."""
+"""A row of `mlflow.search_runs` without missing values: ``status``, ``tags.role``, ``metrics.…``."""
 Runs = int | str | Sequence[str]
-"""NEWEST of each name, so many newest, or ids of runs or their beginnings."""
+"""NEWEST of each name, a number of newest, or (beginnings of) run ids."""
 _INFINITE = 1e300  # MLflow keeps an infinity as the largest number of its database
 _MOST_TOLD, _VALUE = 6, 40  # parameters that tell jobs of a sweep apart; characters of a value
 _OWN = ("tracking.", "checkpoint.")
@@ -54,7 +54,7 @@ _DECIDED = {
 def read_report(
     uri: str, experiments: Sequence[str] = ("*",), runs: Runs = NEWEST, title: str = "NetSplit report"
 ) -> Report:
-    """What the database at `uri` holds of the chosen comparisons and studies.
+    """The chosen comparisons and studies in the database at `uri`.
 
     Args:
         uri: as of `Tracker`; a database file that is not there is not made.
@@ -89,7 +89,7 @@ class _ReportReader:
         self.server = server_of(uri)
 
     def group(self, group: Sequence[Recorded], every: Sequence[Recorded]) -> list[Section]:
-        """A section for each comparison, and before several one of their throughput."""
+        """A section for each comparison, after one with their throughput if there are several."""
         methods = [
             [run for run in reversed(every) if run.get(f"tags.{COMPARISON}") == one["run_id"]]
             for one in group
@@ -129,7 +129,7 @@ class _ReportReader:
         )
 
     def study(self, run: Recorded) -> Section:
-        """Its table and notes as they were recorded, and its pictures."""
+        """A study's recorded table, notes and pictures."""
         text = self.file(run, "table.md") or run.get("tags.mlflow.note.content", "").encode()
         lines = text.decode("utf-8", "replace").splitlines()
         about = next((line.removeprefix("# ") for line in lines if line.startswith("# ")), "")
@@ -150,19 +150,18 @@ class _ReportReader:
         return Section(title, [_when(run)], tables=tables, pictures=pictures, folded=folded)
 
     def pictures(self, run: Recorded, captions: Mapping[str, str]) -> list[PictureFile]:
-        """The PNG files of these names, with their captions."""
         contents = [(words, self.file(run, f"{stem}.png")) for stem, words in captions.items()]
         return [PictureFile(words, content) for words, content in contents if content is not None]
 
     def file(self, run: Recorded, path: str) -> bytes | None:
-        """The content of a file of the run, None where it is not there."""
+        """A file of the run; None if it is missing."""
         if all(each.path != path for each in self.client.list_artifacts(run["run_id"])):
             return None
         with tempfile.TemporaryDirectory() as folder:
             return Path(self.client.download_artifacts(run["run_id"], path, folder)).read_bytes()
 
     def trace(self, run: Recorded) -> list[tuple[str, Path | str]]:
-        """A file of this machine, or the run's page on its server."""
+        """The trace's local file, or the run's page on its server."""
         name, artifacts = f"trace of {_method_of(run)}", urlsplit(run.get("artifact_uri", ""))
         if artifacts.scheme in ("", "file"):
             path = Path(unquote(artifacts.path)) / "trace.json"
@@ -174,7 +173,7 @@ class _ReportReader:
 
 
 def read_runs(client: MlflowClient, patterns: Sequence[str]) -> list[Recorded]:
-    """All runs of the experiments that are named, or that a pattern with ``*`` and ``?`` meets; newest first.
+    """All runs of these experiments, names or patterns with ``*`` and ``?``; newest first.
 
     Raises:
         ConfigError: there is no such experiment.
@@ -201,7 +200,7 @@ def read_runs(client: MlflowClient, patterns: Sequence[str]) -> list[Recorded]:
 
 
 def choose_runs(every: Sequence[Recorded], runs: Runs) -> list[Recorded]:
-    """Comparisons and studies: newest first, or in the order of the ids.
+    """Finished comparisons and studies: newest first, or in the order of the ids.
 
     Counted are those that finished; of a name of which none did, those whose methods all failed.
 
@@ -226,7 +225,7 @@ def choose_runs(every: Sequence[Recorded], runs: Runs) -> list[Recorded]:
 
 
 def grouped(chosen: Sequence[Recorded]) -> list[list[Recorded]]:
-    """The jobs of a sweep, in the order in which they began; others alone."""
+    """A sweep's jobs together, in order; other runs alone."""
     groups: dict[tuple[str, ...], list[Recorded]] = {}
     for run in chosen:
         command = _command(run)
@@ -239,7 +238,7 @@ def name_of(run: Recorded) -> str:
 
 
 def _newest_of_each(ended: Sequence[Recorded], shown: Sequence[Recorded]) -> list[Recorded]:
-    """What the newest command recorded, for each study and comparison."""
+    """What the newest command recorded for each study and comparison."""
     chosen: list[Recorded] = []
     for source in dict.fromkeys(map(_source, ended)):
         newest = next(run for run in ended if _source(run) == source)
@@ -250,7 +249,6 @@ def _newest_of_each(ended: Sequence[Recorded], shown: Sequence[Recorded]) -> lis
 
 
 def _source(run: Recorded) -> tuple[str, ...]:
-    """What a run is a recording of."""
     return run["experiment_id"], run["tags.role"], name_of(run)
 
 
@@ -259,7 +257,7 @@ def _command(run: Recorded) -> str:
 
 
 def _by_id(every: Sequence[Recorded], ids: Sequence[str]) -> list[Recorded]:
-    """The runs with these ids; a method's id stands for its comparison."""
+    """The runs with these ids; a method's id selects its comparison."""
     if not ids:
         raise ConfigError("runs is empty: give newest, a number of newest runs, or run ids in quotes.")
     known = {run["run_id"]: run for run in every}
@@ -285,12 +283,10 @@ def _none_finished(shown: Sequence[Recorded]) -> str:
 
 
 def _is_shown(run: Recorded) -> bool:
-    """A comparison or a study; runs of methods belong to their comparison."""
     return run.get("tags.role") in ("comparison", "study")
 
 
 def row_from(run: Recorded) -> ComparisonRow:
-    """A method's figures, of its run."""
     state, status = run["status"], run.get("tags.solver_status", run["status"].lower())
     planned = _number(run, "metrics.speed/samples_per_s_predicted")
     why = {"RUNNING": "still running", "KILLED": "interrupted"}.get(state, "ended without saying why")
@@ -325,7 +321,6 @@ def _method_of(run: Recorded) -> str:
 
 
 def _number(run: Recorded, key: str) -> float | None:
-    """A finite number; None where there is none."""
     with suppress(KeyError, ValueError):
         number = float(run[key])
         return number if math.isfinite(number) and abs(number) < _INFINITE else None
@@ -339,13 +334,13 @@ def _by_device(run: Recorded, name: str) -> dict[str, int]:
 
 
 def _run_decisions(run: Recorded) -> list[dict[str, Any]]:
-    """What was decided about the plan in training, in order."""
+    """Decisions about the plan during training, in order."""
     keys = [key for key in run if key.startswith(f"tags.{DECISION}")]
     return [json.loads(run[key]) for key in sorted(keys, key=lambda key: (len(key), key))]
 
 
 def _throughputs(labels: Iterable[str], rows: Sequence[Sequence[ComparisonRow]]) -> Table:
-    """Samples per second: a row for each comparison, a column for each method."""
+    """Samples per second by comparison (rows) and method (columns)."""
     methods = list(dict.fromkeys(row.method for each in rows for row in each))
     cells = []
     for label, each in zip(labels, rows, strict=True):
@@ -365,7 +360,7 @@ def _throughput(row: ComparisonRow) -> str:
 
 
 def _decisions(methods: Sequence[Recorded]) -> list[Table]:
-    """What was decided about plans while methods trained."""
+    """Decisions about plans while methods trained."""
     cells = [
         [
             _method_of(run), each.get("iteration"), each.get("outcome"),
@@ -404,7 +399,7 @@ def _description(run: Recorded) -> str:
 
 
 def _when(run: Recorded) -> str:
-    """The begin of a run, how long it took, and the machine."""
+    """Start, duration and machine of a run."""
     text = f"Started {run['start_time']:%Y-%m-%d %H:%M} UTC"
     if "end_time" in run:
         text += f", took {timedelta(seconds=round((run['end_time'] - run['start_time']).total_seconds()))}"
@@ -415,7 +410,7 @@ def _when(run: Recorded) -> str:
 
 
 def _differences(group: Sequence[Recorded]) -> list[str]:
-    """The parameters in which the jobs of a sweep differ, of those that vary alike the shortest."""
+    """Parameters that differ between a sweep's jobs; of those that vary alike, the shortest."""
     keys = [key for key in group[0] if key.startswith("params.") and all(key in run for run in group)]
     key_of: dict[tuple[int, ...], str] = {}
     for key in sorted(keys, key=lambda key: (len(key), key)):

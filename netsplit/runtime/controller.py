@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def tell(pool: WorkerPool, graphs: list[Graph], *others: Any) -> None:
-    """Tell workers the surroundings, so that code sent later finds what it finds here."""
+    """Send the process's settings to workers, so that later code runs under the same."""
     calls = [call for graph in graphs for call in graph.calls.values()]
     pool.carried |= dict.fromkeys(carried_modules([*calls, *(each for each in others if each is not None)]))
     pool.call(_take, settings())
@@ -52,7 +52,7 @@ def _take(worker: Worker, given: dict[str, Any]) -> None:
 
 
 class LoadedPrograms:
-    """Programs on the workers, by number; the one trained by is the first. `values` are all initializers."""
+    """Programs on the workers, by number; training uses the first. `values` are all initializers."""
 
     def __init__(
         self, program: Program, pool: WorkerPool, values: Mapping[str, Tensor], backend: str | None
@@ -96,7 +96,7 @@ class LoadedPrograms:
         )
 
     def number(self, program: Program) -> int:
-        """The number of a program among those that the workers have; a new one is sent to them."""
+        """The program's number on the workers; a new program is sent to them."""
         for number, known in enumerate(self._every):
             if known is program:
                 return number
@@ -120,7 +120,7 @@ class LoadedPrograms:
         return number
 
     def switched(self, program: Program, late: Mapping[str, Tensor]) -> None:
-        """The workers have this program alone now, and what came late is the controller's again."""
+        """Note that workers now have only this program."""
         self._every, self.late, self.values = [program], {}, {**self.values, **late}
         self.uncompiled = self.backend is not None
 
@@ -130,20 +130,20 @@ def graphs_of(program: Program) -> list[Graph]:
 
 
 def light(program: Program) -> Program:
-    """The program without constants' values and the outputs' structure, which workers need not know."""
+    """The program without constants and the outputs' structure, which workers do not need."""
     plain: dict[str, Any] = {"constants": {}, "output_spec": None}
     tail = None if program.tail is None else replace(program.tail, **plain)
     return replace(program, graph=replace(program.graph, **plain), tail=tail)
 
 
 def to_send(initializer: Initializer, values: Mapping[str, Tensor]) -> Tensor:
-    """An initializer's tensor; a part without its whole's memory, which a view would take along."""
+    """An initializer's tensor; a part is copied, as a view would take its whole along."""
     value: Tensor = initializer.within(values).detach()
     return value if initializer.region is None or value.is_meta else value.clone()
 
 
 class Attempts:
-    """One after another, of the programs that the workers have."""
+    """Iterations in two halves: compute, then commit or abandon."""
 
     def __init__(self, pool: WorkerPool, loaded: LoadedPrograms) -> None:
         self.pool, self.loaded = pool, loaded
@@ -153,7 +153,7 @@ class Attempts:
     def computed(
         self, function: Any, program: Program, feeds: list[dict[str, Tensor]] | BatchPlace, *args: Any
     ) -> list[Any]:
-        """What each device has of a batch, which none has stepped on.
+        """Compute a batch on all devices, without stepping.
 
         Raises:
             BatchError, UnlikeBatch, ReadError: one could not compute or read its part; all is as before.
@@ -180,7 +180,7 @@ class Attempts:
         fractions: list[float],
         key: DrawKey,
     ) -> list[Inspection]:
-        """What each device sees where a loss that is not finite comes from; all is taken back."""
+        """Trace a loss that is not finite back to its origin on each device; everything is taken back."""
         own = _parts_of(program, feeds)
         self.begun = program
         inspections: list[Inspection] = self.pool.call_each(
@@ -190,7 +190,7 @@ class Attempts:
         return inspections
 
     def commit(self, wait: bool = True) -> list[DeviceIteration]:
-        """Have all devices step on what they computed; `wait` for it, and for what they tell.
+        """Have all devices step on what they computed, and `wait` for their results.
 
         A program's first step is always waited for, so that an optimiser that cannot step is told of at once.
         """
@@ -210,7 +210,6 @@ class Attempts:
 def _parts_of(
     program: Program, feeds: list[dict[str, Tensor]] | BatchPlace
 ) -> list[list[dict[str, Tensor]]] | list[BatchPlace]:
-    """What each device reads of every micro-batch; of a place, that."""
     if isinstance(feeds, BatchPlace):
         return [feeds for _ in program.devices]
     return [
@@ -220,12 +219,11 @@ def _parts_of(
 
 
 def _to_send(tensor: Tensor) -> Tensor:
-    """Rows of a batch, without the rest of its memory."""
     return tensor if goes_as_bytes(tensor) else tensor.clone()
 
 
 def merged_timeline(results: list[DeviceIteration], seconds: float) -> Timeline:
-    """One timeline with the earliest device's begin as zero."""
+    """One timeline that starts with the earliest device."""
     zero = min(result.began_s for result in results)
     events = timeline_events((event for result in results for event in result.events), zero)
     peaks = {result.device: result.peak_bytes for result in results if result.peak_bytes is not None}
@@ -234,7 +232,7 @@ def merged_timeline(results: list[DeviceIteration], seconds: float) -> Timeline:
 
 
 class LossWords:
-    """Each is said once, of losses that are not finite once again after one that was.
+    """Warnings of non-finite losses, each shown once until a loss is finite again.
 
     Args:
         rule: what happens on a loss that is not finite (see `UpdateRule`).
@@ -250,7 +248,7 @@ class LossWords:
         return self.rule is not None and not (self.rule == "warn" and self._warned)
 
     def tell(self, said: str, stepped: bool) -> bool:
-        """Say of a loss that is not finite what becomes of its batch; whether to train it yet.
+        """Report a non-finite loss; returns whether to train on the batch.
 
         Args:
             stepped: devices have stepped on it already; else all was taken back.
@@ -272,7 +270,7 @@ class LossWords:
         return self.rule == "warn"
 
     def zeros(self) -> None:
-        """Say once that devices stepped on zeros where there was no gradient."""
+        """Warn once that devices stepped on zeros where there was no gradient."""
         if not self._zeros_said:
             self._zeros_said = True
             log.warning(

@@ -116,7 +116,7 @@ class DistributedRuntime:
 
     @property
     def pool(self) -> WorkerPool:
-        """The workers, as long as they hold this model; raises NetSplitError once another took its place."""
+        """The workers; raises NetSplitError once another model has replaced this one."""
         self._require_held()
         return self._pool
 
@@ -154,7 +154,7 @@ class DistributedRuntime:
     def measure(
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
-        """One iteration like `train_batch`, and its timeline: of bytes with `bytes_too`, else of seconds."""
+        """Train one iteration and record its timeline: bytes with `bytes_too`, else seconds."""
         start = time.perf_counter()
         results = self._iterate(inputs, targets, "bytes" if bytes_too else "events", fraction, step)
         seconds = time.perf_counter() - start
@@ -175,7 +175,7 @@ class DistributedRuntime:
         return [[outputs[k, i] for k in names] for i in range(program.microbatches)]
 
     def settle(self) -> None:
-        """End an iteration that was interrupted: all is as before it, unless devices have stepped."""
+        """End an interrupted iteration; undone unless devices have stepped."""
         begun = self._attempts.begun
         if begun is not None and begun.steps_last:
             self.attempts.abandon()
@@ -183,19 +183,19 @@ class DistributedRuntime:
             self._commit()
 
     def finish(self) -> None:
-        """Wait for the last batch's step, which `train_batch` need not do, and raise what it raised."""
+        """Wait for the last batch's step and raise its error, if any."""
         if self._pool.connections and self._pool.deployed is self:
             self._pool.call(on_share, _RATES)
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
-        """Every parameter and buffer by the model's own name, on the CPU; if asked for, their averages."""
+        """Every parameter and buffer by the model's own name, on the CPU; their averages on request."""
         held = self.pool.call(on_share, Share.state, averaged)
         tensors = {k: t for own in held for k, t in own.items()}
         regions = {k: region for each in self.loaded for k, region in each.graph.regions.items()}
         return whole_tensors(tensors, regions | self.program.slice_regions)
 
     def put(self, values: Mapping[str, Tensor]) -> None:
-        """Give parameters and buffers these values, on every device that holds them, or later will."""
+        """Set parameters and buffers on every device that holds them."""
         self.loaded.values = every = {**self.loaded.values, **values}
         held = [
             {k: program.graph.initializers[k] for program in self.loaded for k in program.held[name]}
@@ -207,7 +207,6 @@ class DistributedRuntime:
 
     @property
     def learning_rates(self) -> list[float]:
-        """Learning rates of the optimiser's groups, which every device has alike."""
         rates: list[float] = self.pool.call_one(self._training_rank, on_share, _RATES)
         return rates
 
@@ -245,7 +244,7 @@ class DistributedRuntime:
         )
 
     def load_checkpoint(self, folder: Path) -> list[str]:
-        """Take from a checkpoint what each device holds; hyperparameters that changed by it, in words."""
+        """Load on every device; describes hyperparameters that the checkpoint changed."""
         self.scale = None
         answers = self.pool.call(worker_calls.load_part, self._checkpoint_rules(), folder)
         refusal = next((answer for answer in answers if isinstance(answer, Refusal)), None)
@@ -254,7 +253,6 @@ class DistributedRuntime:
         return list(dict.fromkeys(change for answer in answers for change in answer))
 
     def _checkpoint_rules(self) -> dict[str, Any]:
-        """Arguments of every `Holder`; constants that later programs brought are the controller's to keep."""
         aliases = {k: init.aliases for k, init in self.program.graph.initializers.items()}
         constants = frozenset(k for program in self.loaded for k in program.graph.constants)
         return {"aliases": aliases, "skip": constants | frozenset(self.loaded.late), "copies": self._copies()}
@@ -292,13 +290,13 @@ class DistributedRuntime:
         return sum(each.like.nbytes for each in moving)
 
     def late_state(self) -> dict[str, Tensor]:
-        """Workers' values of the initializers that later programs brought and that are no constants."""
+        """Initializers that later programs brought, other than constants."""
         late = self.loaded.late
         return {k: t for k, t in self.state().items() if k in late} if late else {}
 
     @property
     def _training_rank(self) -> int:
-        """The rank of the first device with trained parameters: its optimiser has taken every step."""
+        """Rank of the first device with trained parameters, whose optimiser takes every step."""
         program, initializers = self.program, self.program.graph.initializers
         trains = (any(initializers[k].requires_grad for k in program.held[name]) for name in program.devices)
         return next((rank for rank, each in enumerate(trains) if each), 0)
@@ -339,7 +337,7 @@ class DistributedRuntime:
         number: int,
         how: tuple[list[float], bool, str, DrawKey],
     ) -> list[DeviceIteration]:
-        """An iteration; nothing where the batch is left out, or nobody waits for what devices tell of it."""
+        """Train one iteration; None where the batch is skipped or nobody waits for its results."""
         fractions, step, mode, key = how
         outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
@@ -382,7 +380,7 @@ class DistributedRuntime:
         number: int,
         how: tuple[Any, ...],
     ) -> dict[Key, float]:
-        """The outputs of an iteration, computed until it is known of which gradients there is none."""
+        """Outputs of an iteration, repeated until it is known which gradients are absent."""
         absent = self.absent.get(number, frozenset())
         for attempt in count(1):
             parts: list[DeviceComputed] = self.attempts.computed(
@@ -410,6 +408,6 @@ class DistributedRuntime:
         return self.programs[key]
 
     def drop_gradients(self) -> None:
-        """Forget gradients that wait for a later iteration to step on."""
+        """Forget gradients accumulated for a later step."""
         self.pool.call(on_share, Share.drop_gradients)
         self.waiting = False

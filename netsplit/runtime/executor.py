@@ -143,7 +143,6 @@ class Executor(HandingOn):
             return self.finish()
 
     def grad_mode(self) -> AbstractContextManager[None]:
-        """What an iteration runs in: whether autograd records, whatever the caller does."""
         return torch.set_grad_enabled(self.program.training)
 
     def begin(
@@ -187,7 +186,7 @@ class Executor(HandingOn):
         self.let_go(index)
 
     def finish(self) -> dict[Key, Tensor]:
-        """End the iteration: wait for the last sends; the graph outputs that arose here, by micro-batch."""
+        """Wait for the last sends; graph outputs made on this device, by micro-batch."""
         self.await_sends()
         self.meet()
         for b in list(self.gathering):
@@ -322,7 +321,7 @@ class Executor(HandingOn):
             self.versions.collect(context.weights, piece.trainable, ins.update)
 
     def _again(self, piece: Piece, context: Context, ins: Backward) -> Context:
-        """The forward once more: before the backward waits for gradients, which may still be on their way."""
+        """Recompute the forward before the backward waits for gradients."""
         if context.weights is not None:
             piece.bind(context.weights)
         with self._span("recompute", ins), remembering(context.results, again=True):
@@ -353,7 +352,7 @@ class Executor(HandingOn):
             self.state.contexts[s, i] = Context({}, {}, context.weights, deferred=deferred)
 
     def _separate(self, piece: Piece, context: Context) -> None:
-        """Give parameters gradients of their own: autograd may have left views of what is sent or read."""
+        """Copy gradients that are views of what is sent or read."""
         read = {_storage(leaf.grad) for leaf in context.leaves.values() if leaf.grad is not None}
         weights = self.share.tensors if context.weights is None else context.weights
         grads = {name: weights[name].grad for name in piece.trainable}
@@ -394,7 +393,6 @@ class Executor(HandingOn):
             self.summing = (ins, self._carried(ins, ins, begin))
 
     def _prepare(self, number: int) -> None:
-        """Put the gradients of a step where they are summed and stepped on."""
         if self.versions is not None and self.prepared != number:
             self.versions.before_step(number)
             self.prepared = number
@@ -418,7 +416,7 @@ _METHODS: dict[type[Instruction], str] = {
     Forward: "_forward", Backward: "_backward", Send: "send", Recv: "receive", Reduce: "_reduce",
     Step: "_step", Gather: "gather", Scatter: "scatter",
 }  # fmt: skip
-"""That carry out each instruction."""
+"""Instruction -> method that executes it."""
 
 
 def _run_backward(outputs: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
@@ -427,7 +425,7 @@ def _run_backward(outputs: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) ->
 
 
 def _of_its_own(gradient: Tensor) -> Tensor:
-    """A copy where it is part of a larger tensor, which would stay as long as the gradient waits."""
+    """Copy a view of a larger tensor, which would stay as long as the gradient waits."""
     dense = gradient.layout is torch.strided and gradient.device.type != "meta"
     return gradient.clone() if dense and gradient.untyped_storage().nbytes() > gradient.nbytes else gradient
 

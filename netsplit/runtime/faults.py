@@ -40,7 +40,7 @@ _GENERATED = "<eval_with_key>"  # how fx calls the files of the code it writes
 
 @dataclass(frozen=True)
 class BatchFailure:
-    """What one device raised, as an answer; `at` is its instruction's place in the program's one order."""
+    """One device's exception as an answer; `at` is its instruction's place in the program's order."""
 
     device: str
     reason: str  # 'raised IndexError: … at its forward of segment 1, micro-batch 0, in operator …'
@@ -70,20 +70,20 @@ def words_of_node(graph: Graph, name: str) -> str:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether the process cannot compute on after it: a peer is gone, or a GPU's state is."""
+    """Whether the process can compute no more: a peer is gone, or the GPU is in an error state."""
     accelerator = getattr(torch, "AcceleratorError", ())
     return isinstance(error, (WorkerError, accelerator)) or is_of_connection(error)
 
 
 def is_of_connection(error: BaseException) -> bool:
-    """Whether gloo, NCCL or a store says that another process is gone or late: not this one's fault."""
+    """Whether gloo, NCCL or a store reports that another process is gone or late."""
     if isinstance(error, dist.DistError):
         return True
     return isinstance(error, RuntimeError) and ("gloo/transport" in str(error) or "NCCL" in str(error))
 
 
 def one_line(error: BaseException) -> str:
-    """Type and text, without the stack of C++ frames that torch may append, nor gloo's advice."""
+    """The error's type and text, without torch's C++ stack and gloo's advice."""
     text = " ".join(str(error).partition("Exception raised from")[0].split())
     text = re.sub(r"^\[\S+\] ", "", text).partition(" This is typically caused")[0]
     shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
@@ -91,7 +91,6 @@ def one_line(error: BaseException) -> str:
 
 
 def _node_of(error: BaseException) -> str:
-    """The graph's node whose call raised; "" where none did, as in a backward."""
     for frame, line in reversed(list(_frames(error))):
         module = frame.f_locals.get("self")
         if not frame.f_code.co_filename.startswith(_GENERATED) or not isinstance(module, fx.GraphModule):
@@ -113,7 +112,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Container[str]) -> None:
-    """Check that `results` of a segment require gradients as in the example.
+    """Check that a segment's results require gradients as in the example.
 
     Raises:
         NetSplitError: the example required none, so that nobody sends one; or a loss requires none.
@@ -123,31 +122,31 @@ def require_as_captured(graph: Graph, results: Iterable[str], differentiable: Co
         if k in differentiable and k in _untrained_by_code(graph):
             node = next(node.name for node in graph if k in node.outputs)
             raise NetSplitError(
-                f"trains on this batch through {words_of_node(graph, node)}, which the captured example "
-                "did not: give parallelize an example batch that does"
+                f"trains through {words_of_node(graph, node)} on this batch, but the captured example did "
+                "not: give parallelize an example batch that does"
             )
         if k == loss and k not in differentiable:
             raise NetSplitError("computed a loss that depends on no trained parameter")
 
 
 def may_be_unlike(graph: Graph, outputs: Iterable[str]) -> tuple[str, ...]:
-    """Those of a segment's outputs that `require_as_captured` can refuse."""
+    """The segment outputs that `require_as_captured` can refuse."""
     loss = graph.output_variables[0]
     return tuple(k for k in outputs if k == loss or k in _untrained_by_code(graph))
 
 
 def require_steady(program: Program, attempts: int) -> None:
-    """Raises BatchError: more attempts than segments, each of which can add to what is left out."""
+    """Raises BatchError if there were more attempts than segments."""
     if attempts > len(program.segments) + 1:
         raise BatchError(
-            "code that was not captured uses its input in one pass over a batch but not in the next: let "
+            "code that was not captured uses its input in one pass over a batch but not in the next: make "
             f"it depend only on its tensors and torch's random generators; {AS_BEFORE}."
         )
 
 
 @once_of
 def _untrained_by_code(graph: Graph) -> frozenset[str]:
-    """What had no gradient since code that stays whole gave none, itself or to what it is made of."""
+    """Variables without a gradient because uncaptured code gave none."""
     untrained: set[str] = set()
     for node in graph:
         reads_trained = any(graph.variables[k].requires_grad for k in node.inputs) or any(
@@ -164,7 +163,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 @dataclass
 class Inspection:
-    """What of one device's part of an iteration is not finite: variables by micro-batch, and initializers."""
+    """What is not finite in one device's part: variables by micro-batch, and initializers."""
 
     variables: set[tuple[str, int]] = field(default_factory=set)
     initializers: set[str] = field(default_factory=set)
@@ -173,7 +172,7 @@ class Inspection:
         self.initializers |= {k for k, tensor in tensors.items() if not is_finite(tensor.detach())}
 
     def watching(self, module: fx.GraphModule, i: int) -> Callable[..., Any]:
-        """What computes as the module does, and looks at each result of micro-batch i."""
+        """An interpreter that looks at each result of micro-batch i."""
         return partial(_Inspected(module, self, i).run, enable_io_processing=False)
 
 
@@ -193,7 +192,7 @@ class _Inspected(fx.Interpreter):
 def origin_of(
     program: Program, inspections: Sequence[Inspection], feeds: Sequence[Mapping[str, Tensor]]
 ) -> str:
-    """Names the device, operator and micro-batch, or what of the batch or the model it was."""
+    """The device, operator and micro-batch where a non-finite value arises, or the batch or model tensor."""
     graph = program.graph
     bad = {each for inspection in inspections for each in inspection.variables}
     bad |= {(k, i) for i, feed in enumerate(feeds) for k, tensor in feed.items() if not is_finite(tensor)}
@@ -201,7 +200,7 @@ def origin_of(
     loss = graph.output_variables[0]
     i = next((i for i in range(program.microbatches) if (loss, i) in bad), None)
     if i is None:
-        return "it was finite when computed again"
+        return "the second computation was finite"
     makers = {k: node for node in graph for k in node.outputs if k}
 
     k = loss
@@ -217,5 +216,5 @@ def origin_of(
         return f"the batch itself is not finite, in {words} of micro-batch {i}"
     home = program.on(program.device_of[node.name], i)
     own = [name for name in node.initializers if name in spoilt]
-    what = f"'{own[0]}' of the model is not finite and is used" if own else "it arises"
+    what = f"the model's '{own[0]}' is not finite and is read" if own else "it arises"
     return f"{what} on device {home} in {words_of_node(graph, node.name)}, micro-batch {i}"

@@ -33,7 +33,6 @@ __all__ = [
 
 
 def as_batch(program: Program, inputs: Any, targets: Any = None) -> Batch:
-    """A batch whose tensors have their samples where the program's have them."""
     if isinstance(inputs, Batch):
         return inputs
     dims = program.graph.input_dims
@@ -74,7 +73,7 @@ def split_batch(program: Program, inputs: Any, targets: Any = None) -> list[dict
 
 
 def own_rows(program: Program, device: str) -> list[int]:
-    """The samples, by their places in a batch, of the micro-batches that a device is fed of."""
+    """Rows of a batch that a device is fed."""
     rows: list[int] = []
     start = 0
     for i, graph in enumerate(_graphs(program)):
@@ -85,7 +84,7 @@ def own_rows(program: Program, device: str) -> list[int]:
 
 
 def own_parts(program: Program, device: str, batch: Batch) -> list[dict[str, Tensor]]:
-    """Copies of what a device is fed of every micro-batch; the batch has the samples of `own_rows` alone."""
+    """Copies of a device's inputs by micro-batch; the batch has only the samples of `own_rows`."""
     parts: list[dict[str, Tensor]] = []
     for i, (graph, part) in enumerate(
         zip(_graphs(program), own_samples(program, device, batch), strict=True)
@@ -96,7 +95,7 @@ def own_parts(program: Program, device: str, batch: Batch) -> list[dict[str, Ten
 
 
 def own_samples(program: Program, device: str, batch: Batch) -> list[Batch]:
-    """The same samples by micro-batch, inputs and targets: none where the device is not fed of it."""
+    """The same samples by micro-batch, inputs and targets; none where the device is not fed them."""
     parts: list[Batch] = []
     start = 0
     for i, graph in enumerate(_graphs(program)):
@@ -107,7 +106,7 @@ def own_samples(program: Program, device: str, batch: Batch) -> list[Batch]:
 
 
 def shared_microbatches(program: Program) -> list[int]:
-    """Those of which several devices are fed, as one of the inputs and another of the targets."""
+    """Micro-batches that several devices are fed, e.g. one of the inputs, another of the targets."""
     every = range(program.microbatches)
     return [i for i in every if sum(bool(program.fed(name, i)) for name in program.devices) > 1]
 
@@ -132,7 +131,7 @@ def samples_of(program: Program) -> int:
 
 
 def loss_fractions(program: Program, fraction: float = 1.0) -> list[float]:
-    """Each micro-batch's part in what is minimised: by its samples, times the batch's own `fraction`.
+    """Each micro-batch's weight in the loss: its part of the samples, times `fraction`.
 
     Devices that step within the batch take means themselves: each micro-batch counts in full.
     """
@@ -147,7 +146,7 @@ def mean_loss(program: Program, outputs: Mapping[tuple[str, int], float]) -> flo
 
 
 def mean_metrics(program: Program, outputs: Mapping[tuple[str, int], float]) -> Any:
-    """The means of what the loss returned beside the loss, in its own structure; None for nothing."""
+    """The means of the loss's further results, in their own structure; None for none."""
     spec = program.graph.output_spec
     if spec is None:
         return None
@@ -168,12 +167,12 @@ def _graphs(program: Program) -> list[Graph]:
 
 
 class UnlikeBatch(NetSplitError):
-    """A batch of another kind than the workers were told, or that some cannot read; nothing was computed."""
+    """A batch unlike what the workers expect, or that some cannot read; nothing was computed."""
 
 
 @dataclass(frozen=True)
 class UnreadBatch:
-    """A batch by its place; `key` (of `Batch`) says what it is like, `here` reads it in this process."""
+    """A batch by its place; `key` (of `Batch`) describes it, `here` reads it in this process."""
 
     place: BatchPlace
     key: Hashable
@@ -190,7 +189,7 @@ def input_tensors(program: Program, batch: Batch | UnreadBatch) -> list[dict[str
 
 @dataclass(frozen=True)
 class SharedSamples:
-    """A dataset as workers are given it, with all that its order and its batches depend on."""
+    """A dataset for workers, with everything its order and batches depend on."""
 
     samples: Samples
     batch_size: int
@@ -206,7 +205,7 @@ _SAMPLES, _READER, _READ = "samples", "reader", "read"
 
 
 def take_samples(worker: Worker, packed: bytes, probe: BatchPlace) -> tuple[str, str]:
-    """Have a dataset, to read it from now on; the digest of a batch of it, or why that cannot be had."""
+    """Keep a dataset to read; the digest of one batch, or why it cannot be read."""
     drop_samples(worker)
     try:
         shared: SharedSamples = cloudpickle.loads(packed)
@@ -225,7 +224,7 @@ def take_samples(worker: Worker, packed: bytes, probe: BatchPlace) -> tuple[str,
 
 
 def drop_samples(worker: Worker) -> None:
-    """Forget the dataset, and end the processes that load it."""
+    """Forget the dataset and end its loading processes."""
     worker.memory.pop(_SAMPLES, None)
     worker.memory.pop(_READ, None)
     reader: Reader | None = worker.memory.pop(_READER, None)
@@ -234,7 +233,7 @@ def drop_samples(worker: Worker) -> None:
 
 
 def read_ahead(worker: Worker, number: int, place: BatchPlace) -> BatchFailure | dict[int, str]:
-    """Read a batch before it is trained; digests of the micro-batches that other devices read, too."""
+    """Read a batch before it is trained; digests of the micro-batches that other devices read too."""
     program, device = worker.memory["programs"][number].program, worker.device.name
     read = _read(worker, program, place)
     if isinstance(read, BatchFailure):
@@ -248,7 +247,7 @@ def read_ahead(worker: Worker, number: int, place: BatchPlace) -> BatchFailure |
 
 
 def parts_read(worker: Worker, program: Program, place: BatchPlace) -> list[dict[str, Tensor]] | BatchFailure:
-    """What this device is fed of every micro-batch of a batch, read here; or why it cannot be."""
+    """This device's part of every micro-batch of a batch, or why it cannot be read."""
     device = worker.device.name
     kept, parts = worker.memory.pop(_READ, (None, []))
     if kept == place:
@@ -260,7 +259,6 @@ def parts_read(worker: Worker, program: Program, place: BatchPlace) -> list[dict
 
 
 def _read(worker: Worker, program: Program, place: BatchPlace) -> Batch | BatchFailure | None:
-    """The samples that this device is fed of; None where there are none."""
     device = worker.device.name
     rows = own_rows(program, device)
     if not rows:
@@ -285,7 +283,7 @@ def _read(worker: Worker, program: Program, place: BatchPlace) -> Batch | BatchF
 
 
 def _batch(inputs: object, targets: object, shared: SharedSamples) -> Batch | None:
-    """None where it is not like the batches that the controller told of."""
+    """None where it is unlike what the controller expects."""
     try:
         batch = Batch.of(inputs, targets, shared.dims)
         return batch if batch.key == shared.key else None
@@ -299,7 +297,7 @@ def fed_devices(program: Program) -> frozenset[str]:
 
 
 def packed_samples(shared: SharedSamples) -> bytes:
-    """A dataset for other processes, its code as it is in this one; raises what the dataset's code raises."""
+    """A dataset pickled for other processes; raises the errors of the dataset's own code."""
     with by_value(carried_modules([shared.samples])):
         packed: bytes = cloudpickle.dumps(shared)
     return packed
@@ -308,14 +306,14 @@ def packed_samples(shared: SharedSamples) -> bytes:
 def give_samples(
     pool: WorkerPool, program: Program, packed: bytes, probe: BatchPlace
 ) -> dict[str, tuple[str, str]]:
-    """Have the workers of `fed_devices` read a dataset; of each the digest of a batch, or why it cannot."""
+    """Send workers a dataset; each answers the digest of a batch, or why it cannot read one."""
     fed = fed_devices(program)
     ranks = [rank for rank, name in enumerate(program.devices) if name in fed]
     return {pool.who(rank): pool.call_one(rank, take_samples, packed, probe) for rank in ranks}
 
 
 def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> None:
-    """Raises UnlikeBatch: several workers read different samples of a micro-batch; nothing was computed."""
+    """Raises UnlikeBatch where workers read different samples of a micro-batch."""
     first: dict[int, tuple[int, str]] = {}
     for rank, own in enumerate(digests):
         for i, digest in own.items():
@@ -328,7 +326,7 @@ def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> Non
 
 
 def require_read(pool: WorkerPool, parts: Iterable[Any]) -> None:
-    """Raises ReadError or UnlikeBatch: a worker could not read its part of a batch, or read another kind."""
+    """Raises ReadError or UnlikeBatch where a worker could not read its part of a batch."""
     failures = [(rank, part) for rank, part in enumerate(parts) if isinstance(part, BatchFailure)]
     for rank, each in failures:
         if each.unread:

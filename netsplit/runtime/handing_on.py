@@ -87,7 +87,7 @@ class HandingOn:
         self._send(ins)
 
     def hand_on(self, wait: bool = False) -> None:
-        """Send what was held back until it had come, as far as it has; with `wait` all of it.
+        """Send held-back values as far as they have come; with `wait` all of them.
 
         What another device needs for this was asked for before, in the program's one order.
         """
@@ -104,7 +104,7 @@ class HandingOn:
             self._await_next(held_back[0])
 
     def _hand_on(self, held: HeldBack) -> bool:
-        """Send what has come of what it hands on; whether that is all."""
+        """Send what has come; returns whether that is all."""
         ins, arriving = held.send, self.state.arriving
         coming = [key for key in held.keys if key in arriving]
         handles = [arriving[key][1] for key in coming]
@@ -130,7 +130,6 @@ class HandingOn:
         return True
 
     def _put_together(self, held: HeldBack, coming: Mapping[tuple[str, int, bool], Chunks]) -> None:
-        """What is handed on in chunks: the value that comes, or the device's own gradients and those."""
         ins = held.send
         whole = [handle.whole for handle in coming.values()]
         if ins.gradient:
@@ -162,7 +161,7 @@ class HandingOn:
             self.state.add_gradient(ins.variable, ins.microbatch, dict(self.copies[ins.variable])[k], tensor)
 
     def _gradients(self, ins: Send) -> list[Tensor]:
-        """What the sum is of that is sent: the last reader's first."""
+        """Terms of the gradient to send, the last reader's first."""
         if ins.variable in self.program.lasting and (own := self.state.sum_of(ins.variable)) is not None:
             self.state.add_gradient(ins.variable, ins.microbatch, len(self.program.graph), own)
         return self.state.gradients(ins.variable, ins.microbatch)
@@ -179,7 +178,7 @@ class HandingOn:
         self.carry(ins, tensor, begun)
 
     def carry(self, ins: Send, tensor: Tensor, begun: Sequence[Handle] = ()) -> None:
-        """Begin to send this tensor, or those of its messages that were not begun."""
+        """Begin to send this tensor, or those of its messages that have not begun."""
         rest = list(enumerate(self._messages(ins, tensor)))[len(begun) :]
         self._begun(ins, [*begun, *(self._message(ins, part, number) for number, part in rest)])
 
@@ -224,7 +223,6 @@ class HandingOn:
 
     @property
     def limit_s(self) -> float:
-        """Longest wait for one transfer."""
         return max(self.timeout_s, COMPILING_S) if self.fresh else self.timeout_s
 
     def wait(self, ins: Instruction, transfer: Send | Recv | Collective, handle: Handle) -> Tensor:
@@ -235,13 +233,13 @@ class HandingOn:
         return tensor
 
     def _unfinished(self, ins: Instruction, transfer: Send | Recv | Collective, handle: Handle) -> None:
-        """Remember what the GPU's stream waits for, while the host goes on."""
+        """Note what the GPU's stream waits for while the host goes on."""
         if self.on_cuda:
             under_way = (each for each in each_message(handle) if not each.done())
             self.state.unfinished += ((ins, transfer, each) for each in under_way)
 
     def settle(self) -> None:
-        """Wait for all messages that the GPU's stream waits for; raises WorkerError where one is late."""
+        """Wait for all messages the GPU's stream waits for; raises WorkerError if one is late."""
         for ins, transfer, handle in self.state.unfinished:
             self._waited(ins, transfer, partial(_until_done, handle))
         self.state.unfinished.clear()
@@ -280,7 +278,7 @@ class HandingOn:
             ) from error
 
     def put_together(self, ins: Forward | Backward) -> None:
-        """Wait for the parameters that it computes with, where they are put together for it."""
+        """Wait until the parameters it needs are gathered."""
         for b in self.reading.get(ins.segment, ()):
             if b in self.gathering:
                 self.gathered(b, ins)
@@ -314,13 +312,12 @@ class HandingOn:
             self.summing = (ins, self._carried(ins, ins, begin))
 
     def await_collectives(self) -> None:
-        """What was begun with others, who may wait for it."""
         begun = list(self.gathering.values()) + ([] if self.summing is None else [self.summing])
         for ins, handle in begun:
             self.wait(ins, ins, handle)
 
     def finish_sum(self, ins: Reduce | Scatter | Step) -> Tensor | None:
-        """Wait for the sum that is under way; the norm's terms, where it is theirs."""
+        """Wait for the sum under way; returns the norm's terms, if it is the norm's."""
         if self.summing is None:
             return None
         begun, handle = self.summing
@@ -338,7 +335,7 @@ class HandingOn:
         return None
 
     def let_go(self, index: int) -> None:
-        """Forget what has been sent: small tensors that this instruction tells of, and large ones."""
+        """Forget what has been sent: small tensors this instruction confirms, and large ones."""
         self.transport.proceed()
         if self.state.held_back:
             self.hand_on()

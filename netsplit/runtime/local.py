@@ -78,7 +78,7 @@ class LocalRuntime:
         step: bool = True,
         program: Program | None = None,
     ) -> float:
-        """One iteration, as `DistributedRuntime.train_batch`; `program` is for a batch of another size."""
+        """One iteration, as `DistributedRuntime.train_batch`; `program` is for another batch size."""
         program = self.program if program is None else self._stepping_all(program)
         executors = self.executors_of(program)
         key = self.draws.training()
@@ -149,7 +149,7 @@ class LocalRuntime:
         return dict(sorted(outputs.items(), key=lambda item: item[0][1]))
 
     def _share_scale(self) -> None:
-        """Devices that had nothing to step on have the loss scale of those that had."""
+        """Copy the loss scale to devices that had nothing to step on."""
         stepped = [share.scale for share in self.shares.values() if not share.idle]
         for share in self.shares.values():
             if share.idle and share.scale is not None and stepped and stepped[0] is not None:
@@ -167,7 +167,7 @@ class LocalRuntime:
         return outputs
 
     def state(self) -> dict[str, Tensor]:
-        """Every parameter and buffer by the model's own name, on the CPU; of copies, the first one's."""
+        """Every parameter and buffer by the model's own name, on the CPU, from its first holder."""
         tensors = {k: t.clone() for share in self.shares.values() for k, t in share.state().items()}
         regions = {k: r for share in self.shares.values() for k, r in share.regions.items()}
         return whole_tensors(tensors, regions)

@@ -32,7 +32,7 @@ __all__ = ["Inventory", "StateMove", "inventory", "move", "moves_of"]
 
 
 class CarriedState(Saved):
-    """State under the keys of a checkpoint, whose tensors are here and are handed over, not copied."""
+    """State under the keys of a checkpoint; its tensors are handed over, not copied."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.folder = Path("the other devices")
@@ -64,7 +64,7 @@ _ATTRIBUTES = "optimizer.attributes"  # a checkpoint has none, as torch's has no
 
 @dataclass(frozen=True)
 class Inventory:
-    """What one worker holds: its tensors of one dimension or more as such on meta, and everything else."""
+    """What one worker holds: tensors with dimensions as meta tensors, and all else as it is."""
 
     tensors: dict[str, Tensor]
     values: State
@@ -73,7 +73,7 @@ class Inventory:
 
 @dataclass(frozen=True)
 class StateMove:
-    """One tensor on its way between two devices, by the key that a checkpoint has for it."""
+    """One tensor on its way between two devices, by its checkpoint key."""
 
     key: str
     source: str
@@ -99,7 +99,7 @@ def inventory(worker: Worker, copies: Copies) -> Inventory:
 
 
 def moves_of(program: Program, inventories: Mapping[str, Inventory]) -> list[StateMove]:
-    """What each device lacks of what it holds under a program, and which device sends it."""
+    """What each device lacks under a program, and which device sends it."""
     holders: dict[str, list[str]] = {}
     below: dict[str, list[str]] = {}
     for name, own in inventories.items():
@@ -127,7 +127,7 @@ def move(
     optimizer: OptimizerFactory | None,
     rule: UpdateRule,
 ) -> None:
-    """Send and receive, and hold from now on what this device holds under the program."""
+    """Exchange state, then hold this device's part of the program."""
     name, memory = worker.device.name, worker.memory
     state = {**_state(worker, before), **values}
     state |= _exchanged(worker, memory["transport"], state, moves)
@@ -158,7 +158,7 @@ def _state(worker: Worker, copies: Copies) -> State:
 
 
 def _by_parts(share: Share) -> Share:
-    """Moves as if every part were a tensor of its own: both plans have the same ones."""
+    """Treat every part as a tensor of its own, as both plans have the same parts."""
     return replace(share, regions={})
 
 
@@ -200,5 +200,5 @@ def _exchanged(
 
 
 def _flat(dense: Tensor) -> Tensor:
-    """Its memory as a vector, in the order in which it lies there."""
+    """The tensor's memory as a vector."""
     return dense.as_strided((dense.numel(),), (1,))

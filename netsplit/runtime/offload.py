@@ -40,7 +40,7 @@ __all__ = ["HostMemory", "HostMoments", "SavedTensors", "check_buckets", "leavin
 
 
 class HostMemory:
-    """What one device keeps on its host, told apart by storage: pinned memory for a CUDA device."""
+    """One device's memory on its host; pinned for a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -56,7 +56,7 @@ class HostMemory:
         self.peak = self.now
 
     def empty(self, nbytes: int) -> Tensor:
-        """[nbytes] of uint8 here."""
+        """[nbytes] of uint8 on the host."""
         if self.pinned:
             tensor = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         else:  # from its storage, so that a meter knows it when it first sees it
@@ -67,7 +67,7 @@ class HostMemory:
         return tensor
 
     def like(self, tensor: Tensor) -> Tensor:
-        """A tensor of the same dtype, shape and strides; its values are not set."""
+        """An uninitialised tensor of the same dtype, shape and strides."""
         whole = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         memory = self.empty(whole.untyped_storage().nbytes())
         return shaped(memory, tensor.dtype, 0, tensor.shape, tensor.stride())
@@ -80,7 +80,7 @@ class HostMemory:
         return copy.copy_(tensor, non_blocking=self.pinned)
 
     def settle(self) -> None:
-        """Wait until what was sent here is here, so that the processor may read it."""
+        """Wait until copies to the host are over, so that the processor may read them."""
         if self.pinned:
             torch.cuda.current_stream(self.device).synchronize()
 
@@ -108,7 +108,7 @@ def shaped(
     size: tuple[int, ...],
     stride: tuple[int, ...],
 ) -> Tensor:
-    """A tensor in the memory of a storage, or of a tensor that has a whole one; `offset` in elements."""
+    """A tensor in a storage's memory; `offset` in elements."""
     storage = memory.untyped_storage() if isinstance(memory, Tensor) else memory
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, size, stride)
 
@@ -117,13 +117,13 @@ _current: SavedTensors | None = None
 
 
 def saved_leave() -> None:
-    """What was saved leaves: called after every operator (see `leaving_between`)."""
+    """Called after every operator: what it saved may leave the device."""
     if _current is not None:
         _current.leave()
 
 
 def leaving_between(module: fx.GraphModule) -> None:
-    """Write a call of `saved_leave` after every operator of a segment."""
+    """Insert a call of `saved_leave` after every operator of a segment."""
     for node in list(module.graph.nodes):
         if NODE in node.meta:
             with module.graph.inserting_after(node):
@@ -157,7 +157,6 @@ class _Departed:
         self.tensor, self.away, self.stays = tensor, None, True
 
     def back(self) -> Tensor:
-        """A tensor in its storage on the device."""
         if self.tensor is None:
             assert self.away is not None
             self.tensor, self.away = self.host.bring(self.away), None
@@ -167,8 +166,6 @@ class _Departed:
 
 
 class _SavedView(NamedTuple):
-    """A saved tensor in what was moved."""
-
     moved: _Departed
     dtype: torch.dtype
     offset: int
@@ -177,7 +174,7 @@ class _SavedView(NamedTuple):
 
 
 class SavedTensors:
-    """The tensors saved by one forward of one segment; the storages of `staying` are not moved."""
+    """Tensors saved by one forward of one segment; storages of `staying` are not moved."""
 
     def __init__(self, host: HostMemory, staying: Iterable[Tensor]) -> None:
         self.host = host
@@ -211,7 +208,7 @@ class SavedTensors:
         self.leaving = []
 
     def settle(self, outputs: Iterable[Tensor]) -> None:
-        """The forward is over, and these of its results are on the device until its backward."""
+        """End the forward; its results stay on the device until its backward."""
         self.leave()
         for output in outputs:
             if output.layout is not torch.strided:
@@ -256,7 +253,7 @@ def _unpack(saved: Tensor | _Staying | _SavedView) -> Tensor:
 
 
 def _check_version(tensor: Tensor, version: int) -> None:
-    """Raises RuntimeError, as autograd without hooks does, where what stayed was written meanwhile."""
+    """Raises RuntimeError, as autograd does, where a saved tensor was written meanwhile."""
     if tensor._version != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation"
@@ -267,7 +264,7 @@ _PARTS = ("params", "param_names")  # of an optimiser's group, that go by the pa
 
 
 class HostMoments:
-    """An optimiser whose state is in the host's memory but for a step; what it has already moves at once."""
+    """An optimiser whose state is on the host except during steps; existing state moves at once."""
 
     def __init__(
         self,
@@ -283,7 +280,7 @@ class HostMoments:
         self.settle()
 
     def settle(self) -> None:
-        """Move all state to the host, as after a checkpoint was read."""
+        """Move all state to the host, e.g. after a checkpoint was read."""
         for parameter in list(self.optimizer.state):
             self._send(parameter)
         self.host.settle()
@@ -301,7 +298,7 @@ class HostMoments:
         self.host.settle()
 
     def by_bucket(self, values: dict[str, Tensor], change: Callable[[Sequence[str]], None]) -> None:
-        """Call `change` with the names of every bucket while their `values`, kept here, are on the device."""
+        """Call `change` for every bucket's names while their `values` are on the device."""
         names = {id(parameter): name for name, parameter in self.parameters.items()}
         for bucket in self.buckets:
             keys = [names[id(parameter)] for parameter in bucket]
@@ -341,7 +338,7 @@ class HostMoments:
 
 
 def check_buckets(factory: ForModel) -> None:
-    """Raises ConfigError: in buckets, with its state elsewhere, the optimiser gives other results."""
+    """Raises ConfigError if the optimiser gives other results when it steps by bucket."""
 
     def in_buckets(
         optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
@@ -351,7 +348,7 @@ def check_buckets(factory: ForModel) -> None:
 
     if not steps_alike(factory, in_buckets):
         raise ConfigError(
-            "offload steps on parameters in groups, and this optimizer then gives other results, as it "
-            "counts its steps or keeps tensors outside self.state[parameter]: leave offload out, or use "
-            "one such as torch.optim.AdamW."
+            "offload steps parameters in groups, and this optimizer's results would change: it counts its "
+            "steps or keeps tensors outside self.state[parameter]. Leave offload out, or use an optimizer "
+            "such as torch.optim.AdamW."
         )

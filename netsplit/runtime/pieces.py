@@ -86,7 +86,7 @@ class Piece:
     def compute_without_keeping(
         self, inputs: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Outputs without autograd, and the buffers that the segment writes as they were, for `again`."""
+        """Outputs without autograd, and earlier values of the buffers it writes, for `again`."""
         buffers = {k: self.tensors[k].clone() for k in self.written_buffers}
         given = {k: t.clone() if k in self.written_inputs else t for k, t in inputs.items()}
         with torch.set_grad_enabled(self.calls):  # Python code that stays whole would see that there is none
@@ -94,7 +94,7 @@ class Piece:
         return {k: t.detach() for k, t in results.items()}, buffers
 
     def again(self, inputs: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same outputs with autograd; buffers are left as they are."""
+        """The same outputs with autograd; buffers are not changed."""
         self._bind(buffers)
         try:
             return self.compute(inputs)
@@ -118,7 +118,7 @@ class Piece:
 
 
 class DevicePieces:
-    """A device's segments as pieces; others for backwards in two parts and for a smaller last micro-batch."""
+    """A device's segments as modules, with variants for split backwards and a smaller last micro-batch."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class DevicePieces:
 
     @property
     def written(self) -> set[str]:
-        """The initializers that forwards here write, as statistics."""
+        """Initializers that forwards write, such as running statistics."""
         every = (*self.whole.values(), *self.deferrable.values(), *self.tail.values())
         return {k for piece in every for k in piece.written_buffers}
 
@@ -182,7 +182,7 @@ class DevicePieces:
 def _compiled_call(
     module: fx.GraphModule, backend: str, drawing: Iterable[fx.Node] = ()
 ) -> Callable[..., Any]:
-    """A rebuilt module's call, compiled in this process when first called.
+    """A module's call, compiled when first called.
 
     Args:
         drawing: calls that draw; compiled code ends before each, so that torch's own kernels draw.

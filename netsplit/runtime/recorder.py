@@ -72,7 +72,6 @@ class TimelineRecorder:
         self.events.append(Event(self.device, kind, name, microbatch, start, time.perf_counter()))
 
     def _mark(self, torch_device: torch.device) -> torch.cuda.Event | None:
-        """A mark in the stream; nothing on a CPU."""
         if torch_device.type != "cuda":
             return None
         if self.zero is None:
@@ -101,7 +100,7 @@ def _unwatched(number: int) -> None:
 
 
 def timeline_events(events: Iterable[Event], zero_s: float) -> tuple[Event, ...]:
-    """Events of all devices by their start, from `zero_s` on; a send lasts until its receiver has it."""
+    """Events of all devices from `zero_s` on, by start; a send lasts until its receiver has it."""
     merging = list(events)
     had = {(e.device, e.peer, e.name, e.microbatch): e.end_s for e in merging if e.kind == "wait"}
     for n, e in enumerate(merging):

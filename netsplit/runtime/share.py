@@ -51,12 +51,12 @@ class UpdateRule:
 
     @property
     def shared_norm(self) -> bool:
-        """Whether a step needs to know all devices' gradients."""
+        """Whether a step needs all devices' gradients."""
         return self.clip_norm is not None or self.loss_scaling
 
 
 def sliced_for(program: Program, optimizer: OptimizerFactory | None) -> Program:
-    """The program with whole parameters for slices, where the optimiser is not element-wise."""
+    """The program, with whole parameters unless the optimiser is element-wise."""
     names = [k for bundle in program.bundles if bundle.trained for k in bundle.names]
     trained = [k for k in names if program.graph.initializers[k].requires_grad]
     if not trained or is_element_wise(optimizer, program.graph, trained):
@@ -65,7 +65,7 @@ def sliced_for(program: Program, optimizer: OptimizerFactory | None) -> Program:
 
 
 def check_clipping(clip_norm: float | None, graph: Graph) -> None:
-    """Raises ConfigError: the gradient of a parameter is sparse, which plain PyTorch does not clip."""
+    """Raises ConfigError if a parameter has a sparse gradient, which plain PyTorch does not clip."""
     if clip_norm is not None and (sparse := sparse_gradients(graph)):
         raise ConfigError(
             f"clip_norm is {clip_norm:g}, but clip_grad_norm_ does not support the sparse gradient of "
@@ -110,7 +110,6 @@ class Averages:
         self.count += 1
 
     def blend(self, parameters: Mapping[str, Tensor]) -> None:
-        """`update` of some parameters' averages."""
         pairs = [(self.values[name], parameter.detach()) for name, parameter in parameters.items()]
         if self.count == 0:
             for average, parameter in pairs:
@@ -161,7 +160,8 @@ class Share:
         regions: Mapping[str, Region] | None = None,
         sliced: SlicedParameters | None = None,
     ) -> Share:
-        """Copies of `values` on `device`; those in `trainable` become parameters, `fresh` ones are kept.
+        """Copies of `values` on `device`; those in `trainable` become parameters; `fresh` ones are not
+        copied.
 
         A device without parameters has an optimiser, with empty groups, if `optimizer` is a `ForModel`.
         """
@@ -194,7 +194,7 @@ class Share:
         return share
 
     def _keep_moments_on(self, host: HostMemory) -> None:
-        """Averages of parameters are counted with the moments, and go with them."""
+        """Offload parameter averages together with the moments."""
         if self.optimizer is not None:
             self.moments = HostMoments(self.optimizer, self.stepped, host)
         if self.averages is not None and self.moments is not None:
@@ -202,29 +202,28 @@ class Share:
             host.settle()
 
     def whole(self, name: str) -> str:
-        """The model's own name of an initializer: of a part, that of its whole."""
+        """The model's own name of an initializer; a part has that of its whole."""
         region = self.regions.get(name)
         return name if region is None else region.whole
 
     def add(self, initializer: Initializer, value: Tensor) -> None:
-        """One more tensor, which is not trained."""
+        """Add an untrained tensor."""
         self.tensors[initializer.name] = value
         if initializer.region is not None:
             self.regions[initializer.name] = initializer.region
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """The trainable tensors by name."""
         return {k: t for k, t in self.tensors.items() if isinstance(t, torch.nn.Parameter)}
 
     @property
     def stepped(self) -> dict[str, torch.nn.Parameter]:
-        """What the optimiser steps on: the trainable tensors, or this device's slices of them."""
+        """What the optimiser steps on: trainable tensors, or this device's slices of them."""
         return _stepped(self.tensors, self.sliced)
 
     @property
     def kept(self) -> dict[str, Tensor]:
-        """What is here between iterations: of parameters that are whole in between alone, the slices."""
+        """Tensors kept between iterations: slices instead of parameters that are then released."""
         if self.sliced is None:
             return self.tensors
         let_go, of = self.sliced.let_go_of, self.sliced.of
@@ -233,18 +232,17 @@ class Share:
 
     @property
     def named(self) -> dict[str, Tensor]:
-        """All tensors, and the slices of them."""
         return self.tensors if self.sliced is None else self.tensors | self.sliced.own
 
     def initializer(self, name: str) -> str:
-        """The name of a tensor, or of that of which this is a slice."""
+        """The initializer a tensor or slice belongs to."""
         if self.sliced is None or name not in self.sliced.own:
             return name
         return next(k for k, each in self.sliced.of.items() if each == name)
 
     @torch.no_grad()
     def put(self, values: Mapping[str, Tensor]) -> None:
-        """Take these values; in place, as segments and the optimiser have the tensors."""
+        """Copy values in place, as segments and the optimiser refer to the tensors."""
         for name, value in values.items():
             if self.sliced is not None and name in self.sliced.slices:
                 self.sliced.put(name, value)
@@ -252,7 +250,7 @@ class Share:
                 self.tensors[name].copy_(value)
 
     def state(self, averaged: bool = False) -> dict[str, Tensor]:
-        """The tensors that this device is the first to hold, on the CPU; if asked for, their averages."""
+        """Tensors this device holds first, on the CPU; their averages on request."""
         tensors = self.kept
         if averaged and self.averages is not None:
             tensors = tensors | self.averages.values
@@ -275,7 +273,7 @@ class Share:
                 group["lr"] = rate
 
     def after_iteration(self) -> None:
-        """What follows an optimiser step on every device alike, whether it has parameters or not."""
+        """Update scale and averages after a step, alike on every device."""
         if self.averages is not None:
             self._update_averages(self.averages)
         if self.rule.learning_rate is not None and self.rule.learning_rate.every == "step":
@@ -290,13 +288,12 @@ class Share:
         averages.count += 1
 
     def step_scheduler(self, loss: float | None) -> list[float]:
-        """The learning rates after it; see `netsplit.optim.learning_rate.step`."""
+        """Step the scheduler; returns the learning rates."""
         if self.scheduler is not None:
             step(self.scheduler, loss)
         return self.learning_rates
 
     def all_tensors(self) -> list[Tensor]:
-        """The tensors, their gradients, the optimiser's moments and the averages."""
         tensors = list(self.named.values())
         tensors += [tensor.grad for tensor in tensors if tensor.grad is not None]
         if self.averages is not None:
@@ -307,7 +304,7 @@ class Share:
         return tensors
 
     def packed_gradients(self, names: Iterable[str]) -> Tensor:
-        """These parameters' gradients in one vector, at least float32, and which of them have one."""
+        """These parameters' gradients in one vector of at least float32, and which have one."""
         own = self.parameters
         parameters = [own[k] for k in names]
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -317,7 +314,7 @@ class Share:
         return torch.cat([*flat, there.to(dtype=dtype, device=flat[0].device if flat else None)])
 
     def unpack_gradients(self, packed: Tensor, names: Iterable[str]) -> None:
-        """Take what `packed_gradients` of all devices add up to."""
+        """Store the sum of all devices' `packed_gradients`."""
         own = self.parameters
         parameters = [own[k] for k in names]
         there = packed[len(packed) - len(parameters) :].tolist()
@@ -328,7 +325,7 @@ class Share:
             start += parameter.numel()
 
     def norm_terms(self) -> Tensor:
-        """[3] float64: the gradients' sum of squares but copies', one is infinite?, one is no number?"""
+        """[3] float64: the gradients' sum of squares without copies, has infinities?, has NaNs?"""
         own = (p for k, p in self.stepped.items() if k not in self.copies)
         grads = [_held(p.grad) for p in own if p.grad is not None]
         norms = [
@@ -342,7 +339,7 @@ class Share:
         return torch.tensor(terms, dtype=torch.float64)
 
     def step(self, fraction: float = 1.0, terms: Tensor | None = None) -> None:
-        """Step on the gradients, times `fraction`, and let them go; `terms`: `norm_terms` of all devices."""
+        """Step on the gradients times `fraction` and release them; `terms`: all devices' `norm_terms`."""
         factor, overflow = fraction, False
         if terms is not None:
             squares, infinite, unknown = terms.tolist()
@@ -377,7 +374,6 @@ class Share:
 
 
 def _stepped(tensors: Mapping[str, Tensor], sliced: SlicedParameters | None) -> dict[str, torch.nn.Parameter]:
-    """See `Share.stepped`."""
     in_slices = {} if sliced is None else sliced.slices
     every = {k: tensor for k, tensor in tensors.items() if k not in in_slices}
     every |= {} if sliced is None else sliced.own

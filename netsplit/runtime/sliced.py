@@ -25,7 +25,7 @@ _ALIGNED = 16  # bytes at which every slice begins in what is sent, so that it i
 
 @dataclass(eq=False)
 class SlicedParameters:
-    """The slices on one device, and who keeps which rows; `let_go_of` are whole only while they are used."""
+    """One device's slices, and which device keeps which rows; `let_go_of` are whole only while used."""
 
     device: str
     slices: Mapping[str, tuple[Slice, ...]]
@@ -38,7 +38,7 @@ class SlicedParameters:
 
     @classmethod
     def of_program(cls, program: Program, device: str) -> SlicedParameters | None:
-        """None: the device has no slices."""
+        """None if the device has no slices."""
         bundles = [bundle for bundle in program.bundles if device in bundle.devices]
         names = [k for bundle in bundles for k in bundle.names]
         if not names:
@@ -48,7 +48,7 @@ class SlicedParameters:
         return cls(device, slices, {k: program.graph.initializers[k] for k in names}, let_go_of)
 
     def take(self, k: str, tensor: Tensor) -> Tensor:
-        """Keep the device's slice of a whole parameter; what segments are to compute with."""
+        """Keep this device's slice of a whole parameter; returns what segments compute with."""
         own, let_go = self.initializers[k], k in self.let_go_of
         self.whole[k] = whole = nn.Parameter(tensor, own.requires_grad) if own.requires_grad else tensor
         mine = self._slice(k, self.device)
@@ -70,13 +70,13 @@ class SlicedParameters:
             self.own[self.of[k]].copy_(_rows(value, mine))
 
     def let_go(self, names: Sequence[str]) -> None:
-        """Forget whole parameters; what autograd keeps of them is filled again by `unpack`."""
+        """Release whole parameters; `unpack` fills those that autograd has saved."""
         for k in names:
             self.whole[k].untyped_storage().resize_(0)
             self.whole[k].detach()  # a meter looks at what operators see
 
     def packed(self, names: Sequence[str], devices: Sequence[str]) -> Tensor:
-        """[n] bytes: the device's slices of a bundle, filled up to the longest of all devices."""
+        """[n] bytes: this device's slices of a bundle, padded to the longest of all devices."""
         ends = self._places(names, devices)
         like = next(iter(self.whole[k] for k in names))
         packed = torch.zeros(ends, dtype=torch.uint8, device=like.device)
@@ -85,7 +85,7 @@ class SlicedParameters:
         return packed
 
     def unpack(self, rows: Tensor, names: Sequence[str], devices: Sequence[str]) -> None:
-        """Fill the whole parameters with what `packed` of all devices was."""
+        """Fill the whole parameters from all devices' `packed`."""
         for k in names:
             if k in self.let_go_of:
                 whole = self.whole[k]
@@ -98,7 +98,7 @@ class SlicedParameters:
                     target.copy_(row[at : at + nbytes].view(target.dtype).view(target.shape))
 
     def packed_gradients(self, names: Sequence[str], devices: Sequence[str]) -> Tensor:
-        """[D, n]: of every device's slices the gradients, at least float32, and which parameters have one."""
+        """[D, n]: gradients of every device's slices in at least float32, and which exist."""
         trained = self._trained(names)
         grads = {k: self.whole[k].grad for k in trained}
         dtype = reduce(torch.promote_types, (self.whole[k].dtype for k in trained), torch.float32)
@@ -117,7 +117,7 @@ class SlicedParameters:
         return packed
 
     def unpack_gradients(self, row: Tensor, names: Sequence[str]) -> None:
-        """Add to the slices' gradients what `packed_gradients` of all devices add up to."""
+        """Add the sum of all devices' `packed_gradients` to the slices' gradients."""
         for k, _, at, there in self._gradient_layout(self._trained(names), self.device):
             if row[there]:
                 own = self.own[self.of[k]]
@@ -142,7 +142,6 @@ class SlicedParameters:
         return layout
 
     def _places(self, names: Sequence[str], devices: Sequence[str]) -> int:
-        """Bytes of the longest that a device sends."""
         ends = [at + nbytes for device in devices for _, at, nbytes in self._layout(names, device)[-1:]]
         return -(-max(ends) // _ALIGNED) * _ALIGNED
 

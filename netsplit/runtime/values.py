@@ -40,9 +40,8 @@ __all__ = [
 
 Key = tuple[str, int]  # variable, micro-batch
 Absent = frozenset[Key]
-"""Gradients "k@q" of which there is none, as code that stays whole took another way: plain PyTorch leaves
-parameters without one there, which is not one of zeros. What is sent for them is not known to be none before
-the iteration has been computed; then it is computed once more."""
+"""Gradients "k@q" that uncaptured code did not give: plain PyTorch leaves None there rather than zeros. This
+is known only after an iteration has been computed, which is then computed once more."""
 
 
 @dataclass
@@ -59,7 +58,7 @@ class Context:
 
 @dataclass(eq=False)
 class HeldBack:
-    """A send that waits for what it hands on: chunk by chunk, where it goes so."""
+    """A send that waits for its terms, chunk by chunk if it is sent in chunks."""
 
     send: Send
     keys: tuple[tuple[str, int, bool], ...]  # of what must have come; see `Program.handed_on`
@@ -68,7 +67,7 @@ class HeldBack:
     total: list[Tensor] = field(default_factory=list)  # that sum, where there are several terms
 
     def chunk(self, number: int) -> Tensor:
-        """One of the sum, added up as `sum_of` does; of terms that have come so far."""
+        """One chunk of the sum of the terms that have come, added up as by `sum_of`."""
         first, *others = (term[number] for term in self.terms)
         for other in others:
             first = torch.add(first, other, out=self.total[number])
@@ -77,7 +76,7 @@ class HeldBack:
 
 @dataclass
 class IterationValues:
-    """State of one iteration. `fractions[i]` is the part of micro-batch i's loss in what is minimised."""
+    """State of one iteration. `fractions[i]` is micro-batch i's weight in the loss."""
 
     feeds: list[dict[str, Tensor]]
     fractions: list[float] = field(default_factory=list)
@@ -87,19 +86,18 @@ class IterationValues:
     contexts: dict[tuple[int, int], Context] = field(default_factory=dict)
     parts: dict[Key, list[tuple[int, Tensor]]] = field(default_factory=dict)  # of gradients, with places
     to_come: dict[Key, int] = field(default_factory=dict)  # backwards, of what lasts or is pooled (`Program`)
-    sums: dict[str, tuple[Tensor, bool]] = field(default_factory=dict)
-    """Gradients of what lasts or is pooled, over the micro-batches; True: in a tensor of their own."""
+    sums: dict[str, tuple[Tensor, bool]] = field(default_factory=dict)  # of gradients; True: not a view
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
     watched: deque[int] = field(default_factory=deque)  # tags of those whose end is watched for
     held_back: list[HeldBack] = field(default_factory=list)
+    # messages a GPU's stream may still wait for, see `HandingOn.settle`
     unfinished: list[tuple[Instruction, Send | Recv | Collective, Handle]] = field(default_factory=list)
-    """Messages that a GPU's stream waits for, and perhaps still does: see `HandingOn.settle`."""
     absent: Absent = frozenset()  # what arrives for these are zeros that nobody adds
     nothing: set[Key] = field(default_factory=set)  # for which zeros were sent
     outputs: dict[Key, Tensor] = field(default_factory=dict)
 
     def use(self, k: str, i: int) -> Tensor:
-        """The value of a variable; forgotten here once the last that reads it has it."""
+        """A variable's value; dropped after its last reader."""
         self.readers[k, i] -= 1
         if self.readers[k, i]:
             return self.values[k, i]
@@ -109,7 +107,7 @@ class IterationValues:
         self.parts.setdefault((k, i), []).append((place, grad))
 
     def collect(self, k: str, i: int, backwards: int) -> None:
-        """Note one of so many backwards of micro-batch i that read `k`; after the last their sum is added."""
+        """Count a backward of micro-batch i that reads `k`; the last one adds the sum."""
         left = self.to_come[k, i] = self.to_come.get((k, i), backwards) - 1
         total = None if left else self.total_gradient(k, i)
         if total is None:
@@ -121,16 +119,16 @@ class IterationValues:
         self.sums[k] = (before.add_(total) if own else before + total), True
 
     def sum_of(self, k: str) -> Tensor | None:
-        """The sum of a variable's gradients over the micro-batches, which are forgotten here."""
+        """Take the sum of a variable's gradients over the micro-batches."""
         total, _ = self.sums.pop(k, (None, False))
         return total
 
     def total_gradient(self, k: str, i: int) -> Tensor | None:
-        """Sum of a variable's gradients, the last reader's first as plain autograd has it."""
+        """Sum of a variable's gradients, the last reader's first as in plain autograd."""
         return sum_of(self.gradients(k, i))
 
     def gradients(self, k: str, i: int) -> list[Tensor]:
-        """What `total_gradient` adds, in its order; forgotten here."""
+        """Take the terms of `total_gradient`, in its order."""
         parts = self.parts.pop((k, i), [])
         if len(parts) > 1:
             parts.sort(key=lambda part: -part[0])
@@ -145,7 +143,7 @@ def sum_of(terms: Sequence[Tensor]) -> Tensor | None:
 
 
 def readers_of(program: Program, device: str, segments: Mapping[int, Segment]) -> Counter[Key]:
-    """How often a variable is read on a device: by its segments, and by sends of its value."""
+    """How often a device reads a variable, in segments and sends."""
     counts: Counter[Key] = Counter()
     for segment in segments.values():
         for i in range(program.microbatches):
@@ -160,7 +158,7 @@ def readers_of(program: Program, device: str, segments: Mapping[int, Segment]) -
 def places_of_copies(
     program: Program, segments: Mapping[int, Segment]
 ) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Variable -> its copies "k@q" elsewhere, and where in the graph each, or one of it, is last read."""
+    """Variable -> its copies "k@q" elsewhere, each with the place of its last reader in the graph."""
     graph = program.graph
 
     def last(copy: str) -> int:
@@ -174,7 +172,7 @@ def places_of_copies(
 
 
 def backwards_of(program: Program, device: str, segments: Mapping[int, Segment]) -> Counter[str]:
-    """The number of backwards of a micro-batch that make gradients of what lasts or is pooled."""
+    """The number of a micro-batch's backwards that give gradients of lasting or pooled variables."""
     trained = {
         ins.segment
         for ins in program.instructions[device]
@@ -185,7 +183,7 @@ def backwards_of(program: Program, device: str, segments: Mapping[int, Segment])
 
 
 def last_read(program: Program, segment: Segment, k: str) -> int:
-    """Where in the graph a segment last reads a variable: gradients are summed from the last reader on."""
+    """Place in the graph where a segment last reads a variable; gradients are summed from the last on."""
     graph = program.graph
     inside = set(segment.nodes)
     return max(graph.position[v] for v in graph.variables[k].consumers if v in inside)
@@ -216,7 +214,7 @@ class WeightVersions:
         self.newest = 0
 
     def use(self, version: int) -> dict[str, Tensor]:
-        """The leaves for one forward; forgotten here after the last that uses them."""
+        """The leaves for one forward; dropped after the last forward that uses them."""
         leaves = self.leaves[version]
         self.left[version] -= 1
         if not self.left[version] and version != self.newest:
@@ -224,7 +222,7 @@ class WeightVersions:
         return leaves
 
     def collect(self, leaves: Mapping[str, Tensor], names: Iterable[str], step: int) -> None:
-        """Move the leaves' gradients to those that a Step will take."""
+        """Move the leaves' gradients to those of a Step."""
         sums = self.gradients.setdefault(step, {})
         for name in names:
             grad = leaves[name].grad
@@ -234,7 +232,7 @@ class WeightVersions:
             sums[name] = grad if name not in sums else sums[name].add_(grad)
 
     def before_step(self, step: int) -> None:
-        """Put the gradients where the optimiser looks, and the weights where nobody else does."""
+        """Give the optimiser its gradients, and weights storage that no forward uses."""
         gradients = self.gradients.pop(step, {})
         for name, parameter in self.parameters.items():
             parameter.grad = gradients.get(name)
@@ -255,7 +253,7 @@ def versions_of(
     parameters: Mapping[str, torch.nn.Parameter],
     trains: Callable[[int], bool],
 ) -> WeightVersions | None:
-    """None where all forwards use the same weights; `trains`: whether a segment has parameters."""
+    """None if all forwards use the same weights; `trains`: whether a segment has parameters."""
     own = list(instructions)
     if not any(isinstance(ins, Step) and ins.number for ins in own):
         return None
@@ -272,7 +270,6 @@ class Before:
 
     @classmethod
     def of(cls, share: Share, written: Iterable[str], training: bool) -> Self:
-        """Copies of these initializers, and of the gradients that wait."""
         copies = {k: share.tensors[k].detach().clone() for k in written}
         if not training:
             return cls(copies, None)
@@ -280,7 +277,7 @@ class Before:
         return cls(copies, {k: p.grad.clone() for k, p in every.items() if p.grad is not None})
 
     def restore(self, share: Share) -> None:
-        """Restore, once: the copies become the gradients."""
+        """Restore the copies, once."""
         with torch.no_grad():
             for k, tensor in self.written.items():
                 share.tensors[k].detach().copy_(tensor)

@@ -34,7 +34,7 @@ _BACKEND = "netsplit"
 
 
 class _OneHost(StaticTCPRendezvous):
-    """The meeting of one agent's workers, which listens at the given address alone, unlike torch's own."""
+    """torchrun's rendezvous for one host, listening only at the given address."""
 
     def __init__(self, asked: RendezvousParameters) -> None:
         host, port = parse_rendezvous_endpoint(asked.endpoint, default_port=0)
@@ -59,12 +59,12 @@ class _OneHost(StaticTCPRendezvous):
 
 
 def _work(controller: str) -> None:
-    """A worker; where it is spawned, finding this function loads what is imported here."""
+    """A worker; spawning imports what this module imports."""
     worker_process.work(controller)
 
 
 def main(workers: int, controller: str, rendezvous: str, logs: str, start_method: str) -> None:
-    """So many workers, until they end; `controller` and `rendezvous` are HOST:PORT, `logs` a folder."""
+    """Run `workers` processes; `controller` and `rendezvous` are HOST:PORT, `logs` is a folder."""
     rendezvous_handler_registry.register(_BACKEND, _OneHost)
     config = LaunchConfig(
         min_nodes=1,

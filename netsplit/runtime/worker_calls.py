@@ -67,7 +67,7 @@ class Attempt:
         key: DrawKey,
         absent: Absent = frozenset(),
     ) -> BatchFailure | None:
-        """All up to the first step; see `Executor.begin`. Raises what the process cannot go on after."""
+        """All up to the first step (see `Executor.begin`); raises only fatal errors."""
         executor, index = self.executor, 0
         try:
             with executor.grad_mode():
@@ -87,7 +87,7 @@ class Attempt:
         return failure
 
     def unfed(self, failure: BatchFailure) -> BatchFailure:
-        """Replaces `compute` where there is no batch, so that no other device waits in vain."""
+        """Replace `compute` if there is no batch, so that no device waits for this one."""
         self.executor.recorder.begin()
         self._drain(0)
         return failure
@@ -101,7 +101,7 @@ class Attempt:
             return executor.finish()
 
     def abandon(self) -> None:
-        """End the iteration, and leave everything as it was before it."""
+        """End the iteration and restore the state before it."""
         self.executor.await_sends()
         self.executor.await_collectives()
         self.executor.abandon()
@@ -143,7 +143,7 @@ class Attempt:
         executor.meet()
 
     def _send_nothing(self, send: Send, begun: Sequence[Handle] = ()) -> None:
-        """Zeros for what was not begun, once what they would have been made of has come."""
+        """Send zeros for the rest, once their sources have arrived."""
         executor, arriving = self.executor, self.executor.state.arriving
         for key in executor.handed_on.get(send.tag, ()):
             if key in arriving:
@@ -152,7 +152,7 @@ class Attempt:
         executor.carry(send, executor.empty_like(send.source, send.microbatch).zero_(), begun)
 
     def _take(self, ins: Forward | Backward) -> None:
-        """Wait for what the instruction would have read of other devices, and forget it."""
+        """Receive and drop what the instruction would have read."""
         executor, i = self.executor, ins.microbatch
         segment, arriving = executor.segments[ins.segment], executor.state.arriving
         gradient = isinstance(ins, Backward)
@@ -171,7 +171,7 @@ TRAINING, INFERENCE = 1, 2  # phases in the workers' heartbeats
 
 @dataclass(frozen=True)
 class DeviceComputed:
-    """What one device has of an iteration that none has stepped on."""
+    """One device's answer before any device steps."""
 
     outputs: dict[Key, float]  # of the graph, that arose here
     nothing: Absent  # gradients that it sent as zeros, as there were none
@@ -180,7 +180,7 @@ class DeviceComputed:
 
 @dataclass(frozen=True)
 class DeviceIteration:
-    """What one device tells of an iteration."""
+    """One device's answer after an iteration."""
 
     device: str
     began_s: float
@@ -201,7 +201,7 @@ def deploy(
     backend: str | None = None,
     offload: Offload | None = None,
 ) -> None:
-    """Hold what this device holds under the program: of `values`, and the rest of `weights`."""
+    """Hold this device's part of the program, from `values` and `weights`."""
     name, graph = worker.device.name, program.graph
     held, copies = program.held[name], program.copies_on(name)
     trainable = [k for k in held if graph.initializers[k].requires_grad]
@@ -232,7 +232,7 @@ def deploy(
 
 
 def add(worker: Worker, number: int, program: Program, values: dict[str, Tensor]) -> None:
-    """One more program, and what it alone needs; nothing of that is trained."""
+    """Add a program, with the untrained tensors only it needs."""
     share: Share = worker.memory["share"]
     missing = [k for k in program.held[worker.device.name] if k not in values and k not in share.tensors]
     values = {**values, **_read(worker, program, missing)}
@@ -242,7 +242,7 @@ def add(worker: Worker, number: int, program: Program, values: dict[str, Tensor]
 
 
 def _read(worker: Worker, program: Program, names: list[str]) -> dict[str, Tensor]:
-    """Reads from the source of weights; parts as pieces of wholes, of which one is here at a time."""
+    """Read from the source of weights; parts are cut from wholes one at a time."""
     weights: WeightSource | None = worker.memory["weights"]
     assert weights is not None or not names, f"{names[0]} has no value"
     if weights is None:
@@ -280,7 +280,7 @@ def train(
     key: DrawKey,
     absent: Absent,
 ) -> DeviceComputed | BatchFailure:
-    """The iteration up to its first step; of a batch by its place this device reads itself what it is fed."""
+    """Compute an iteration up to its first step; of an `UnreadBatch` this device reads its own part."""
     executor: Executor = worker.memory["programs"][number]
     worker.heartbeat_file.phase = TRAINING
     parts = parts_read(worker, executor.program, feeds) if isinstance(feeds, BatchPlace) else feeds
@@ -306,7 +306,7 @@ def train(
 def inspect(
     worker: Worker, feeds: list[dict[str, Tensor]], number: int, fractions: list[float], key: DrawKey
 ) -> Inspection:
-    """What is not finite while the iteration is computed, which is then taken back."""
+    """Compute the iteration, note what is not finite, and take it back."""
     executor: Executor = worker.memory["programs"][number]
     inspection = executor.inspection = Inspection()
     share = executor.share
@@ -321,7 +321,7 @@ def inspect(
 
 
 def commit(worker: Worker) -> DeviceIteration:
-    """The rest of the iteration that `train` began."""
+    """Finish the iteration that `train` began."""
     attempt: Attempt = worker.memory.pop("attempt")
     meter: MemoryMeter | None = worker.memory.pop("meter")
     recorder = attempt.executor.recorder
@@ -338,7 +338,7 @@ def commit(worker: Worker) -> DeviceIteration:
 
 
 def abandon(worker: Worker) -> None:
-    """Take back what `train` or `predict` began, if anything."""
+    """Undo what `train` or `predict` began."""
     attempt: Attempt | None = worker.memory.pop("attempt", None)
     if attempt is not None:
         attempt.abandon()
@@ -347,7 +347,7 @@ def abandon(worker: Worker) -> None:
 def predict(
     worker: Worker, feeds: list[dict[str, Tensor]], number: int, key: DrawKey
 ) -> dict[Key, Tensor] | BatchFailure:
-    """The graph outputs that arose here; a failure is to be abandoned."""
+    """This device's graph outputs; after a failure call `abandon`."""
     worker.heartbeat_file.phase = INFERENCE
     attempt = worker.memory["attempt"] = Attempt(worker.memory["programs"][number])
     failure = attempt.compute(feeds, None, True, key)
@@ -376,5 +376,5 @@ def load_part(worker: Worker, rules: Mapping[str, Any], folder: Path) -> list[st
 
 
 def on_share(worker: Worker, method: Callable[..., Any], *args: Any) -> Any:
-    """What a method of `Share`, or another function of it, answers."""
+    """Call a method of `Share`, or a function of it."""
     return method(worker.memory["share"], *args)

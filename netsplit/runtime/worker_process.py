@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def work(controller: str, cluster: str = "") -> None:
-    """Serve the controller at HOST:PORT until it lets go; `cluster` is the mark that it printed, if any."""
+    """Serve the controller at HOST:PORT until it disconnects; `cluster` is the mark it printed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller and for torchrun
     connection = _connect(controller)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -89,7 +89,7 @@ def _connect(controller: str) -> Connection:
 
 
 def _end(sentence: str) -> NoReturn:
-    """Leave at once, with the reason on the terminal of whoever started torchrun."""
+    """Exit at once and print the reason on torchrun's terminal."""
     sys.stderr.write(f"netsplit: {sentence}\n")
     sys.stderr.flush()
     os._exit(1)
@@ -116,7 +116,6 @@ class _LogLine:
             threading.Thread(target=target, daemon=True).start()
 
     def answer(self) -> None:
-        """Do what is asked: the first message is the set-up, every other a call."""
         message = self.calls.get()
         self.busy.set()
         try:
@@ -192,7 +191,7 @@ def _join(rank: int, setup: Setup) -> Worker:
 
 
 def _free_bytes(worker: Worker) -> int | None:
-    """What is left on this worker's GPU, if it has one, beside the context that this process has there."""
+    """Free bytes of this worker's GPU, without its own context."""
     if worker.torch_device.type != "cuda":
         return None
     torch.zeros(1, device=worker.torch_device)  # makes the context
@@ -200,7 +199,7 @@ def _free_bytes(worker: Worker) -> int | None:
 
 
 def _hide_others() -> None:
-    """Make user code that asks whether it trains distributed get the answer it gets in the user's process."""
+    """Make `torch.distributed.is_initialized()` and the like answer as in the user's process."""
     for key in ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         os.environ.pop(key, None)
     dist.is_initialized = lambda: False

@@ -91,7 +91,7 @@ class Run:
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """By time. Every device waits for the last of its sends, as the executor does."""
+        """Events by time. Every device waits for its last send, as the executor does."""
         events = [*self._noted(), *self._last_waits()]
         return tuple(sorted(events, key=lambda event: (event.start_s, event.end_s, event.device)))
 
@@ -153,7 +153,7 @@ class Run:
 
 
 class _Messages:
-    """The messages of a program, by tag: rows of `ProgramArrays`, each chunk of a transfer one of its own."""
+    """A program's messages by tag, as rows of `ProgramArrays`; each chunk is one."""
 
     def __init__(self, program: Program, cluster: Cluster) -> None:
         self.rank = {name: d for d, name in enumerate(program.devices)}
@@ -205,7 +205,7 @@ class _Messages:
         self.rings.append([self.rank[p] * len(self.rank) + self.rank[q] for p, q in ring])
 
     def handed(self, handed_on: Mapping[int, Sequence[Key]]) -> tuple[list[list[int]], list[int]]:
-        """Messages that hand each message on, a chunk by the same chunk; how many each hands on."""
+        """Messages that hand each message on, chunk by chunk; how many each hands on."""
         handed: list[list[int]] = [[] for _ in self.each]
         missing = [0] * len(handed)
         for tag, keys in handed_on.items():
@@ -238,7 +238,7 @@ _NO_TRANSIENTS: Mapping[str, NodeBytes] = MappingProxyType({})
 
 
 def costed_profiles(program: Program, cluster: Cluster, costs: Costs) -> dict[str, MemoryProfile]:
-    """`memory_profile` with all that costs know of a cluster's devices."""
+    """`memory_profile` with the costs' knowledge of the cluster."""
     transients, scratch = costs.transients(cluster.devices), costs.step_scratch(cluster.devices)
     return memory_profile(program, costs.alpha, transients, costs.offload, scratch)
 
@@ -246,7 +246,7 @@ def costed_profiles(program: Program, cluster: Cluster, costs: Costs) -> dict[st
 def predicted_peak_bytes(
     program: Program, alpha: int, transients: Transients | None = None
 ) -> dict[str, int]:
-    """Device -> largest number of bytes alive at once in one iteration after the first."""
+    """Device -> peak bytes of an iteration after the first."""
     profiles = memory_profile(program, alpha, transients)
     return {device: profile.peak_bytes for device, profile in profiles.items()}
 
@@ -258,7 +258,7 @@ def memory_profile(
     offload: Offload = _NOTHING,
     scratch: Mapping[str, StepScratch] | None = None,
 ) -> dict[str, MemoryProfile]:
-    """Device -> when its bytes peak and what they are.
+    """Device -> its peak bytes and what they consist of.
 
     `alpha` is as `Costs.alpha`, 2 without moments; `transients`, `offload` and `scratch` as in `Costs`.
     """

@@ -51,7 +51,7 @@ _TURNS: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
 @dataclass(frozen=True)
 class Turns:
-    """The order of micro-batches, as compiled steps know it."""
+    """The order of micro-batches, for compiled steps."""
 
     schedule: ScheduleName = "single_batch"
     microbatches: int = 1
@@ -63,7 +63,7 @@ ONE_BATCH = Turns()
 
 @dataclass(frozen=True)
 class ScoredPlan:
-    """A placement with its exchanges, and what is predicted of it."""
+    """A placement with its exchanges and its prediction."""
 
     placement: Placement
     program: Program
@@ -94,7 +94,7 @@ class Simulator:
         return self.scored(placement).timeline
 
     def scored(self, placement: Placement, until: float = float("inf")) -> ScoredPlan:
-        """With exchanges as the schedule asks for them; with auto where that is simulated to be shorter.
+        """With the schedule's exchanges; "auto" hands variables on where that is simulated to be faster.
 
         They never are at the price of a capacity that is kept without. What would end after `until`, on
         ``time.perf_counter``, is not tried.
@@ -127,7 +127,7 @@ class Simulator:
         return plain if plain.timeline.peak_bytes else own._with_peaks(plain)
 
     def _with_peaks(self, scored: ScoredPlan) -> ScoredPlan:
-        """And with the last micro-batch as it is."""
+        """With peaks, and the last micro-batch at its own size."""
         program, timeline = scored.program, scored.timeline
         if self.tail is None:
             return replace(scored, timeline=with_peaks(timeline, program, self.cluster, self.costs))
@@ -136,12 +136,12 @@ class Simulator:
 
     @property
     def hands_on(self) -> bool:
-        """Whether a placement may get exchanges, of which compiled steps do not know."""
+        """Whether a placement may get exchanges, which compiled steps do not support."""
         asked = self.schedule.exchange
         return asked == "broadcast" or (asked == "auto" and bool(self.cluster.nics))
 
     def rewritten(self, rewrites: Sequence[Rewrite]) -> Simulator:
-        """Simulator of the graph, and of the last micro-batch's, after these rewrites.
+        """Simulator of the graph, and of the last micro-batch's graph, after these rewrites.
 
         Raises:
             NetSplitError: as `applied`; or the last micro-batch has other operators than these are of.
@@ -157,7 +157,7 @@ class Simulator:
 
     @property
     def turns(self) -> Turns:
-        """Turns of compiled steps; 1F1B's for schedules that they do not know, which are kinds of it.
+        """Turns for compiled steps; 1F1B's for schedules that they do not support.
 
         They do not know the sums of copies' gradients.
         """
@@ -176,7 +176,6 @@ class Simulator:
 
     @property
     def batch_size(self) -> int:
-        """Samples of all micro-batches."""
         missing = 0 if self.tail is None else self.graph.batch_size - self.tail.batch_size
         return self.graph.batch_size * self.schedule.microbatches - missing
 
@@ -187,7 +186,7 @@ class Simulator:
         return program if own.tail is None else with_tail(program, own.graph, own.tail)
 
     def peak_bytes(self, program: Program) -> dict[str, int]:
-        """Predicted peak of every device, with the last micro-batch as it is."""
+        """Predicted peak of every device, with the last micro-batch at its own size."""
         if self.tail is not None and program.tail is None:
             own = self.rewritten(program.graph.rewrites)
             assert own.tail is not None
@@ -196,7 +195,7 @@ class Simulator:
         return {device: profile.peak_bytes for device, profile in profiles.items()}
 
     def whole_microbatches(self, placement: Placement) -> Program:
-        """The program as if the last micro-batch were as large as the others; the shortest of all orders."""
+        """The shortest program if the last micro-batch were as large as the others."""
         if placement.rewrites not in ((), self.graph.rewrites):
             return self.rewritten(placement.rewrites).whole_microbatches(placement)
         if self.schedule.shard != "none":
@@ -214,7 +213,7 @@ class Simulator:
         )
 
     def _has_costs(self, placement: Placement) -> bool:
-        """Whether every node has costs: graphs of other kinds of batches may have nodes never measured."""
+        """Whether every node has costs; other batches' graphs may have unmeasured nodes."""
         used = {name for stage in placement.all_stages for name in stage.devices}
         kinds = {device.kind for device in self.cluster.devices if device.name in used}
         return all(self.graph.nodes.keys() <= self.costs.of(kind).nodes.keys() for kind in kinds)
@@ -230,7 +229,7 @@ _MOST_CHUNKS = 16  # with any more the second host that receives it has it at mo
 def exchanges_to_try(
     graph: Graph, cluster: Cluster, asked: ExchangeName, placement: Placement
 ) -> list[tuple[Exchange, ...]]:
-    """Exchanges of all variables that a schedule would have handed on, whole and in chunks; maybe none."""
+    """Broadcasts of all variables to try, whole and in chunks; may be empty."""
     if asked == "send_receive" or placement.exchanges or (asked == "auto" and not cluster.nics):
         return []
     possible = [
@@ -243,7 +242,7 @@ def exchanges_to_try(
 
 
 def broadcast_over(cluster: Cluster, variable: str, home: str, readers: Sequence[str]) -> Exchange:
-    """From host to host in the order of their first readers, and from the first of each host to the rest."""
+    """Hops from host to host by first readers, and from each host's first device to its others."""
     host_of = {
         name: nic.host if (nic := cluster.nic(name)) is not None else name for name in (home, *readers)
     }
@@ -286,7 +285,7 @@ def _broadcasts(graph: Graph, cluster: Cluster, placement: Placement) -> list[Ex
 
 
 def _in_chunks(exchange: Exchange, variable: Variable, cluster: Cluster, network: Network) -> Exchange:
-    """In as many as `reshard` has for its longest way; whole, where that is no way worth it."""
+    """The exchange in as many chunks as `reshard` uses for its longest way."""
     longest = max(_ways(exchange), key=lambda way: _arrival_s(way[1:], (variable.nbytes,), cluster))
     if _arrival_s(longest[1:], (variable.nbytes,), cluster) == 0:
         return exchange
@@ -303,7 +302,7 @@ def _ways(exchange: Exchange) -> list[list[tuple[str, str]]]:
 
 
 def _shortcut(exchange: Exchange, variable: Variable, cluster: Cluster) -> bool:
-    """Whether it, or its gradient, arrives sooner anywhere than by the direct link, which bounds exclude."""
+    """Whether any device would receive earlier than over the direct link, which bounds exclude."""
     sizes = sizes_of(variable, exchange.chunks)
     for way in _ways(exchange):
         back = [hop[::-1] for hop in reversed(way)]
@@ -315,7 +314,7 @@ def _shortcut(exchange: Exchange, variable: Variable, cluster: Cluster) -> bool:
 
 
 def _arrival_s(way: Sequence[tuple[str, str]], sizes: Sequence[int], cluster: Cluster) -> float:
-    """Seconds until the last chunk is there, with nothing else on its way."""
+    """Seconds until the last chunk arrives over idle links."""
     there_s = [0.0] * len(sizes)
     for p, q in way:
         free_s = 0.0
@@ -326,6 +325,6 @@ def _arrival_s(way: Sequence[tuple[str, str]], sizes: Sequence[int], cluster: Cl
 
 
 def _gains(exchange: Exchange, cluster: Cluster) -> bool:
-    """Whether a NIC passes less of it than if its home sent it to each."""
+    """Whether a NIC carries less than if the home sent to each device."""
     home = exchange.hops[0][0]
     return sum(bool(cluster.way(home, q)) for _, q in exchange.hops) > 1

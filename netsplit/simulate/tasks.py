@@ -148,12 +148,11 @@ class ProgramTasks:
 
 
 def _taken(gathering: dict[int, Key], bundles: tuple[int, ...]) -> tuple[Key, ...]:
-    """What of these is on its way, which is waited for now."""
     return tuple(gathering.pop(b) for b in bundles if b in gathering)
 
 
 def reduce_bytes(program: Program, reduce: Collective) -> int:
-    """Bytes that a sum or gathering is of; a norm is a single number, whose bytes do not count."""
+    """Bytes of a sum or gathering; 0 for a norm, a single number."""
     if not isinstance(reduce, Reduce):
         assert isinstance(reduce, Gather | Scatter)
         return len(reduce.devices) * program.most_of_bundle[reduce.bundle][isinstance(reduce, Scatter)]
@@ -171,7 +170,7 @@ def reduce_seconds(program: Program, cluster: Cluster, reduce: Collective) -> fl
 
 
 def times_round(reduce: Collective) -> int:
-    """How often every part of what is summed or gathered goes round the ring."""
+    """How often each part of a sum or gathering goes round the ring."""
     return 2 if isinstance(reduce, Reduce) else 1
 
 
@@ -183,15 +182,13 @@ def missing_link(source: str, target: str) -> str:
 
 
 def _trainable_bytes(program: Program, segment: Segment, handing_on: Collection[str]) -> int:
-    """Bytes of the parameters to whose gradients a backward adds, without those whose gradients are added
-    elsewhere."""
+    """Bytes of parameters to whose gradients a backward adds, without those added elsewhere."""
     graph = program.graph
     used = {k for name in segment.nodes if name not in handing_on for k in graph.nodes[name].initializers}
     return sum(graph.initializers[k].nbytes for k in used if graph.initializers[k].requires_grad)
 
 
 def _handing_on(graph: Graph, lasting: Collection[str]) -> set[str]:
-    """Nodes of which all that reads what they make, or what is made of it alone, is sent it once."""
     handing: set[str] = set()
     for node in reversed(list(graph)) if lasting else ():
         readers = [v for k in node.outputs if k for v in graph.variables[k].consumers]
@@ -201,7 +198,7 @@ def _handing_on(graph: Graph, lasting: Collection[str]) -> set[str]:
 
 
 def _summed_bytes(program: Program) -> dict[tuple[int, str], int]:
-    """(segment, device) -> bytes of gradients of what lasts that its backward adds to earlier ones."""
+    """(segment, device) -> bytes of lasting variables' gradients that its backward adds to earlier ones."""
     summed: dict[tuple[int, str], int] = {}
     known: set[tuple[str, str]] = set()
     for segment in program.segments if program.lasting else ():
@@ -216,7 +213,7 @@ def _summed_bytes(program: Program) -> dict[tuple[int, str], int]:
 
 
 def _needed(program: Program) -> tuple[list[list[str]], list[list[str]]]:
-    """Per segment the transfers that its Forward, and that its Backward, waits for."""
+    """The transfers that each segment's Forward and Backward wait for."""
     planned = {
         ins.variable
         for each in program.instructions.values()

@@ -25,9 +25,9 @@ EventKind = Literal["forward", "backward", "weight", "recompute", "send", "recv"
 """``backward``: whole, or of the inputs alone; ``weight``: the part of it that was put off; ``recompute``: a
 forward once more, before its backward; ``reduce``: a sum over devices, on each of them; it occupies links."""
 COMPUTING: frozenset[EventKind] = frozenset({"forward", "backward", "weight", "recompute", "step"})
-"""Kinds of what a device does one at a time."""
+"""Kinds of events that exclude one another on a device."""
 GRADIENT_OF = "gradient of "
-"""Before the name of what a gradient is sent for."""
+"""Prefix of the names of sent gradients."""
 Span = tuple[float, float]
 """Start and end, seconds."""
 
@@ -50,7 +50,7 @@ class Event(NamedTuple):
 
     @property
     def about(self) -> str:
-        """Its name; of a wait for a tensor, that of the send which brings it."""
+        """The event's name; for a wait, that of the send it waits for."""
         k = self.name.partition("variable '")[2].rpartition("' of micro-batch")[0]
         if self.kind != "wait" or not k:
             return self.name
@@ -123,7 +123,7 @@ class Waiting:
 
 
 def device_times(timeline: Timeline, devices: Iterable[str]) -> list[DeviceTimes]:
-    """One for each of `devices`, in their order."""
+    """One for each of `devices`, in order."""
     times = []
     for device in devices:
         own = [event for event in timeline.events if event.device == device]
@@ -143,7 +143,7 @@ def device_times(timeline: Timeline, devices: Iterable[str]) -> list[DeviceTimes
 
 
 def waits(timeline: Timeline) -> list[Waiting]:
-    """Who waits for whom, and for what: the longest first."""
+    """All waits by device and tensor, longest first."""
     seconds: Counter[tuple[str, str, str]] = Counter()
     counts: Counter[tuple[str, str, str]] = Counter()
     for event in timeline.events:
@@ -156,7 +156,7 @@ def waits(timeline: Timeline) -> list[Waiting]:
 
 
 def peak_moment_s(program: Program, timeline: Timeline, profile: MemoryProfile) -> float:
-    """When a device's bytes peak: the beginning of that instruction, or of the next that computes."""
+    """When a device's bytes peak: the start of that instruction or the next computation."""
     before = program.instructions[profile.device][: max(profile.index, 0)]
     number = sum(isinstance(ins, Forward | Backward | Step) for ins in before)
     lane = _computations(timeline, profile.device)
@@ -177,7 +177,7 @@ def memory_course(program: Program, timeline: Timeline, profile: MemoryProfile) 
 
 
 def _computations(timeline: Timeline, device: str) -> list[Event]:
-    """Forwards, backwards and steps, as the device's instructions have them."""
+    """Forwards, backwards and steps, in the order of the device's instructions."""
     return [
         event
         for event in timeline.events

@@ -64,7 +64,7 @@ def _rank(event: Event) -> int:
 
 
 def parts_of_events(program: Program, graph: Graph) -> dict[str, tuple[NodePart, ...]]:
-    """What an event is about (`Event.about`) -> the parts that it computes, or that make what it moves."""
+    """`Event.about` -> the parts that it computes, or that make what it moves."""
     of = node_parts(graph).of
     told = {f"segment {each.index}": tuple(of[v] for v in each.nodes if v in of) for each in program.segments}
     for k, variable in graph.variables.items():
@@ -156,7 +156,7 @@ def _whole_ns(tracks: Iterable[Sequence[Event]], arrows: Iterable[Arrow]) -> dic
 
 
 def _us(ns: int) -> float:
-    """Microseconds that are `ns` again where a reader multiplies by 1000 and cuts off the rest."""
+    """Microseconds that give `ns` again when multiplied by 1000 and truncated."""
     us = ns / 1000
     return us if int(1000 * us) == ns else math.nextafter(us, math.inf)
 
@@ -184,7 +184,7 @@ def _span(pid: int, tid: int, event: Event, start_ns: int, end_ns: int, parts: E
 
 
 def _arrows(timeline: Timeline, program: Program | None) -> list[Arrow]:
-    """Every send with the computation that reads what it brings, where there is one."""
+    """Every send with the computation that reads it."""
     readers = _readers(program) if program is not None else {}
     work: dict[tuple[str, str, int, str], Event] = {}
     for event in sorted(timeline.events, key=lambda e: e.start_s, reverse=True):
@@ -199,7 +199,6 @@ def _arrows(timeline: Timeline, program: Program | None) -> list[Arrow]:
 
 
 def _readers(program: Program) -> dict[str, set[str]]:
-    """Name of a send -> names of the computations that read it."""
     graph = program.graph
     readers: dict[str, set[str]] = {}
     for segment in program.segments:

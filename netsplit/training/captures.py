@@ -42,8 +42,7 @@ def checked_capture(
     level: int = logging.DEBUG,
     **options: Any,
 ) -> Graph:
-    """`capture`, compared with plain PyTorch unless told not to, logged at `level`; an interrupt waits until
-    torch is as before."""
+    """`capture`, checked against plain PyTorch unless disabled; interrupts wait until torch is restored."""
     with interrupts_held():
         graph = capture(model, loss, batch, **options)
         _refuse_hooks(graph)
@@ -55,7 +54,7 @@ def checked_capture(
 
 @contextmanager
 def _encoders_as_captured(graph: Graph) -> Iterator[None]:
-    """Within it plain PyTorch computes encoder layers operator by operator under autocast, as graphs do."""
+    """Make plain PyTorch compute encoder layers operator by operator under autocast, as graphs do."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(before and graph.autocast is None)
     try:
@@ -65,7 +64,7 @@ def _encoders_as_captured(graph: Graph) -> Iterator[None]:
 
 
 def _refuse_hooks(graph: Graph) -> None:
-    """Refuses hooks on all modules: those that stay whole are on workers, in other processes."""
+    """Refuse hooks on all modules, as uncaptured modules run in worker processes."""
     whole = next((call for call in graph.calls.values() if isinstance(call, ModuleCall)), None)
     every = (f"_global_{name}_hooks" for name in ("forward_pre", "forward", "backward_pre", "backward"))
     if whole is not None and any(getattr(nn.modules.module, name) for name in every):
@@ -77,7 +76,7 @@ def _refuse_hooks(graph: Graph) -> None:
 
 @contextmanager
 def lack_explained(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
-    """Within a prediction: of a model with its loss inside, what fails for want of targets says so."""
+    """Explain a failed prediction where a model with its own loss lacks targets."""
     try:
         yield
     except NetSplitError as error:
@@ -92,7 +91,7 @@ def lack_explained(model: nn.Module, loss: Any, inputs: Any) -> Iterator[None]:
 
 @dataclass
 class Captures:
-    """The graphs of one model and loss, by kind of batch; `trained` has the present values by initializer."""
+    """The graphs of one model and loss, by kind of batch; `trained` has current values by initializer."""
 
     model: nn.Module
     loss: Loss | None
@@ -105,7 +104,8 @@ class Captures:
     _groups: dict[Hashable, int] = field(default_factory=dict)  # key and size -> number of its constants
 
     def training(self, batch: Batch, size: int, usual: bool = False) -> Graph:
-        """The training step at exactly this batch's shapes, for micro-batches of `size` or the rest of one.
+        """The training step at exactly this batch's shapes, for micro-batches of `size` or a smaller last
+        one.
 
         `usual`: the batch has the shapes that the model was first captured at, whose constants it shares.
         """
@@ -130,7 +130,7 @@ class Captures:
         return self._inference[key]
 
     def outputs(self, batch: Batch) -> Any:
-        """What the model itself gives in evaluation mode, which its captured graph is compared with."""
+        """The model's own output in evaluation mode, to compare with its graph."""
         graph, own = self.inference(batch), batch.own()
         with (
             interrupts_held(), kept(self.model), torch.no_grad(), stance(graph), autocast_of(graph, "cpu"),
@@ -146,8 +146,8 @@ class Captures:
         fused = any(isinstance(each, _FUSED) for each in self.model.modules())
         if fused and graph.autocast is not None and self.device_type == "cpu" and not self._inference:
             log.warning(
-                "%s predicts with its attention layers of training: in evaluation under autocast on a "
-                "CPU, plain PyTorch uses fused ones, which round differently and return %s.",
+                "%s predicts with the attention layers it trains with: plain PyTorch's fused ones, which it "
+                "uses to evaluate under autocast on a CPU, round differently and return %s.",
                 type(self.model).__name__, graph.autocast,
             )  # fmt: skip
         with interrupts_held(), _encoders_as_captured(graph):
@@ -156,7 +156,7 @@ class Captures:
             log.debug("Predictions equal plain PyTorch's (checked in %.1f s).", seconds)
 
     def output_dims(self, batch: Batch, size: int) -> OutputDims:
-        """Along which dimensions micro-batches of `size` samples are joined; None: it is predicted whole."""
+        """Dimensions along which micro-batches of `size` samples are joined; None: predict it whole."""
         if batch.key not in self._dims:
             graph, values = self.inference(batch.rows(0, size)), self.trained()
             with interrupts_held(), _encoders_as_captured(graph):
@@ -164,17 +164,17 @@ class Captures:
         return self._dims[batch.key]
 
     def known_dims(self, batch: Batch) -> OutputDims:
-        """What `output_dims` found for such batches; None where it has not been asked."""
+        """The result of an earlier `output_dims`; None if there is none."""
         return self._dims.get(batch.key)
 
     def is_full(self) -> bool:
         return len(self._inference) >= self.asked.max_programs
 
     def require_room(self, captures: Mapping[Hashable, Any], batch: Batch, what: str) -> None:
-        """Raise if there are `max_programs` already."""
+        """Raises NetSplitError if there are `max_programs` already."""
         if len(captures) >= self.asked.max_programs:
             raise NetSplitError(
-                f"a batch with tensors of {_shapes(batch)} is a new kind, and {what} already has "
+                f"a batch with tensors of {_shapes(batch)} needs a new program, and {what} already has "
                 f"{self.asked.max_programs}: pad batches to a few lengths, give varying numbers as "
                 "tensors, or raise max_programs."
             )

@@ -40,7 +40,7 @@ _OF_READING = ("workers", "prefetch", "read_by")  # of `dataset`: the batches ar
 
 
 class Savable(Protocol):
-    """What a checkpoint is made of, as `ParallelModel` is."""
+    """What can save a checkpoint, such as `ParallelModel`."""
 
     def save_checkpoint(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None: ...
 
@@ -87,7 +87,7 @@ class Checkpoints:
 
     @property
     def newest(self) -> Path | None:
-        """The checkpoint to go on from: the newest of this folder, else the origin."""
+        """The checkpoint to resume from: this folder's newest, else the origin."""
         return newest(self.folder) or self.origin
 
     def due_after_step(self, step: int) -> bool:
@@ -99,7 +99,7 @@ class Checkpoints:
         return last or epochs % self.every_epochs == 0
 
     def save(self, model: Savable, step: int, extra: Mapping[str, Any]) -> Path:
-        """Write one more, then let the oldest go; raises NetSplitError where it cannot be written."""
+        """Write a checkpoint, then remove the oldest; raises NetSplitError on failure."""
         whole = _whole(self.folder)
         number = 1 + max((_number(place) for place in whole), default=0)
         place = self.folder / f"{number:06d}-step-{step}"
@@ -138,14 +138,13 @@ class Checkpoints:
         return handle
 
     def _clean(self) -> None:
-        """Remove what a killed training left half-written or half-removed."""
         for place in self.folder.iterdir():
             if _TEMPORARY.fullmatch(place.name):
                 shutil.rmtree(place, ignore_errors=True)
 
 
 def newest(folder: str | Path) -> Path | None:
-    """The checkpoint at `folder`, or the newest whole one in it; None where there is none."""
+    """The checkpoint at `folder`, or the newest complete one in it, or None."""
     folder = Path(folder)
     if is_complete(folder):
         return folder
@@ -153,7 +152,7 @@ def newest(folder: str | Path) -> Path | None:
 
 
 def origin_checkpoint(folder: str) -> Path:
-    """The checkpoint that `resume=<folder>` means: it, or the newest whole one in it."""
+    """The checkpoint that `resume=<folder>` names, or the newest complete one in it."""
     try:
         checkpoint = newest(folder)
     except OSError as error:
@@ -182,7 +181,7 @@ def stable_folder(config: Any, name: str) -> Path:
 def opened_checkpoints(
     settings: Settings, stable: Path, folder: Path, method: str
 ) -> AbstractContextManager[Checkpoints | None]:
-    """A method's own folder of checkpoints, opened, in `stable` or `folder`; nothing where none is needed."""
+    """A method's own checkpoint folder in `stable` or `folder`; None if none is needed."""
     asked, resume = settings.checkpoint, settings.resume
     if asked.never and resume == "never":
         return nullcontext()
@@ -198,7 +197,7 @@ def opened_checkpoints(
 
 
 def _whole(folder: Path) -> list[Path]:
-    """Oldest first."""
+    """Complete checkpoints, oldest first."""
     places = [place for place in folder.iterdir() if _NAME.fullmatch(place.name) and is_complete(place)]
     return sorted(places, key=_number)
 
@@ -208,7 +207,7 @@ def _number(place: Path) -> int:
 
 
 def _remove(place: Path) -> None:
-    """Removes under another name, so that a half-removed one is not taken for whole."""
+    """Rename first, so that a half-removed checkpoint does not look complete."""
     gone = place.with_name(f".{place.name}.removed")
     try:
         place.rename(gone)

@@ -43,7 +43,7 @@ __all__ = ["RESTARTS", "Epoch", "History", "Iteration", "Observer", "fit"]
 log = logging.getLogger(__name__)
 
 RESTARTS = 3
-"""How often in a row workers are restarted without a checkpoint between."""
+"""Restarts of workers in a row without a new checkpoint."""
 
 # The first iteration warms up, the next is metered for bytes (which slows it), and some after it are
 # recorded event by event, of which the most typical one is kept.
@@ -185,7 +185,7 @@ class _EpochLoop:
         self.feeding.close()
 
     def recover(self, error: WorkerError, restart: Restart) -> None:
-        """New workers, and the state of the newest checkpoint on them."""
+        """Restart the workers and load the newest checkpoint."""
         while True:
             self.failures += 1
             if self.failures > RESTARTS:
@@ -244,7 +244,7 @@ class _EpochLoop:
             yield done
 
     def _step(self, step: BatchPlace) -> tuple[float, bool]:
-        """One optimiser step on so many samples; their mean loss, and whether its seconds count."""
+        """Train one optimiser step; the mean loss, and whether its seconds count."""
         loss, timed, size = 0.0, True, self.model.batch_size
         for start in range(0, step.count, size):
             place = BatchPlace(step.epoch, step.start + start, min(size, step.count - start))
@@ -284,7 +284,7 @@ class _EpochLoop:
         return loss, metered
 
     def _make_last_program(self) -> None:
-        """Make the program of an epoch's smaller last batch, to refuse it early; not of a stream."""
+        """Compile a smaller last batch's program early, to refuse it early; not for streams."""
         rest = self._samples % self.model.batch_size
         done = self.position.epoch >= self.epochs
         if not rest or done or isinstance(self.data.train, Stream):
@@ -326,7 +326,7 @@ class _EpochLoop:
             adaptation.before, adaptation.left = before, left
 
     def _tell_iteration(self, done: Iteration) -> None:
-        """Once, however often the iteration had to be done."""
+        """Tell observers once, however often the iteration was repeated."""
         if done.step < self.reported.step:
             return
         self.reported = Position(epoch=self.reported.epoch, step=done.step + 1)
@@ -348,7 +348,7 @@ class _EpochLoop:
             self.history.restore(stored)
         except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(
-                f"checkpoint '{folder}' does not say how far its training is: use one that `fit` or a "
+                f"checkpoint '{folder}' does not record how far training went: use one that `fit` or a "
                 "command saved."
             ) from error
         expected = {"seed": self.seed, "train_samples": len(self.data.train)}

@@ -31,13 +31,13 @@ __all__ = ["MOST_SENT", "Feeding"]
 log = logging.getLogger(__name__)
 
 MOST_SENT = 64 * 2**20
-"""Bytes of a pickled dataset beyond which each worker is not given a copy of it unasked."""
+"""Largest pickled dataset that workers get a copy of by default."""
 
 T = TypeVar("T")
 
 
 class Feeding:
-    """The training half of a dataset, batch by batch. Raises ConfigError: no batch at all would come out."""
+    """The training half of a dataset, batch by batch. Raises ConfigError if there is no batch."""
 
     def __init__(self, model: ParallelModel, data: Data, seed: int, drop_last: bool) -> None:
         self.model = model
@@ -56,7 +56,7 @@ class Feeding:
         self.packed: bytes | None = None
 
     def fed(self, place: BatchPlace, train: Callable[[Any, Any], T]) -> T:
-        """What `train` answers to the batch, given as tensors, or as an `UnreadBatch` and None."""
+        """The result of `train` on the batch, given as tensors, or as an `UnreadBatch` and None."""
         unread = self._unread(place)
         if unread is not None:
             try:
@@ -122,7 +122,7 @@ class Feeding:
         return None
 
     def _read_alike(self, place: BatchPlace) -> str | None:
-        """Why workers cannot read it: one reads something else, or the samples are not the same twice."""
+        """Why workers cannot read it; None if they read the same samples each time."""
         assert self.packed is not None
         nbytes = len(self.packed)
         if nbytes > MOST_SENT and self.data.read_by != "workers":

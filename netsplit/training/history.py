@@ -60,12 +60,12 @@ class Position:
 
     @property
     def mean_loss(self) -> float:
-        """The mean loss over the epoch's samples so far; nan where none counts."""
+        """The mean loss over the epoch's samples so far; nan for none."""
         counted = self.samples - self.left_out
         return self.loss_sum / counted if counted else math.nan
 
     def after(self, samples: int, loss: float | None, seconds: float) -> Self:
-        """One optimiser step on; without a loss: one that was left out."""
+        """The position after an optimiser step; a skipped batch has no loss."""
         return replace(
             self,
             step=self.step + 1,
@@ -91,12 +91,12 @@ class History:
 
     @property
     def iteration_s(self) -> float:
-        """Median seconds of a whole batch: without warm-up, metered and uneven ones, where others exist."""
+        """Median seconds of whole batches, without warm-up and metered iterations where others exist."""
         return statistics.median(self._batch_seconds())
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Samples per second that the middle half of these iterations had; of fewer than eight, all."""
+        """Samples per second of the middle half of these iterations; of all, below eight."""
         rates = sorted(self.batch_size / seconds for seconds in self._batch_seconds())
         if len(rates) < _QUARTERED:
             return rates[0], rates[-1]
@@ -116,7 +116,7 @@ class History:
 
     @property
     def measured(self) -> Timeline | None:
-        """The recorded iteration nearest to the median, with its own seconds and the metered bytes."""
+        """The recorded iteration nearest to the median, with the metered bytes."""
         if not self.recorded:
             return None
         typical = min(self.recorded, key=lambda timeline: abs(timeline.iteration_s - self.iteration_s))
@@ -124,11 +124,11 @@ class History:
 
     @property
     def typical(self) -> Timeline:
-        """What a run is measured by: the median seconds and the metered bytes."""
+        """The median seconds and the metered bytes."""
         return Timeline((), self.iteration_s, self.peak_bytes)
 
     def stored(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON takes it: all epochs, the last iterations."""
+        """What a checkpoint keeps, as JSON: all epochs, the last iterations."""
         return {
             "epochs": [asdict(epoch) for epoch in self.epochs],
             "iterations": [asdict(iteration) for iteration in self.iterations[-_STORED:]],
@@ -136,7 +136,7 @@ class History:
         }
 
     def restore(self, stored: Mapping[str, Any]) -> None:
-        """Back to what was stored; of iterations, all that this process remembers from before that."""
+        """Restore what was stored, with earlier iterations this process remembers."""
         last = [
             Iteration(**(each | {"learning_rates": tuple(each.get("learning_rates", ()))}))
             for each in stored["iterations"]
@@ -148,7 +148,7 @@ class History:
 
 
 class Observer(Protocol):
-    """Told what happens while it happens; of a training that goes on, the earlier epochs first."""
+    """Notified of a training's progress; a resumed training reports earlier epochs first."""
 
     def iteration(self, done: Iteration) -> None: ...
 

@@ -33,7 +33,7 @@ _REGRESSION = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
 @runtime_checkable
 class Metric(Protocol):
-    """What torchmetrics' objects are: told of batches one after another, and asked at the end."""
+    """The interface of torchmetrics' metrics."""
 
     def reset(self) -> Any:
         """Begin anew."""
@@ -46,7 +46,7 @@ class Metric(Protocol):
 
 
 class MetricWords(NamedTuple):
-    """How a metric is written: in a sentence, as a narrow heading; `percent`: it is a fraction."""
+    """How a metric is printed: in a sentence, as a column heading; `percent`: it is a fraction."""
 
     words: str
     short: str
@@ -75,12 +75,12 @@ def words_of_metric(name: str) -> MetricWords:
 
 
 def name_of_metric(metric: Metric) -> str:
-    """The name under which it is recorded, after ``test_``."""
+    """The name it is recorded under, after ``test_``."""
     return str(getattr(metric, "name", None) or type(metric).__name__)
 
 
 def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
-    """A metric's `update`; raises ConfigError where it is not for such outputs and targets."""
+    """Update a metric; raises ConfigError if it does not fit these outputs and targets."""
     try:
         metric.update(outputs, targets)
     except NetSplitError:
@@ -94,7 +94,7 @@ def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
 
 
 def named(name: str) -> Metric | Literal["auto"] | None:
-    """The metric of a name, as conf/metrics/ has them; "none" is None, "auto" is itself."""
+    """The metric of a name in conf/metrics/; "none" is None, "auto" is itself."""
     if name in (AUTO, "none"):
         return AUTO if name == AUTO else None
     if name not in NAMES:
@@ -103,7 +103,7 @@ def named(name: str) -> Metric | Literal["auto"] | None:
 
 
 def as_metric(given: Any) -> Metric | None:
-    """A metric, the name of one, or of a function of a batch the mean over what it counts; None: none."""
+    """A metric from a metric, a name, or a function of a batch; None stays None."""
     metric = named(given) if isinstance(given, str) else given
     if metric is None or (isinstance(metric, Metric) and not isinstance(metric, type)):
         return metric
@@ -117,7 +117,7 @@ def as_metric(given: Any) -> Metric | None:
 
 
 def chosen_metric(given: Any, data: Data, loss: Any) -> Metric | None:
-    """`as_metric`; "auto" is mse of a regression, else what the data names, None without a test half."""
+    """`as_metric`; "auto" is mse for a regression, else the data's own; None without a test half."""
     if given != AUTO:
         metric = as_metric(given)
         if metric is not None and not len(data.test):
@@ -138,7 +138,7 @@ def _is_regression(target: Any, loss: Any) -> bool:
 
 
 def _suited_metric(outputs: Any, targets: Any, loss: Any) -> str:
-    """What "auto" stands for where no dataset names it: mse of a regression, else the accuracy."""
+    """ "auto" where no dataset chooses: mse for a regression, else accuracy."""
     one_shape = _are_tensors(outputs, targets) and outputs.shape == targets.shape and outputs.ndim > 0
     if _is_regression(targets, loss) and one_shape:
         return "mse"
@@ -151,7 +151,7 @@ def _suited_metric(outputs: Any, targets: Any, loss: Any) -> str:
 
 
 def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
-    """How many class scores (n, classes, ...) are highest at their target (n, ...), and of how many."""
+    """How many class scores (n, classes, ...) are highest at their target (n, ...), and the total."""
     _require_classes("accuracy", outputs, targets)
     counted = targets != IGNORED
     return float(((outputs.argmax(1) == targets) & counted).sum()), int(counted.sum())
@@ -159,7 +159,7 @@ def correct(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
 
 @dataclass
 class Mean:
-    """What a function counts of every batch, summed; `finish` makes a number of the two sums."""
+    """A function's counts, summed over batches; `finish` turns the two sums into a number."""
 
     count: Count
     name: str
@@ -190,7 +190,6 @@ def _in_top5(outputs: Tensor, targets: Tensor) -> tuple[float, int]:
 
 
 def _over_either(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """How often each class is target and answer, and how often one of them."""
     _require_classes("mean_iou", outputs, targets)
     classes, counted = outputs.shape[1], targets != IGNORED
     answers, wanted = outputs.argmax(1)[counted], targets[counted]
@@ -218,14 +217,12 @@ NAMES: dict[str, tuple[Any, ...]] = {
     "mse": (_squares,),
     "perplexity": (_entropies, lambda total, counted: (total / counted).exp()),
 }
-"""Name -> what is counted of a batch, and the number that is made of the sums, if it is not their quotient.
-
-`mean_iou` is the mean over the classes that targets or answers have.
-"""
+"""Name -> count of a batch, and how the sums become a number if not by division. `mean_iou` averages over the
+classes in targets or outputs."""
 
 
 def evaluated(predict: Callable[[Any], Any], batches: Iterable[Any], metric: Any, loss: Any) -> float:
-    """The metric over all batches, pairs (inputs, targets); "auto" is chosen by the first one and `loss`."""
+    """The metric over all pairs (inputs, targets); the first one and `loss` decide what "auto" is."""
     if not isinstance(batches, Iterable):
         raise ConfigError(f"batches is {batches!r}: give pairs (inputs, targets), as a DataLoader does.")
     is_open, measure = isinstance(metric, str) and metric == AUTO, None
@@ -269,9 +266,9 @@ def _require_classes(name: str, outputs: Any, targets: Any) -> None:
     for target in (int(counted.min()), int(counted.max())) if counted.numel() else ():
         if not 0 <= target < outputs.shape[1]:
             raise ConfigError(
-                f"metric {name} needs targets from 0 to {outputs.shape[1] - 1}, as there are scores, and "
-                f"one is {target}: give the model as many classes as the data has; targets of {IGNORED} "
-                "are ignored."
+                f"metric {name} needs targets from 0 to {outputs.shape[1] - 1}, the model's classes, but one "
+                f"is {target}: give the model as many classes as the data has (targets of {IGNORED} are "
+                "ignored)."
             )
 
 

@@ -33,7 +33,7 @@ MAX_PROGRAMS = 16  # kinds of batches in training, and as many in prediction
 
 @dataclass(frozen=True)
 class Training:
-    """All that is said of a training beside its model, batch, devices, method and schedule.
+    """All options of a training besides model, batch, devices, method and schedule.
 
     What is not explained here is as `netsplit.parallelize` has it.
 
@@ -87,7 +87,7 @@ class Training:
 
     @property
     def looks(self) -> Adapt | None:
-        """When it looks for other plans; None: never."""
+        """When to look for other plans; None: never."""
         return Adapt() if self.adapt is True else self.adapt or None
 
     @property
@@ -101,7 +101,7 @@ class Training:
         )
 
     def made_for(self, model: nn.Module, loss: Loss | None) -> Training:
-        """The options with the optimiser of this model's parameters."""
+        """The options, with the optimiser built for this model's parameters."""
         optimizer = for_model(self.optimizer, model, loss)
         check_optimizer(optimizer)
         if self.learning_rate is not None:

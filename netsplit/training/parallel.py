@@ -41,7 +41,7 @@ Pair = tuple[Any, Any]  # inputs and targets
 
 
 def _end_here(process: int, close: Callable[[], None]) -> None:
-    """Closes, but not in a fork of the process: the workers are not theirs."""
+    """Close, but not in a forked process, which does not own the workers."""
     if os.getpid() == process:
         close()
 
@@ -74,7 +74,6 @@ class ParallelModel:
 
     @property
     def batch_size(self) -> int:
-        """Samples in one training batch."""
         return samples_of(self.runtime.program)
 
     @plain_errors
@@ -110,7 +109,7 @@ class ParallelModel:
 
     @plain_errors
     def make_program(self, inputs: Any, targets: Any = None) -> None:
-        """What `train_batch` will train such a batch by, made and kept before; nothing is trained.
+        """Build the program for such a batch ahead of time; nothing is trained.
 
         Raises:
             NetSplitError: as `train_batch` would before it trains.
@@ -120,7 +119,7 @@ class ParallelModel:
 
     @plain_errors
     def switch(self, plan: Plan) -> Switched:
-        """Train on by another plan of the same model on the same workers, from the next batch on.
+        """Change to another plan of the same model on the same workers, from the next batch on.
 
         Parameters, buffers, the optimiser's and the scheduler's state, averages and the loss scale move
         between the workers, over their connections; what is trained stays the same (docs/adaptive.md).
@@ -151,7 +150,7 @@ class ParallelModel:
 
     @property
     def trained_batches(self) -> int:
-        """How many batches have been trained since the beginning, or since that of a checkpoint's training.
+        """Batches trained since the beginning, including those before a loaded checkpoint.
 
         After an interruption it says whether the batch was trained: wholly, or not at all.
         """
@@ -159,12 +158,12 @@ class ParallelModel:
 
     @property
     def made_s(self) -> float:
-        """Seconds so far in which no batch was trained: programs for further kinds of batches were made."""
+        """Seconds spent so far on building programs for further kinds of batches."""
         return self.programs.made_s + self.runtime.loaded.sent_s
 
     @property
     def metrics(self) -> Any:
-        """What came beside the loss on the last batch, in its own structure: means over the samples.
+        """What the loss returned besides itself on the last batch: means over the samples.
 
         None where the loss comes alone.
         """
@@ -174,7 +173,7 @@ class ParallelModel:
     def measure_batch(
         self, inputs: Any, targets: Any, bytes_too: bool = False, *, fraction: float = 1.0, step: bool = True
     ) -> tuple[float, Timeline]:
-        """`train_batch`, and what was measured while it ran (see `DistributedRuntime.measure`)."""
+        """`train_batch`, with its measurements (see `DistributedRuntime.measure`)."""
         with self._watch.training(self.programs, inputs, targets) as batch:
             loss, timeline = self._open().measure(batch, None, bytes_too, fraction=fraction, step=step)
         seconds_of = self._measured if bytes_too and self._measured is not None else timeline
@@ -222,7 +221,7 @@ class ParallelModel:
 
     @plain_errors
     def state_dict(self) -> dict[str, Any]:
-        """What the plain model's own `state_dict` gives of the present parameters and buffers, on the CPU.
+        """The plain model's `state_dict` with current parameters and buffers, on the CPU.
 
         Raises:
             WorkerError: the workers that held them are gone.
@@ -231,7 +230,7 @@ class ParallelModel:
 
     @plain_errors
     def loss_state_dict(self) -> dict[str, Any]:
-        """`state_dict` of the loss, where that is a module: its parameters are trained, too.
+        """`state_dict` of the loss, if it is a module: its parameters are trained, too.
 
         Raises:
             NetSplitError: it is none.
@@ -243,7 +242,7 @@ class ParallelModel:
         return loss_state(self.model, loss, self._open().state())
 
     def ema_state_dict(self) -> dict[str, Any]:
-        """`state_dict` with the moving averages of trained parameters in their place; buffers as they are.
+        """`state_dict` with moving averages instead of trained parameters; buffers are unchanged.
 
         Raises:
             NetSplitError: the model was not made with ``ema_decay``.
@@ -253,7 +252,7 @@ class ParallelModel:
         return plain_state(self.model, self._open().state(averaged=True))
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
-        """Take a state as the plain model's own `load_state_dict` does: by its keys, with its hooks.
+        """Load a state as the plain model's own `load_state_dict` does, with its keys and hooks.
 
         The optimiser, the scheduler and averages stay as they are.
 
@@ -270,7 +269,7 @@ class ParallelModel:
 
     @property
     def learning_rate(self) -> list[float]:
-        """The rates of the optimiser's groups; set it to a number for all, or to one for each.
+        """Learning rates of the optimiser's groups; set one number for all, or one for each.
 
         A scheduler that is stepped goes on from there as it does in plain PyTorch.
 
@@ -290,16 +289,16 @@ class ParallelModel:
         return self.runtime.rule.on_nonfinite
 
     def drop_gradients(self) -> None:
-        """Forget the gradients of batches that were trained with ``step=False``."""
+        """Forget gradients accumulated with ``step=False``."""
         self._open().drop_gradients()
 
     @property
     def stepped_rates(self) -> tuple[float, ...]:
-        """The learning rates of the optimiser's groups, as they were in the last step."""
+        """Learning rates of the optimiser's groups in the last step."""
         return tuple(self.runtime.rates)
 
     def check_length(self, epochs: int, steps_per_epoch: int) -> None:
-        """Refuse a scheduler that ends before a training does.
+        """Refuse a scheduler that ends before the training does.
 
         Raises:
             ConfigError: it says how many steps there are.
@@ -309,13 +308,13 @@ class ParallelModel:
             rate.check_steps(optimizer, epochs * (steps_per_epoch if rate.every == "step" else 1))
 
     def end_epoch(self, loss: float) -> None:
-        """Step a scheduler that is stepped every epoch, where there is one; `loss` is the epoch's mean."""
+        """Step an epoch-wise scheduler, if there is one; `loss` is the epoch's mean."""
         rate = self.runtime.rule.learning_rate
         if rate is not None and rate.every == "epoch":
             self.step_scheduler(loss)
 
     def step_scheduler(self, loss: float | None = None) -> None:
-        """Step a scheduler that is stepped every epoch; `netsplit.training.epochs.fit` does it by itself.
+        """Step an epoch-wise scheduler; `netsplit.training.epochs.fit` does so itself.
 
         Args:
             loss: for ``ReduceLROnPlateau``.
@@ -352,7 +351,7 @@ class ParallelModel:
         self._state.save(Path(folder).absolute(), extra or {})
 
     def load_checkpoint(self, folder: str | Path) -> dict[str, Any]:
-        """Go on where a checkpoint stands, whatever placement or number of devices it was saved under.
+        """Resume from a checkpoint, whatever placement or number of devices saved it.
 
         Hyperparameters are the checkpoint's, and random operators go on drawing as its training would have;
         the state of this process's generator is set too. Where batches are cut into other micro-batches than
@@ -367,7 +366,7 @@ class ParallelModel:
         return self._state.load(folder, lambda: self._watch.own(self.programs))
 
     def summary(self) -> PlanSummary:
-        """What was decided and predicted, by device: text where it is printed, a table in a notebook."""
+        """What was decided and predicted, by device: text when printed, a table in a notebook."""
         summary = self.plan.summary()
         decisions = self.adaptation.decisions if self.adaptation is not None else []
         return replace(summary, lines=(*summary.lines, *map(str, decisions)))
@@ -381,7 +380,7 @@ class ParallelModel:
         return self.plan.plot(kind, self._measured if measured is None else measured)
 
     def close(self) -> None:
-        """Stop the workers that were started for this model."""
+        """Stop this model's workers."""
         if self._end is not None:
             self._end()
 
@@ -402,7 +401,7 @@ class ParallelModel:
         )
 
     def _adapt(self, timeline: Timeline | None, step: bool) -> None:
-        """Adapt after a trained batch: its measured timeline, where there is one, tells of the workers."""
+        """Adapt after a trained batch, with its measured timeline if there is one."""
         runtime, adaptation = self.runtime, self.adaptation
         if adaptation is None or not step or runtime.pool.programs[TRAINING] is not runtime.program:
             return
@@ -413,7 +412,7 @@ class ParallelModel:
         self.programs.made_s += adaptation.searched_s - searched_s
 
     def _open(self) -> DistributedRuntime:
-        """The runtime, as long as the workers live: what was on them cannot be had any more."""
+        """The runtime; raises NetSplitError once the workers have ended."""
         if not self.runtime.pool.connections:
             raise WorkerError("the workers of this model have ended: it was closed, or one of them failed.")
         with self._turn:  # else it would take back what another thread is about to step on

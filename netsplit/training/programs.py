@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BatchPart:
-    """A part of a batch: its program, and how many of its samples count, of those it is filled up to."""
+    """A part of a batch: its program, and how many of its samples are not padding."""
 
     batch: Batch
     count: int
@@ -72,12 +72,12 @@ class Programs:
     key: Hashable = None
     known: dict[Hashable, tuple[int | None, ...]] = field(default_factory=dict)
     made_s: float = 0.0
-    """Seconds that programs of training took to be captured and made, so far."""
+    """Seconds spent so far on capturing and compiling."""
     _trained: dict[Hashable, Program] = field(default_factory=dict)
     _predicting: dict[Hashable, Program] = field(default_factory=dict)
 
     def of_plan(self, plan: Plan) -> Programs:
-        """Those of another plan of the same model: none is made yet but that of a whole batch."""
+        """Programs of another plan of the same model, with only the usual batch's made."""
         problem = plan.problem
         compiler = replace(
             self.compiler.moved_to(problem.cluster, problem.costs), schedule=plan.compiler.schedule
@@ -88,7 +88,7 @@ class Programs:
         )  # fmt: skip
 
     def batch(self, inputs: Any, targets: Any = None) -> Batch:
-        """Flat; tensors are cut as those of the first batch of the same structure were."""
+        """The batch, flattened; cut as the first batch of the same structure."""
         batch = Batch.of(inputs, targets, known=self.known)
         if batch.samples == 0:
             raise NetSplitError("there is nothing to compute: the batch has no sample.")
@@ -98,7 +98,7 @@ class Programs:
         return (batch.key, batch.samples) in self._trained
 
     def training(self, batch: Batch) -> Program:
-        """The program of a batch of any shapes and size: whole micro-batches, and one with the rest."""
+        """The program for a batch of any shapes and size: whole micro-batches and a smaller last one."""
         key = batch.key, batch.samples
         if key not in self._trained:
             usual = self.key is None or batch.key == self.key
@@ -112,7 +112,7 @@ class Programs:
         return self._trained[key]
 
     def parts(self, batch: Batch) -> Iterator[BatchPart]:
-        """A batch of any number of samples, in parts that have programs; `joined` undoes that.
+        """Cut a batch of any size into parts that have programs; `joined` undoes that.
 
         A large one is cut where every output has rows for each sample, the last part filled up.
         """
@@ -134,7 +134,7 @@ class Programs:
                 start += part.samples
 
     def joined(self, results: list[tuple[BatchPart, list[list[Tensor]]]]) -> Any:
-        """The model's output for a whole batch, of what every micro-batch of its parts gave."""
+        """The model's output for a whole batch, from the outputs of its parts' micro-batches."""
         part, parts = results[0]
         spec = part.program.graph.output_spec
         if len(results) == 1 and len(parts) == 1 and part.count == part.batch.samples:
@@ -180,7 +180,7 @@ class Programs:
         return self._compiled(compiler, placement, full + bool(rest))
 
     def _size_in(self, batch: Batch) -> int:
-        """Samples of a micro-batch. Where the example is not cut, none is: a loss may be a sum over it."""
+        """Samples of a micro-batch; the whole batch if the example is not cut, as its loss may be a sum."""
         whole = self.compiler.schedule.microbatches == 1
         return batch.samples if whole else min(self.compiler.graph.batch_size, batch.samples)
 
@@ -199,7 +199,7 @@ class Programs:
         return self._predicting[key]
 
     def _compiled(self, compiler: Simulator, placement: Placement, microbatches: int) -> Program:
-        """Verified; bytes over a capacity are said where a whole batch in training needs fewer."""
+        """A verified program; warns of devices whose capacity only this batch exceeds."""
         compiler = compiler.rewritten(placement.rewrites)
         cluster = compiler.cluster
         unstaged = replace(placement, stages=())  # they name nodes of the usual graph
@@ -219,11 +219,10 @@ class Programs:
 
     @property
     def _graph(self) -> Graph:
-        """That of training, whose nodes are placed."""
         return applied(self.compiler.graph, self.placement.rewrites, scaled=True)
 
     def _in_parts(self, graph: Graph, more: Graph | None = None) -> Graph:
-        """Another capture, in parts as training is; see `like_rewritten`."""
+        """Rewrite another capture as the training graph; see `like_rewritten`."""
         if not self.placement.rewrites:
             return graph
         graph = like_rewritten(self.compiler.graph, self._graph, graph, more)
@@ -239,7 +238,7 @@ class Programs:
         )
 
     def _placed(self, graph: Graph) -> Placement:
-        """Another graph placed: every node where its like in training is, and where its parameters are."""
+        """Place another graph's nodes like their training counterparts, next to their parameters."""
         placed, device_of = self._graph, self.placement.device_of
         where = inference_placement(placed, graph, device_of)
         homes = {k: device_of[node.name] for node in placed for k in node.initializers}
@@ -265,7 +264,7 @@ class Programs:
             )
 
     def _require_same_copies(self, graph: Graph) -> None:
-        """Check that all copies of a region are read: all have to be given the sum of the gradients."""
+        """Check that all copies of a region are read, as all get the sum of the gradients."""
         copies, own = _copies(self._graph), _copies(graph)
         for held, numbers in own.items():
             if numbers != copies.get(held, numbers):
@@ -285,7 +284,7 @@ def _copies(graph: Graph) -> dict[str, set[int]]:
 
 
 def warn_of_overflow(method: str, peaks: Mapping[str, int], cluster: Cluster, although: str) -> None:
-    """Say which devices need more bytes at their peak than they have; `although`: why that may surprise."""
+    """Warn of devices whose peak exceeds their capacity; `although`: why that may surprise."""
     for device in cluster.devices:
         over = peaks.get(device.name, 0) - device.capacity_bytes
         if over > 0:

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def plain_state(model: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[str, Any]:
-    """The model's `state_dict` with these values, on the CPU; what is not among them is the model's own."""
+    """The model's `state_dict` with these values, on the CPU; all else is the model's own."""
     plain, own = model.state_dict(), named_tensors(model)
     if all(key in own and _is(value, own[key]) for key, value in plain.items()):
         names = first_names(model)
@@ -58,7 +58,7 @@ def plain_state(model: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[s
 
 
 def loss_state(model: nn.Module, loss: nn.Module, values: Mapping[str, Tensor]) -> OrderedDict[str, Any]:
-    """The loss's `state_dict`, of values by the names that model and loss have together."""
+    """The loss's `state_dict`, from values by the names in model and loss together."""
     names: dict[int, str] = {}
     for name, tensor in named_tensors(model, loss).items():
         names.setdefault(id(tensor), name)
@@ -99,7 +99,7 @@ def loaded(
 
 
 def save_state(state: Mapping[str, Any], path: str | Path) -> None:
-    """Write a state to a file that `torch.load` reads, whole or not at all."""
+    """Write a state for `torch.load`, whole or not at all."""
     try:
         write_atomically(path, lambda file: torch.save(state, file))
     except OSError as error:
@@ -127,7 +127,7 @@ def _is(value: Any, tensor: Tensor) -> bool:
 
 
 def _own_copy(value: Any) -> Any:
-    """Tensors on the CPU; nothing that the model changes later."""
+    """Copies on the CPU, which later changes of the model do not reach."""
     if isinstance(value, Tensor):
         return value.detach().cpu().clone()
     copied = tree_map_only(Tensor, _own_copy, value)
@@ -139,7 +139,7 @@ def _own_copy(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Reads and writes the training state of one placed model; `opened` raises once its workers are gone."""
+    """Reads and writes one model's training state; `opened` raises once its workers have ended."""
 
     model: nn.Module
     graph: Graph
@@ -166,7 +166,7 @@ class TrainingState:
             self.opened().save_checkpoint(folder, extra, self._controller_state())
 
     def load(self, folder: str | Path, holding: Callable[[], AbstractContextManager[None]]) -> dict[str, Any]:
-        """See `ParallelModel.load_checkpoint`; `holding` is around writes to the model's own tensors."""
+        """See `ParallelModel.load_checkpoint`; `holding` wraps writes to the model's own tensors."""
         place = Path(folder).absolute()
         extra = read_extra(place)
         check_fits(place, self._needed())
@@ -194,7 +194,6 @@ class TrainingState:
         return extra
 
     def _needed(self) -> dict[str, Kind]:
-        """Every name that a checkpoint of this model has."""
         kinds = {name: kind_of(tensor) for name, tensor in persistent_tensors(self.model).items()}
         for k, init in self.graph.initializers.items():
             if k not in self.graph.constants:
@@ -202,7 +201,7 @@ class TrainingState:
         return kinds
 
     def _controller_state(self) -> State:
-        """What training needs on no device: tensors it does not use, and where random numbers stand."""
+        """Training state outside devices: unused tensors and random generators."""
         placed, names = self._placed, first_names(self.model)
         runtime = self.opened()
         late = runtime.late_state()
@@ -220,5 +219,5 @@ class TrainingState:
 
     @property
     def _placed(self) -> set[str]:
-        """Names of the tensors that training has on devices."""
+        """Names of the training's tensors on devices."""
         return {name for k, init in self.graph.initializers.items() for name in (k, *init.aliases)}

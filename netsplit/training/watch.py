@@ -29,11 +29,11 @@ _CHANGED = {
         "call parallelize again to train other parameters",
     ),
 }
-"""Attribute -> what was changed, and what to do about it."""
+"""Attribute -> what was changed, and the cure."""
 
 
 class ModelWatch:
-    """Compares modes, `requires_grad` and writes of the given model before every batch."""
+    """Compares the given model's modes, `requires_grad` and writes before every batch."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class ModelWatch:
             )  # fmt: skip
 
     def _written(self) -> list[tuple[int, int]]:
-        """The memory of every parameter that the model has now, and how often it was written."""
+        """Storage and version of each of the model's parameters."""
         now = (t for store in self._stores for t in store.values() if t is not None and not is_lazy(t))
         return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in now]
 
     def _is_as_in(self, state: dict[str, Tensor]) -> bool:
-        """Whether the trained values were copied into the model, as to save or to evaluate them."""
+        """Whether trained values were copied into the model, e.g. to save or evaluate them."""
         pairs = ((state.get(k), t) for k, t in self.model.named_parameters())
         return all(difference(a if a is None else a.cpu(), t.cpu()) is None for a, t in pairs)
 
@@ -90,7 +90,7 @@ class ModelWatch:
 
     @contextmanager
     def own(self, programs: Programs, captures_none: bool = False) -> Iterator[None]:
-        """Marks work of our own: what is captured meanwhile is the model as it was split."""
+        """Mark NetSplit's own changes of the model."""
         with self._turn:
             refuse_surrounding(programs.captures.asked.autocast)
             programs.captures.trained = (
@@ -126,7 +126,7 @@ class ModelWatch:
 
 
 def _spaces(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """Where a module has its attributes, and its parameters, buffers and modules."""
+    """A module's attributes, parameters, buffers and modules."""
     own = vars(module)
     yield own
     for key in ("_parameters", "_buffers", "_modules"):

@@ -55,7 +55,7 @@ def netsplit() -> None:
 
 
 def _overrides(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Groups with their options, also within lists of them, and keys, of the runner's config.
+    """Completions for a runner: groups, their options (also in lists) and keys.
 
     For bash ``=`` is a word of its own.
     """
@@ -81,7 +81,7 @@ def _overrides(context: click.Context, parameter: click.Parameter, incomplete: s
 
 
 def _runner(name: str, text: str) -> None:
-    """Pass all words on, `--help` too: what they mean is Hydra's affair."""
+    """Add a runner, which gets all words, even `--help`."""
 
     @netsplit.command(
         name,
@@ -123,7 +123,8 @@ for _name, _text in RUNNERS.items():
 def plan(context: click.Context, words: tuple[str, ...], **options: Any) -> None:
     """Decide which device runs which operator of MODEL, as MODULE:CALLABLE, and train nothing.
 
-    The callable answers a module, or (module, loss, (inputs, targets)). It is looked for from this folder on.
+    The callable returns a module, or (module, loss, (inputs, targets)). This folder is searched
+    first.
 
     With Hydra's overrides, as in `netsplit plan model=resnet50 dataset=synthetic cluster=v100x8`, models of
     NetSplit are planned, without starting a worker; `python -m runners.plan --help` lists all.
@@ -149,7 +150,7 @@ def plan(context: click.Context, words: tuple[str, ...], **options: Any) -> None
 
 @netsplit.command()
 def devices() -> None:
-    """Devices of this machine, and the ways between its GPUs."""
+    """List this machine's devices and the links between its GPUs."""
     _work("machine").devices()
 
 
@@ -168,7 +169,7 @@ def probe(cluster: str, config_dir: str | None) -> None:
 @netsplit.command()
 @click.option("--links", is_flag=True, help="Start two workers and probe the link between them too.")
 def doctor(links: bool) -> None:
-    """Versions, devices, solvers, and what is amiss: to paste into a report of a bug."""
+    """Check versions, devices and solvers; paste the output into a bug report."""
     _work("doctor").doctor(links)
 
 
@@ -194,7 +195,7 @@ def new(kind: str, name: str) -> None:
 @netsplit.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what makes SHELL complete this command; for bash: eval "$(netsplit completion bash)"."""
+    """Print SHELL's completion script; for bash: eval "$(netsplit completion bash)"."""
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(netsplit, {}, "netsplit", "_NETSPLIT_COMPLETE").source()
@@ -210,7 +211,7 @@ def _work(name: str) -> Any:
 
 
 def main() -> None:
-    """The command's entry: code in the folder it is called in is found, after the standard library's."""
+    """The command's entry point; finds code in the current folder after the standard library's."""
     here = os.getcwd()
     if here not in sys.path and str(Path(here)) not in sys.path:
         sys.path[:] = standard_first([here, *sys.path])
@@ -218,7 +219,7 @@ def main() -> None:
 
 
 def _clear(command: Callable[..., Any]) -> None:
-    """What NetSplit refuses in its own words is a sentence and exit code 2, and an interrupt one with 130."""
+    """Print errors as one sentence, with exit code 2, and interrupts with 130."""
     try:
         sys.exit(command(prog_name="netsplit", standalone_mode=False))
     except click.ClickException as refused:

@@ -18,7 +18,7 @@ __all__ = ["composed", "requested"]
 
 
 def composed(overrides: list[str], folder: str | None) -> Any:
-    """The config of `compare` with overrides, and with the options of a folder beside NetSplit's.
+    """The config of `compare` with overrides and a folder of the user's options.
 
     Raises:
         ConfigError: no such option or key.

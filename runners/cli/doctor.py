@@ -34,20 +34,20 @@ LEAST_SHARED = 64 * 2**20  # bytes: what processes that load data pass on lies t
 
 
 def doctor(links: bool) -> None:
-    """Print everything; exit code 1 where something is amiss."""
-    lines, amiss = ["```text", *_versions(), *_host()], 0
+    """Print all checks; exit code 1 if one fails."""
+    lines, problems = ["```text", *_versions(), *_host()], 0
     for name, check in CHECKS.items():
         try:
             said = check()
         except (NetSplitError, OSError, RuntimeError, ImportError) as error:
-            said, amiss = f"AMISS: {' '.join(str(error).split())}", amiss + 1
+            said, problems = f"PROBLEM: {' '.join(str(error).split())}", problems + 1
         lines.append(f"{name:16}{said}")
     console = Console(soft_wrap=True)
     console.print("\n".join([*lines, "```"]), highlight=False, markup=False)
     if links:
         probe("cpu2", None)
-    console.print("All is well." if not amiss else f"{amiss} amiss, see above.")
-    sys.exit(1 if amiss else 0)
+    console.print("All is well." if not problems else f"Problems: {problems}, see above.")
+    sys.exit(1 if problems else 0)
 
 
 def _versions() -> list[str]:
@@ -137,7 +137,7 @@ def _compiled() -> str:
 
 
 def _modules() -> str:
-    """As a script that lies in this folder, and its workers, find them."""
+    """Files that hide standard modules from scripts in this folder."""
     files = ", ".join(shadowing([os.getcwd(), *sys.path]).values())
     if files:
         raise NetSplitError(

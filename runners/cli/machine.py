@@ -23,7 +23,6 @@ __all__ = ["devices", "probe"]
 
 
 def devices() -> None:
-    """Print processors and GPUs."""
     console, tags = console_of(), host_tags()
     rows: list[tuple[str, ...]] = [
         (

@@ -82,7 +82,7 @@ def plan(
 
 
 def _folder(out: str | None) -> Path:
-    """Where the plan is to be written, which is not made yet.
+    """The plan's folder, which is not made yet.
 
     Raises:
         ConfigError: it could not be made.
@@ -103,7 +103,7 @@ class _Subject:
 
 
 def tensors_of(text: str, key: str) -> Any:
-    """A drawn tensor for each shape: normal, or whole numbers from 0 on; several are a tuple.
+    """A random tensor for each shape: normal, or whole numbers from 0; several become a tuple.
 
     Raises:
         ConfigError: naming `key`, where the text cannot be read.
@@ -123,7 +123,7 @@ def tensors_of(text: str, key: str) -> Any:
 
 
 def _stand_in(outputs: Any, targets: Tensor) -> Tensor:
-    """A loss for plans of models whose own is not given: it reads all outputs, and costs next to nothing."""
+    """A cheap loss that reads all outputs, for models without their own."""
     parts = outputs.values() if isinstance(outputs, dict) else outputs
     tensors = [outputs] if isinstance(outputs, Tensor) else [t for t in parts if isinstance(t, Tensor)]
     squares = [(tensor.float() ** 2).mean() for tensor in tensors if tensor.is_floating_point()]
@@ -159,7 +159,7 @@ def _subject(
 
 
 def _named(name: str, key: str) -> Any:
-    """What MODULE:NAME names.
+    """The object that MODULE:NAME names.
 
     Raises:
         ConfigError: there is no such thing, or its module cannot be imported.

@@ -43,7 +43,7 @@ Decide = Callable[[Schedule | AutoSchedule, Partitioner, int], Plan]
 
 
 def by_config(settings: PlanSettings, cfg: DictConfig, cluster: ClusterSpec | ClusterDescription) -> Decide:
-    """What plans the training step that the config's groups make, without values.
+    """A planner for the training step of the config's groups, without values.
 
     Raises:
         ConfigError: one of them cannot be built, or there are no rates of a device.
@@ -72,7 +72,7 @@ def by_file(
     cluster: ClusterSpec | ClusterDescription | None,
     offload: OffloadName | None,
 ) -> Decide:
-    """What plans by the profile of a graph file."""
+    """A planner for a graph file's profile."""
     there = cluster.unprobed if isinstance(cluster, ClusterSpec) else cluster
     return FileCosts(read_workload(graph), there, microbatches, offload).plan
 
@@ -85,7 +85,7 @@ def run(
     folder: Path,
     train: str = "",
 ) -> float:
-    """From the training step to the tables and the files; predicted seconds of an iteration.
+    """Plan, print the tables and write the files; predicted seconds of an iteration.
 
     Args:
         train: the command that trains by such a plan; "": there is none.
@@ -112,14 +112,14 @@ def run(
 
 
 def _verdict(plan: Plan) -> str:
-    """The chosen plan beside the best of each other kind."""
+    """The chosen plan compared with the best of each other kind."""
     rates = {row.kind: row.samples_per_s or 0.0 for row in reversed(plan.choice.frontier)}
     rates[plan.choice.frontier[0].kind] = plan.samples_per_s
     return verdict_of([ComparisonRow(kind, "", throughput=rate) for kind, rate in rates.items()])
 
 
 def show_whole(console: Console, plan: Plan, remarks: bool = True) -> None:
-    """What was chosen, a row per device, and what it was chosen from.
+    """Print the choice, a row per device, and the alternatives.
 
     Args:
         remarks: also what the choice changes of what is trained; False where that was said before.

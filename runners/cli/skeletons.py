@@ -55,7 +55,7 @@ def new(kind: str, name: str) -> None:
 
 
 def _taken(kind: str, name: str) -> str:
-    """Why nothing of one's own may have a name; "" where it may."""
+    """Why a name cannot be used; "" if it can."""
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
         return "a Python keyword"
     group = "partitioner" if kind == "plugin" else kind
@@ -86,7 +86,7 @@ def _files(kind: str, name: str) -> dict[Path, str]:
 
 
 def _plugin(name: str) -> dict[Path, str]:
-    """A package to be installed, which has a partitioner."""
+    """An installable package with a partitioner."""
     package = Path(name, name)
     return {
         Path(name, "pyproject.toml"): _read(TEMPLATES / "plugin.toml.txt"),

@@ -18,7 +18,7 @@ __all__ = ["ui"]
 
 
 def ui(port: int, host: str, database: str) -> None:
-    """Serve until a signal ends it; its processes end with it. Prints addresses once the server answers.
+    """Serve until a signal ends it. Prints addresses once the server answers.
 
     Raises:
         ConfigError: nothing was recorded there.

@@ -73,7 +73,7 @@ def test_encoder_layers_predict_under_autocast_as_they_train(caplog: pytest.LogC
     assert [graph.variables[k].dtype for k in graph.output_variables] == ["float32"]
     assert captures.outputs(Batch.of(x)).dtype == torch.float32
     captures.inference(Batch.of(x[:3]))
-    assert caplog.text.count("predicts with its attention layers of training") == 1
+    assert caplog.text.count("predicts with the attention layers it trains with") == 1
     assert torch.backends.mha.get_fastpath_enabled()
 
 

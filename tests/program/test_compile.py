@@ -107,7 +107,7 @@ def test_sends_that_could_wait_for_their_receives_in_a_circle_are_refused() -> N
     check_progress(program)
     with pytest.raises(DeadlockError) as e:
         check_progress(replace(program, instructions={"cpu:0": tuple(here), "cpu:1": tuple(other)}))
-    assert tells(str(e.value), "where sends wait for their receives", "micro-batch 1", "the gradient of")
+    assert tells(str(e.value), "if sends wait for their receives", "micro-batch 1", "the gradient of")
 
 
 def _transfers(instructions: Sequence[Instruction], kind: type[Instruction]) -> list[Instruction]:

@@ -148,7 +148,7 @@ def test_every_study_fits_what_it_asks(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["experiment=quick"], ["is a comparison", "python -m runners.compare experiment=quick"]),
+        (["experiment=quick"], ["is a comparison", "netsplit compare experiment=quick"]),
         (["experiment=figure_5_3", "study.cases.batch_64.batch_size=0"], ["batch_size", "at least 1"]),
         (["experiment=figure_5_3", "study.cases=null"], ["study.cases is empty"]),
         (["experiment=figure_6_1", "study.cases.pix.pair=[gpu0,gpu9]", "~study.cases.here"], ["pix", "gpu9"]),

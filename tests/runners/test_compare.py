@@ -1,4 +1,4 @@
-"""`python -m runners.compare` and `runners.train` as commands: what a user sees, and finds recorded."""
+"""`netsplit compare` and `runners.train` as commands: what a user sees, and finds recorded."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_comparison_ends_with_exit_code_0_and_a_table_of_its_methods(compared:
     won = re.match(r"(netsplit|m_topo) (is the fastest|and \w+ are level): ", last)
     assert won, last
     command = last.partition(f"To train with {won[1]}: ")[2]
-    assert command.startswith("python -m runners.train experiment=quick model=vgg19_small")
+    assert command.startswith("netsplit train experiment=quick model=vgg19_small")
     assert command.endswith(f"schedule=gpipe partitioner={won[1]}")
 
 

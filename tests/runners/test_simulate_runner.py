@@ -74,7 +74,7 @@ def test_a_given_placement_is_simulated_and_explained(run: Run) -> None:
 
 
 
-        (["graph=graph.json", "cluster=cpu2"], "which runners.simulate does not start"),
+        (["graph=graph.json", "cluster=cpu2"], "which netsplit simulate does not start"),
         (["graph=graph.json", "placement=placement.json", "cluster=uniform", "cluster.devices=2",
           "cluster.bandwidth=1e9", "cluster.capacity=1e9"], "which uses device 'cpu:0'"),
     ],

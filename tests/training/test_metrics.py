@@ -82,7 +82,7 @@ def test_batches_of_unequal_size_give_what_all_samples_give(
 def test_a_target_that_is_no_class_of_the_model_s_is_refused_and_not_counted(name: str, wrong: int) -> None:
     metric = as_metric(name)
     assert metric is not None
-    sentence = rf"{name} needs targets from 0 to 2, .* and one is {wrong}: .* -100 are ignored"
+    sentence = rf"{name} needs targets from 0 to 2, .* but one is {wrong}: .* -100 are ignored"
     with pytest.raises(ConfigError, match=f"^metric {sentence}"):
         update_metric(metric, torch.zeros(4, 3), torch.tensor([0, 2, wrong, 1]))
     metric.reset()

@@ -35,7 +35,7 @@ Delay: TypeAlias = Literal[True, False, "minimal"]
 
 @dataclass(frozen=True)
 class TaskTimes:
-    """How long everything takes: seconds, or the units of a schedule's own."""
+    """Durations of all tasks, in seconds or in a schedule's own units."""
 
     computing: Mapping[tuple[Phase, int, str], float]  # phase, segment, device
     moving: Mapping[tuple[int, int, str, str], float] = field(default_factory=dict)
@@ -48,7 +48,6 @@ class TaskTimes:
 
     @classmethod
     def in_units(cls, pipeline: Pipeline, units: Mapping[Phase, float]) -> TaskTimes:
-        """Every segment takes the same."""
         segments = [(s, name) for s, devices in enumerate(pipeline.devices) for name in devices]
         return cls({(phase, *each): unit for phase, unit in units.items() for each in segments})
 
@@ -67,11 +66,10 @@ class Pipeline:
         return len(self.feeders)
 
     def on(self, s: int, i: int) -> str:
-        """The device that computes micro-batch i of segment s."""
         return device_in_turn((self.turns or self.devices)[s], i)
 
     def following(self, s: int, i: int, microbatches: int) -> Iterator[int]:
-        """Micro-batches after i that the same device computes of segment s."""
+        """Later micro-batches of segment s on the same device as micro-batch i."""
         home = self.on(s, i)
         return (j for j in range(i + 1, microbatches) if self.on(s, j) == home)
 
@@ -82,11 +80,10 @@ class Pipeline:
 
     @property
     def names(self) -> list[str]:
-        """Devices, in the order in which the pipeline first comes to them."""
+        """Devices, in the pipeline's order."""
         return list(dict.fromkeys(name for devices in self.devices for name in devices))
 
     def readers(self) -> list[list[int]]:
-        """Segments that read from each segment."""
         readers: list[list[int]] = [[] for _ in self.feeders]
         for s, feeds in enumerate(self.feeders):
             for u in feeds:
@@ -110,7 +107,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Exchanging:
-    """What all schedules have, as a keyword, beside what they define themselves."""
+    """Keywords that all schedules have."""
 
     exchange: ExchangeName = field(default="auto", kw_only=True, repr=False)
     shard: ShardName | Literal["none"] = field(default="none", kw_only=True, repr=False)
@@ -135,19 +132,19 @@ class Schedule(_Exchanging, ABC):
     name: ClassVar[str]
     decides_everything: ClassVar[Literal[False]] = False  # with the placement, as `schedule=auto`
     fine_segments: ClassVar[bool] = False
-    """Segments are cut at every transfer (see `program.segments`)."""
+    """Cut segments at every transfer (see `program.segments`)."""
     forwards_first: ClassVar[bool] = False
     """A device computes the forwards of all micro-batches before any backward."""
     delays_minimally: ClassVar[bool] = False
     made_of_parts: ClassVar[bool] = False
-    """Backwards are in two parts, whatever is asked."""
+    """Backwards are always in two parts."""
     microbatches: int
     recompute: Recompute
     delay_weights: Delay
 
     @property
     def timed(self) -> bool:
-        """Whether it goes by `Pipeline.times`, and has several `orders`."""
+        """Whether it uses `Pipeline.times` and has several `orders`."""
         return self.delay_weights == "minimal"
 
     @abstractmethod
@@ -159,39 +156,39 @@ class Schedule(_Exchanging, ABC):
         """
 
     def orders(self, pipeline: Pipeline) -> list[list[Compute]]:
-        """Orders to choose from where they can be simulated; `order` is the first."""
+        """Candidate orders to simulate; `order` is the first."""
         return [self.order(pipeline)]
 
     @abstractmethod
     def in_flight(self, devices: int) -> int:
-        """Micro-batches whose activations are alive at once on a device, in a chain of that many."""
+        """Most micro-batches whose activations a device holds, in a chain of that many devices."""
 
     @property
     def update_every(self) -> int | None:
-        """Micro-batches between optimiser steps, for schedules that step within a batch; None: at its end."""
+        """Micro-batches between optimiser steps within a batch; None: one step at its end."""
         return None
 
     def version(self, i: int, steps: int) -> int:
-        """Which weights the forward of micro-batch i uses where `steps` steps were taken before it."""
+        """Which weights micro-batch i's forward uses after `steps` steps."""
         return 0
 
     def with_microbatches(self, microbatches: int) -> Self:
-        """The same schedule on another number of micro-batches, as the last batch of an epoch may need."""
+        """The same schedule with another number of micro-batches, e.g. for an epoch's last batch."""
         return self if microbatches == self.microbatches else self._with(microbatches=microbatches)
 
     def recomputing(self, recompute: Recompute) -> Self:
-        """The same schedule with another answer to what is computed again."""
+        """The same schedule with another `recompute`."""
         return self._with(recompute=recompute)
 
     def _with(self, **values: Any) -> Self:
         return replace(self, **values)
 
     def microbatch_size(self, batch_size: int) -> int:
-        """Samples in a micro-batch, as `torch.chunk` cuts: the last may be smaller, or there may be fewer."""
+        """Samples of a micro-batch, as `torch.chunk` cuts: the last may be smaller or missing."""
         return -(-batch_size // self.microbatches)
 
     def for_batch(self, batch_size: int) -> Self:
-        """The same schedule with as many micro-batches as that many samples make."""
+        """The same schedule, with the number of micro-batches of that many samples."""
         return self.with_microbatches(-(-batch_size // self.microbatch_size(batch_size)))
 
     def __post_init__(self) -> None:
@@ -218,7 +215,7 @@ class Schedule(_Exchanging, ABC):
 
 
 def check_choices(exchange: object, shard: object, *more: str) -> None:
-    """Raises ConfigError for no `ExchangeName`, and for no `ShardName` nor "none" nor one of the others."""
+    """Raises ConfigError for an unknown `ExchangeName` or `ShardName`."""
     choices = {"exchange": get_args(ExchangeName), "shard": (*more, "none", *get_args(ShardName))}
     for key, given in (("exchange", exchange), ("shard", shard)):
         if given not in choices[key]:
@@ -226,7 +223,7 @@ def check_choices(exchange: object, shard: object, *more: str) -> None:
 
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:
-    """The same order with every backward in two parts, one right after the other."""
+    """The same order with every backward in two consecutive parts."""
     parts: dict[Phase, tuple[Phase, ...]] = {"backward": ("input", "weight")}
     return [(part, s, i) for phase, s, i in order for part in parts.get(phase, (phase,))]
 
@@ -236,13 +233,13 @@ _EQUAL = 1e-9  # of a makespan: sums of floats in another order differ by less
 
 @dataclass(frozen=True)
 class Begun:
-    """When every task of some devices' lists begins; all within `makespan`."""
+    """The start of every task of some devices' lists; all end within `makespan`."""
 
     at: dict[Compute, float]
     makespan: float
 
     def order(self) -> list[Compute]:
-        """By beginning; of those that begin at once, what was begun first comes first."""
+        """By start; ties in the order in which they were started."""
         return sorted(self.at, key=self.at.__getitem__)
 
 
@@ -256,7 +253,7 @@ def by_device(pipeline: Pipeline, order: Sequence[Compute]) -> dict[str, list[Co
 def begin_all(
     pipeline: Pipeline, lists: Mapping[str, Sequence[Compute]], durations: TaskTimes
 ) -> Begun | None:
-    """Every task as early as its device's list and what it waits for allow; None: lists wait in a circle."""
+    """Start tasks as early as lists and dependencies allow; None: the lists wait in a circle."""
     waits = _waits(pipeline, durations, chain.from_iterable(lists.values()))
     end: dict[Compute, float] = {}
     at: dict[Compute, float] = {}
@@ -283,7 +280,7 @@ def begin_all(
 def merged_lists(
     pipeline: Pipeline, lists: Mapping[str, Sequence[Compute]], durations: TaskTimes
 ) -> list[Compute]:
-    """The devices' lists as one global order; they must not wait in a circle."""
+    """The devices' lists merged into one global order; they must not wait in a circle."""
     begun = begin_all(pipeline, lists, durations)
     assert begun is not None, "the devices' lists wait in a circle"
     return begun.order()
@@ -315,7 +312,7 @@ def minimal_delay(pipeline: Pipeline, order: Sequence[Compute], durations: TaskT
 
 
 def _travelling(pipeline: Pipeline, durations: TaskTimes) -> frozenset[int]:
-    """Trained segments with weights, whose gradients take time to another device that waits for them."""
+    """Trained segments with weights, whose gradients take time to reach another device."""
     return frozenset(
         v
         for (u, v, p, q), seconds in durations.returning.items()
@@ -326,7 +323,8 @@ def _travelling(pipeline: Pipeline, durations: TaskTimes) -> frozenset[int]:
 def _put_off(
     lists: Mapping[str, Sequence[Compute]], split: Collection[int], backwards: int
 ) -> dict[str, list[Compute]]:
-    """Backwards of these segments in two parts, the second after so many further backwards of the device."""
+    """Split these segments' backwards; the weight part follows after that many further backwards of the
+    device."""
 
     def of(tasks: Sequence[Compute]) -> Iterator[Compute]:
         waiting: deque[Compute] = deque()
@@ -346,7 +344,7 @@ def _put_off(
 def _waits(
     pipeline: Pipeline, times: TaskTimes, tasks: Iterable[Compute]
 ) -> Callable[[Compute], list[tuple[Compute, float]]]:
-    """The tasks that any task waits for, and how long after each its result is there."""
+    """Dependencies of each task, with the delay until each result arrives."""
     readers = [[v for v in each if v in pipeline.trained] for each in pipeline.readers()]
     split = {(s, i) for phase, s, i in tasks if phase == "input"}
 

@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SingleBatch(Schedule):
-    """The whole batch at once, segments in the placement's own order."""
+    """The whole batch at once, segments in the placement's order."""
 
     recompute: Recompute = False
     delay_weights: bool = False
@@ -86,7 +86,7 @@ class GPipe(Schedule):
 
 
 def warm_up(pipeline: Pipeline) -> list[int]:
-    """Micro-batches in flight on a replica of each segment that keep all behind it busy.
+    """Micro-batches in flight on each segment's replicas that keep all later segments busy.
 
     On a chain of p devices the k-th (from 0) has p - k; with replicas it is PipeDream's
     ceil(workers from here on / replicas here). On a DAG the longest path to the end counts.
@@ -97,7 +97,7 @@ def warm_up(pipeline: Pipeline) -> list[int]:
 
 
 def backward_first(task: Compute) -> tuple[int, ...]:
-    """Backwards before forwards; the earliest micro-batch, and of it the segment nearest to its end."""
+    """Backwards before forwards; the earliest micro-batch first, and its segment nearest to the end."""
     phase, s, i = task
     return (1, i, -s) if phase == "forward" else (0, i, s)
 
@@ -127,7 +127,7 @@ class OneFOneB(Schedule):
         return self.orders(pipeline)[0]
 
     def orders(self, pipeline: Pipeline) -> list[list[Compute]]:
-        """Where weights are delayed as little as needed, backwards that are whole may yet simulate better."""
+        """Minimal weight delay first, then whole backwards, which may simulate better."""
         tasks = self.whole(pipeline)
         if self.delay_weights != "minimal":
             return [split_backward(tasks) if self.delay_weights else tasks]
@@ -136,7 +136,6 @@ class OneFOneB(Schedule):
         return [minimal_delay(pipeline, tasks, pipeline.times), tasks]
 
     def whole(self, pipeline: Pipeline) -> list[Compute]:
-        """The order of whole backwards."""
         policy = Policy(backward_first, self.limits(pipeline))
         return list_schedule(pipeline, self.microbatches, policy)
 
@@ -275,7 +274,7 @@ class AsyncOneFOneB(Schedule):
         return split_backward(tasks) if self.delay_weights else tasks
 
     def _last_before(self, i: int) -> int:
-        """The last micro-batch whose gradient is in the weights that micro-batch i uses."""
+        """The last micro-batch whose gradient is in the weights of micro-batch i."""
         if self.weights == "stashed":
             return -1
         return self.version(i, 0) * self.update_every - 1

@@ -28,17 +28,17 @@ __all__ = [
 ]
 
 MOST_TASKS = 500_000
-"""Tasks that are list-scheduled to find one schedule, all that is tried together: counted, and not timed."""
+"""Limit on tasks scheduled in all tries for one schedule: counted rather than timed."""
 TASKS_OF_A_CELL = 3  # at most: forward and the two parts of a backward
 FEWEST = 3  # orders, however many tasks there are
 
 UNITS: dict[Phase, float] = {"forward": 10, "backward": 20, "input": 11, "weight": 11}
 EQUAL: dict[Phase, float] = {"forward": 1, "backward": 2, "input": 1, "weight": 1}
-"""The units that zero-bubble schedules are published for."""
+"""Units of the zero-bubble paper."""
 
 
 def tries_of(tasks: int) -> int:
-    """How many orders of so many tasks may be list-scheduled to find one."""
+    """How many orders of that many tasks may be tried for one schedule."""
     return max(MOST_TASKS // max(tasks, 1), FEWEST)
 
 
@@ -61,7 +61,7 @@ class Policy:
     kept: int | None = None
     kept_on_device: Mapping[str, int] | None = None
     split: frozenset[int] = frozenset()
-    """Micro-batches whose backward is in two parts."""
+    """Micro-batches with split backwards."""
     waits_for: Callable[[int], int] = field(default=lambda i: -1)
     """Forward of micro-batch i waits for all backwards on its device up to this micro-batch."""
     turns: Mapping[Phase, Urgency] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def list_schedule(
 def timed_schedule(
     pipeline: Pipeline, microbatches: int, policy: Policy, durations: TaskTimes | None = None
 ) -> tuple[float, list[Compute]]:
-    """Time until the last task is done, and as `list_schedule`."""
+    """The makespan, and `list_schedule`."""
     schedule = _ListSchedule(pipeline, microbatches, policy, durations)
     order = schedule.run()
     return schedule.now, order
@@ -152,7 +152,6 @@ class _ListSchedule:
         return begun
 
     def _most_urgent(self, device: int) -> int | None:
-        """The most urgent ready task that may begin."""
         urgent, limits = self.urgent, self.limits
         other = next((rank for rank in self.others[device] if self._in_turn(urgent[rank], device)), None)
         if not limits.full(device):
@@ -219,7 +218,6 @@ class _ListSchedule:
         self.touched.add(device)
 
     def _turns(self, policy: Policy, existing: Sequence[int]) -> dict[tuple[int, int], list[int]]:
-        """Third of the numbers (forward, backward, weight) and device -> its tasks, the first one last."""
         turns: dict[tuple[int, int], list[int]] = {}
         for phase, turn in policy.turns.items():
             own = [t for t in existing if self.tasks[t][0] == phase]  # type: ignore[index]
@@ -230,7 +228,7 @@ class _ListSchedule:
 
 
 class _InFlight:
-    """How many micro-batches devices have begun, and whether a forward more is allowed."""
+    """Micro-batches in flight on devices, and whether another forward may begin."""
 
     def __init__(self, links: TaskLinks, policy: Policy) -> None:
         self.links, self.policy = links, policy
@@ -247,13 +245,13 @@ class _InFlight:
             self.left[links.device[cell]][cell % links.microbatches] += trained
 
     def full(self, device: int) -> bool:
-        """Whether no forward at all may begin on a device."""
+        """Whether no forward may begin on a device."""
         if self.most_open_on is not None and self.open_on[device] >= self.most_open_on[device]:
             return True
         return self.most_kept_on is not None and self.kept_on[device] >= self.most_kept_on[device]
 
     def allow(self, cell: int) -> bool:
-        """Whether a forward may begin, on a device that is not full."""
+        """Whether this forward may begin, on a device that is not full."""
         policy, device = self.policy, self.links.device[cell]
         s, i = divmod(cell, self.links.microbatches)
         if policy.in_flight is not None and self.open[s][device] >= policy.in_flight[s]:
@@ -283,7 +281,7 @@ class _InFlight:
 
 @dataclass(frozen=True, eq=False)
 class TaskLinks:
-    """Which task follows which, in one shape of pipelines, however backwards are split.
+    """Dependencies between tasks in pipelines of one shape, however backwards are split.
 
     A cell is a micro-batch of a segment, `s * m + i`. Its forward has the cell's number, its (input) backward
     as many more as there are cells, its weight backward twice as many more.
@@ -300,13 +298,13 @@ class TaskLinks:
 
     @cached_property
     def named(self) -> dict[Phase, list[Compute]]:
-        """Tasks of all cells by phase: one object for all orders that have it."""
+        """Tasks of all cells by phase; shared by all orders."""
         cells = [divmod(cell, self.microbatches) for cell in range(self.cells)]
         return {phase: [(phase, s, i) for s, i in cells] for phase in get_args(Phase)}
 
     @cached_property
     def _waiting(self) -> list[int]:
-        """How many tasks each forward and (input) backward waits for."""
+        """Number of tasks each forward and (input) backward waits for."""
         missing = [0] * (2 * self.cells)
         for following in self.followers:
             for follower in following:
@@ -314,7 +312,7 @@ class TaskLinks:
         return missing
 
     def tasks(self, split: Sequence[bool]) -> list[Compute | None]:
-        """By number; None: there is no such task where the micro-batches of `split` have two parts."""
+        """Tasks by number; None where a task does not exist under this `split`."""
         m, named, trained = self.microbatches, self.named, self.trained
         cells = range(self.cells)
         parts, wholes, weights = named["input"], named["backward"], named["weight"]
@@ -330,7 +328,7 @@ class TaskLinks:
         return missing
 
     def weights_after(self, t: int, split: Sequence[bool]) -> tuple[int, ...]:
-        """Weight backwards that wait for a backward, in whichever part; one that does not exist has none."""
+        """Weight backwards that wait for each backward."""
         cell, cells = t % self.cells, self.cells
         if t < cells or not self.trained[cell] or not split[cell % self.microbatches]:
             return ()
@@ -342,7 +340,7 @@ class TaskLinks:
         return () if cell < 0 else (cell + 2 * cells,)
 
     def seconds(self, tasks: Sequence[Compute | None], times: TaskTimes) -> list[float]:
-        """Seconds of each task; 0 for those that do not exist."""
+        """Seconds of each task; 0 for missing ones."""
         names, computing = self.names, times.computing
         homes = [names[d] for d in self.device] * 3
         pairs = zip(tasks, homes, strict=True)
@@ -351,7 +349,7 @@ class TaskLinks:
 
 @lru_cache(maxsize=4)
 def _delays(links: TaskLinks, times: TaskTimes | None) -> list[list[float]]:
-    """Until the result of a task is there for each of its `followers`; empty: at once for all."""
+    """Delay of each task's result to its `followers`; empty: none."""
     if times is None or not (times.moving or times.returning):
         return [[]] * len(links.followers)
 
@@ -367,7 +365,7 @@ def _delays(links: TaskLinks, times: TaskTimes | None) -> list[list[float]]:
 
 @lru_cache(maxsize=16)
 def _links(pipeline: Pipeline, m: int) -> TaskLinks:
-    """Kept, as one pipeline is scheduled in many ways."""
+    """Cached, as one pipeline is scheduled in many ways."""
     names = tuple(pipeline.names)
     rank = {name: d for d, name in enumerate(names)}
     readers, cells, trained = pipeline.readers(), len(pipeline) * m, pipeline.trained

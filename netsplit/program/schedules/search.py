@@ -86,11 +86,11 @@ class Searched(Schedule):
         return self.orders(pipeline)[0]
 
     def orders(self, pipeline: Pipeline) -> list[list[Compute]]:
-        """The best by its own model first, then the named ones that keep no more."""
+        """The best by its own model first, then named orders within its memory."""
         return [list(order) for order in _orders(self, pipeline)]
 
     def limits(self, pipeline: Pipeline) -> dict[str, int]:
-        """Device -> (segment, micro-batch) pairs it may keep; 1F1B's own are never too many."""
+        """Device -> (segment, micro-batch) pairs it may keep; at least 1F1B's."""
         if self.kept is None:
             return dict.fromkeys(pipeline.names, self.microbatches * len(pipeline))
         plain = most_pairs(pipeline, OneFOneB(self.microbatches).order(pipeline))
@@ -112,7 +112,7 @@ def most_pairs(pipeline: Pipeline, order: Sequence[Compute]) -> Counter[str]:
 
 @lru_cache(maxsize=32)
 def _orders(schedule: Searched, pipeline: Pipeline) -> tuple[tuple[Compute, ...], ...]:
-    """Kept, as programs of one placement are compiled for several kinds of batches, and more than once."""
+    """Cached, as one placement's programs are compiled for several kinds of batches."""
     times = pipeline.times or TaskTimes.in_units(pipeline, UNITS)
     limits = schedule.limits(pipeline)
     if schedule.quick:
@@ -136,7 +136,7 @@ def _span(pipeline: Pipeline, order: Sequence[Compute], times: TaskTimes) -> flo
 def _best_listed(
     schedule: Searched, pipeline: Pipeline, times: TaskTimes, limits: Mapping[str, int]
 ) -> tuple[Compute, ...]:
-    """Shortest order of a few policies, of those within the limits, or else of those that keep the least."""
+    """The shortest order within the limits, or else one that keeps the least."""
     m, split = schedule.microbatches, schedule.delay_weights
     ranked = []
     for order in _list_schedules(pipeline, m, times, limits, split, _FEW):
@@ -174,7 +174,7 @@ def _list_schedules(
     split: bool,
     most: int | None = None,
 ) -> Iterator[list[Compute]]:
-    """An order of every policy, or of the `most` promising; some may keep more than `limits` allow."""
+    """One order per policy, or of the `most` promising; some may exceed `limits`."""
     m, p = microbatches, len(pipeline.names)
     warm, ahead = warm_up(pipeline), _ahead(pipeline, times)
     lasts = dict.fromkeys((0, min(p, m), min(2 * p, m), m)) if split else {0: None}
@@ -194,7 +194,7 @@ def _list_schedules(
 
 
 def _promise(choice: tuple[int, bool, bool, bool], most: int) -> tuple[int, ...]:
-    """Least first: which policies are tried where not all are."""
+    """Sort key of policies, where not all are tried."""
     last, eager, looking, early = choice
     return (early, (not looking) + eager, last not in (0, most), -last)
 
@@ -205,7 +205,7 @@ def _urgency(order: Urgency, weights_early: bool) -> Urgency:
 
 
 def _ahead(pipeline: Pipeline, times: TaskTimes) -> Urgency:
-    """The latest begin that lets a micro-batch be done in its turn, by the longest path to the end."""
+    """Latest start that lets a micro-batch finish in its turn, by the longest path to the end."""
     tails = _tails(pipeline, times)
     interval = max(_loads(pipeline, times, whole=True).values(), default=0.0)
 
@@ -217,7 +217,7 @@ def _ahead(pipeline: Pipeline, times: TaskTimes) -> Urgency:
 
 
 def _tails(pipeline: Pipeline, times: TaskTimes) -> dict[str, list[float]]:
-    """Seconds from each segment's forward and backward, on its first device, to the end, its own too."""
+    """Seconds from the start of each segment's forward and backward to the end, on its first device."""
     readers, homes = pipeline.readers(), [devices[0] for devices in pipeline.devices]
     back, ahead = [0.0] * len(pipeline), [0.0] * len(pipeline)
     for s in range(len(pipeline)):
@@ -232,7 +232,7 @@ def _tails(pipeline: Pipeline, times: TaskTimes) -> dict[str, list[float]]:
 
 
 def _loads(pipeline: Pipeline, times: TaskTimes, whole: bool) -> dict[str, float]:
-    """Seconds of one micro-batch by device; backwards whole, or the least of whole and parts."""
+    """Seconds of one micro-batch by device; backwards whole or split, whichever is less."""
     loads = dict.fromkeys(pipeline.names, 0.0)
 
     def of(phase: Phase, s: int, name: str) -> float:

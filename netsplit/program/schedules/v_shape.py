@@ -20,13 +20,13 @@ __all__ = ["ZBV", "DualPipeV", "VHalf", "VMin", "kept_by_1f1b"]
 
 
 def kept_by_1f1b(pipeline: Pipeline) -> int:
-    """(segment, micro-batch) pairs that 1F1B's fullest device keeps: n of a micro-batch with n segments."""
+    """(segment, micro-batch) pairs on 1F1B's fullest device: n of a micro-batch with n segments."""
     most = max((sum(name in each for each in pipeline.devices) for name in pipeline.names), default=1)
     return most * ceil(max(warm_up(pipeline), default=1) / most)
 
 
 def _v_devices(pipeline: Pipeline) -> tuple[str, ...] | None:
-    """Its p devices, where 2p segments, each on a device alone, go over them and back; else None."""
+    """The p devices if 2p segments, each alone on a device, go over them and back; else None."""
     count = len(pipeline)
     names = tuple(name for devices in pipeline.devices for name in devices)
     there, back = names[: count // 2], names[count // 2 :]
@@ -35,14 +35,14 @@ def _v_devices(pipeline: Pipeline) -> tuple[str, ...] | None:
 
 
 def _published(pipeline: Pipeline, devices: Sequence[str], lists: Sequence[list[Compute]]) -> list[Compute]:
-    """In one order, without the backwards of segments that have none."""
+    """The order without backwards of segments that have none."""
     own = [[task for task in tasks if task[0] == "forward" or task[1] in pipeline.trained] for tasks in lists]
     return merged_lists(pipeline, dict(zip(devices, own, strict=True)), TaskTimes.in_units(pipeline, EQUAL))
 
 
 @dataclass(frozen=True)
 class _InV(Schedule):
-    """A pattern that repeats, from segment to segment `step` units later, within the memory of `pairs`."""
+    """A pattern repeated from segment to segment `step` units later, within the memory of `pairs`."""
 
     microbatches: int = 4
     recompute: bool = False
@@ -54,7 +54,7 @@ class _InV(Schedule):
         return min(self.microbatches, ceil(self.pairs(2 * devices) / 2))
 
     def pairs(self, kept: int) -> int:
-        """(segment, micro-batch) pairs a device may keep where 1F1B's first keeps `kept`."""
+        """(segment, micro-batch) pairs a device may keep, if 1F1B's first keeps `kept`."""
         return kept
 
     def order(self, pipeline: Pipeline) -> list[Compute]:
@@ -63,7 +63,7 @@ class _InV(Schedule):
         )
 
     def policy(self, pipeline: Pipeline) -> Policy:
-        """By which devices choose where the order is not a published one."""
+        """How devices choose in shapes without a published order."""
         return Policy(
             _inputs_first,
             kept_on_device=dict.fromkeys(pipeline.names, self.pairs(kept_by_1f1b(pipeline))),
@@ -72,7 +72,6 @@ class _InV(Schedule):
         )
 
     def _interval(self, pipeline: Pipeline) -> float:
-        """Units between micro-batches: what the fullest device computes for one."""
         load = dict.fromkeys(pipeline.names, 0.0)
         for s, devices in enumerate(pipeline.devices):
             for name in devices:
@@ -199,7 +198,6 @@ class _Lane:
         self.put_off.append((s, self._next("input", s)))
 
     def weight(self, s: int | None = None) -> None:
-        """What was put off first, of one segment or of both."""
         each = next(each for each in self.put_off if s is None or each[0] == s)
         self.put_off.remove(each)
         self.tasks.append(("weight", *each))

@@ -71,7 +71,7 @@ class Refusal:
 
 
 class CheckpointPart:
-    """One writer's share of a checkpoint: planned, and written once all plans are one."""
+    """One writer's share of a checkpoint."""
 
     def __init__(self, state: State, folder: Path) -> None:
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -145,7 +145,6 @@ def write_checkpoint(
 
 
 def _remove(temporary: Path) -> None:
-    """Removes a folder, also while interrupted devices still write a last file into it."""
     for _ in range(_REMOVALS):
         shutil.rmtree(temporary, ignore_errors=True)
         if not temporary.exists():
@@ -198,7 +197,7 @@ def read_extra(folder: Path) -> dict[str, Any]:
 
 
 def _require_unharmed(folder: Path) -> None:
-    """Raises NetSplitError: a file is not what was noted of it, as torch takes a flipped bit for a number."""
+    """Compare checksums, as torch takes a flipped bit for a number."""
     if not (folder / CHECKSUMS).is_file():
         return
     name = CHECKSUMS
@@ -257,7 +256,7 @@ class Saved:
         return [place.removeprefix("model.") for place in self.entries if place.startswith("model.")]
 
     def below(self, start: str) -> dict[str, str]:
-        """Last part -> whole key, of the keys that are `start` and one part more."""
+        """Last part of the key -> whole key, for the keys directly below `start`."""
         return self._below.get(start, {})
 
     def kind(self, place: str) -> Kind | None:
@@ -272,7 +271,7 @@ class Saved:
     def blank(
         self, place: str, device: torch.device | None = None, shape: tuple[int, ...] | None = None
     ) -> Any:
-        """What a value can be read into; `device` and the `shape` of a part are for tensors alone."""
+        """A buffer for a value; `device` and the `shape` of a part apply to tensors only."""
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
         entry = self.entries[place]
@@ -298,7 +297,6 @@ class Saved:
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """What went wrong, of what torch tells of every process."""
     failures = getattr(error, "failures", None) or {}
     return next((each[0] for each in failures.values()), error)
 
@@ -308,7 +306,7 @@ def kind_of(tensor: Tensor) -> Kind:
 
 
 def _save_planner() -> DefaultSavePlanner:
-    """A value that is a list or a mapping is one value; of equal keys the first device's is written."""
+    """torch's planner; a list or mapping is one value, and of equal keys the first device's is written."""
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
     class PlannerOfParts(DefaultSavePlanner):
@@ -319,7 +317,7 @@ def _save_planner() -> DefaultSavePlanner:
 
 
 def _check_shared(temporary: Path, folder: Path, results: Iterable[list[WriteResult]]) -> set[str]:
-    """Whether what other machines wrote is here; the names of all files."""
+    """All files of the checkpoint; raises where another machine's are missing here."""
     names = {result.storage_data.relative_path for part in results for result in part}
     missing = sorted(name for name in names if not (temporary / name).is_file())
     if missing:
@@ -335,7 +333,7 @@ def _write_synced(path: Path, text: str) -> None:
 
 
 def _put_in_place(temporary: Path, folder: Path) -> None:
-    """Rename; a checkpoint that was there gives way first and is removed last."""
+    """Rename; an earlier checkpoint there is moved away first and removed last."""
     old = None
     if folder.exists():
         old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
@@ -365,7 +363,6 @@ def _failed(folder: Path, reason: str) -> NetSplitError:
 
 
 def reason_of(error: BaseException) -> str:
-    """The system's own words where there are some."""
     at: BaseException | None = error
     while at is not None:
         if isinstance(at, OSError) and at.strerror:

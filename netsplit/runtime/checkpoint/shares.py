@@ -51,7 +51,7 @@ _LISTS = ("params", "param_names")  # of an optimiser's group; the rest are its 
 
 @dataclass(frozen=True)
 class Copies:
-    """Initializers of which another device is the first to hold them; `apart`: untrained ones may differ."""
+    """Initializers that another device holds first; `apart`: untrained ones may differ."""
 
     on: Mapping[str, frozenset[str]] = field(default_factory=dict)
     apart: bool = False
@@ -87,14 +87,14 @@ class Holder:
         return state | self._averages() | ({} if self.share.idle else _scaler_state(self.share))
 
     def load(self, folder: Path) -> list[str] | Refusal:
-        """Take this device's tensors from a checkpoint; hyperparameters that it changed, in words."""
+        """Take this device's tensors from a checkpoint; describes hyperparameters that it changed."""
         try:
             return self.take(Saved(folder))
         except (OSError, NetSplitError) as error:
             return Refusal(reason_of(error))
 
     def take(self, saved: Saved) -> list[str]:
-        """Loads what is open already; raises what `load` answers as a refusal."""
+        """Load from an open checkpoint; refusals are raised."""
         _check_scheduler(self.share.scheduler, saved)
         own: State = {}
         for name, tensor in self.share.kept.items():
@@ -141,7 +141,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Cut:
-    """Micro-batches of a batch, and the samples of each but perhaps the last."""
+    """Micro-batches of a batch and the samples of each (the last may have fewer)."""
 
     microbatches: int
     size: int
@@ -151,7 +151,7 @@ class Cut:
 
 
 def saved_cut(folder: Path) -> Cut | None:
-    """A checkpoint's; None of one that was written before it was kept, or that cannot be read."""
+    """A checkpoint's cut; None if it has none or cannot be read."""
     try:
         saved = Saved(folder)
         places = saved.below("cut")
@@ -166,7 +166,7 @@ def draws_state(counter: DrawCounter) -> State:
 
 
 def load_draws(folder: str | Path, seed: int = 0) -> DrawCounter:
-    """Where a checkpoint's draws stand, for `netsplit.draws`; of an older one at the start of `seed`."""
+    """Where a checkpoint's random draws stand; the start of `seed` where it does not say."""
     saved = Saved(Path(folder))
     places = saved.below("draws")
     values = saved.read(dict.fromkeys(places.values()))
@@ -174,7 +174,7 @@ def load_draws(folder: str | Path, seed: int = 0) -> DrawCounter:
 
 
 def load_own(folder: Path, state: State) -> None:
-    """Read those of the controller's tensors in `state` that the checkpoint has, in place."""
+    """Read the controller's own tensors in place, where the checkpoint has them."""
     saved = Saved(folder)
     saved.read({key: value for key, value in state.items() if key in saved.entries})
 
@@ -240,7 +240,6 @@ def _load_averaged_model(averages: AveragedModel, model: nn.Module, saved: Saved
 
 
 def _scaler_state(share: Share) -> dict[str, Any]:
-    """The scaler's state as ``torch.amp.GradScaler.state_dict`` has it."""
     scale = share.scale
     if scale is None:
         return {}
@@ -265,7 +264,6 @@ def _load_scale(share: Share, saved: Saved) -> None:
 
 
 def _optimizer_state(share: Share) -> dict[str, Any]:
-    """State and hyperparameters by parameter, as torch's own flattened form has them."""
     if share.optimizer is None:
         return {}
     names = {id(tensor): name for name, tensor in reversed(share.named.items())}
@@ -288,7 +286,7 @@ def _optimizer_state(share: Share) -> dict[str, Any]:
 
 
 def _load_optimizer(share: Share, saved: Saved) -> list[str]:
-    """Fill the optimiser's state; hyperparameters that the checkpoint changed, in words."""
+    """Fill the optimiser's state; describes hyperparameters that the checkpoint changed."""
     if share.optimizer is None:
         return []
     names = {id(tensor): name for name, tensor in reversed(share.named.items())}
@@ -338,7 +336,6 @@ def _scheduler_state(share: Share) -> State:
 
 
 def _check_scheduler(scheduler: LRScheduler | None, saved: Saved) -> None:
-    """Refuse a checkpoint without a scheduler, or with one of another kind, for a training that has one."""
     if scheduler is None:
         return
     kind, start = type(scheduler).__name__, f"checkpoint '{saved.folder}' was saved"
@@ -355,7 +352,7 @@ def _check_scheduler(scheduler: LRScheduler | None, saved: Saved) -> None:
 
 
 def _load_scheduler(scheduler: LRScheduler | None, saved: Saved) -> list[str]:
-    """Fill the scheduler's state; its settings that the checkpoint changed, in words."""
+    """Fill the scheduler's state; describes settings that the checkpoint changed."""
     if scheduler is None:
         there = "scheduler.kind" in saved.entries
         return ["its scheduler is ignored, so the learning rate stays as it is"] if there else []
@@ -366,7 +363,7 @@ def _load_scheduler(scheduler: LRScheduler | None, saved: Saved) -> list[str]:
 
 
 def _hyperparameters(saved: Saved, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
-    """What is read for one group: those of its first parameter that the checkpoint has."""
+    """The hyperparameters the checkpoint has for a group's first parameter."""
     own = {key for key in group if key not in _LISTS}
     places = saved.below(_hyper(name))
     theirs, ours = sorted(set(places) - own), sorted(own - set(places))
@@ -379,7 +376,7 @@ def _hyperparameters(saved: Saved, name: str, group: Mapping[str, Any]) -> dict[
 
 
 def _moments(share: Share, saved: Saved, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
-    """What is read for one parameter, to its own device; single numbers and offloaded moments to the CPU."""
+    """Buffers for one parameter: on its own device, but numbers and offloaded moments on the CPU."""
     on_device = group.get("capturable") or group.get("fused")
     parameter, region = share.named[name], share.regions.get(name)
     wanted = {}
@@ -395,7 +392,7 @@ def _moments(share: Share, saved: Saved, name: str, group: Mapping[str, Any]) ->
 
 
 def _own_moment(blank: Any, value: Any) -> Any:
-    """What was read for one parameter: single numbers, read once for all parts, are each part's own."""
+    """A parameter's moment; numbers are read once for all parts."""
     if isinstance(value, TensorParts):
         return blank
     return value.clone() if isinstance(value, Tensor) and value is not blank else value

@@ -51,7 +51,7 @@ _DESCRIPTIONS = {
 
 @dataclass
 class TensorParts:
-    """What one device has of a tensor, for `torch.distributed.checkpoint` to write, or to read into."""
+    """One device's parts of a tensor, for `torch.distributed.checkpoint` to write or fill."""
 
     shape: tuple[int, ...]  # of the whole
     pieces: dict[tuple[int, ...], Tensor] = field(default_factory=dict)  # by their offsets
@@ -83,13 +83,13 @@ class TensorParts:
 
 
 def piece_at(state: Mapping[str, Any], index: MetadataIndex, other: Callable[[MetadataIndex], Any]) -> Any:
-    """What a state has under a key and an offset; `other` finds what is no part."""
+    """A state's piece by key and offset; `other` finds what is no part."""
     parts = state[index.fqn]
     return parts.pieces[tuple(index.offset or ())] if isinstance(parts, TensorParts) else other(index)
 
 
 def put_tensor(state: dict[str, Any], key: str, tensor: Tensor, region: Region | None) -> None:
-    """Add a tensor to what is written or read: a whole one, or a part to those of its whole."""
+    """Add a whole tensor to a state, or a part to those of its whole."""
     if region is None:
         state[key] = tensor
         return
@@ -123,7 +123,7 @@ class _Descriptions(pickle.Unpickler):
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """What a checkpoint has where, all in its own folder; raises pickle.UnpicklingError otherwise."""
+    """The checkpoint's metadata; raises pickle.UnpicklingError for files outside its folder."""
     with (folder / ".metadata").open("rb") as file:
         metadata: Metadata = _Descriptions(file).load()
     for info in (metadata.storage_data or {}).values():
@@ -147,7 +147,7 @@ def reader_of(folder: Path) -> FileSystemReader:
 
 
 def plain_values() -> DefaultLoadPlanner:
-    """torch's planner, whose values that are no tensors name what `torch.serialization` calls safe."""
+    """torch's planner, which unpickles only what `torch.serialization` calls safe."""
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
     class PlainValues(DefaultLoadPlanner):

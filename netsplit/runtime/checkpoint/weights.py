@@ -40,7 +40,7 @@ _INDEX = ".safetensors.index.json"  # of a model in several files, as Hugging Fa
 
 
 def places_of(path: str | Path) -> dict[str, Path]:
-    """Name of every tensor -> the file that has it, of a file, an index, or a folder.
+    """Tensor name -> its file, for a file, an index or a folder.
 
     Raises:
         ConfigError: there is none, a name that two files have, or a file that cannot be read.
@@ -92,7 +92,7 @@ class WeightSource(Protocol):
     """First values of parameters and buffers, by the model's own names."""
 
     def check(self, wanted: Mapping[str, Initializer], model: nn.Module) -> WeightSource:
-        """The source as workers are to have it; in the controller, which reads no values.
+        """Validate in the controller, which reads no values; returns the source to send to workers.
 
         Raises:
             ConfigError: it lacks one of `wanted`, or has it in another shape.
@@ -166,7 +166,7 @@ class CheckpointWeights:
 
 @dataclass(frozen=True)
 class SeededWeights:
-    """Drawn by each module's own ``reset_parameters``, by the module's name and a seed alone.
+    """Weights drawn by each module's own ``reset_parameters``, from the module's name and a seed alone.
 
     What a plain model draws depends on the order in which its modules are made, and on all of it; this does
     not, so that a device draws its own and nothing else. `fill` gives a plain model the same values.
@@ -246,7 +246,6 @@ def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _alone(module: nn.Module) -> nn.Module:
-    """The module without its children's tensors, on the meta device."""
     children = {id(child): None for child in module.children()}
     alone = deepcopy(module, {key: nn.Identity() for key in children})
     return alone.to("meta")
@@ -272,7 +271,7 @@ def _nothing(dtype: torch.dtype) -> float | int:
 
 @contextmanager
 def _drawing_by(seed: int, name: str) -> Iterator[None]:
-    """Torch's generator is that of a seed and a name; afterwards as it was."""
+    """Seed torch's generator by a seed and a name; restore it afterwards."""
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int.from_bytes(digest, "little", signed=True))
@@ -280,7 +279,7 @@ def _drawing_by(seed: int, name: str) -> Iterator[None]:
 
 
 def _known(name: str, initializer: Initializer, keys: Mapping[str, Any], prefix: str, where: str) -> str:
-    """The key of a tensor, which may be there under the name of one that it is tied to."""
+    """A tensor's key; a tied tensor may be stored under another name."""
     for each in (name, *initializer.aliases):
         if prefix + each in keys:
             return prefix + each

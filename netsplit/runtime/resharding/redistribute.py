@@ -41,7 +41,7 @@ _NIC_LATENCY_S, _INSIDE_LATENCY_S = 1e-4, 2e-5
 
 @dataclass
 class Meeting:
-    """What processes keep between the reshardings that one of them, the leader, plans.
+    """Shared state of the processes that reshard together; one of them, the leader, plans.
 
     `ranks` are of all of them, `hosts` by rank, `calls` redistributions so far, `plans` alike on all.
     """
@@ -56,7 +56,7 @@ class Meeting:
 
     @property
     def network(self) -> Network:
-        """The processes of a host behind one NIC, all NICs and all insides alike."""
+        """One NIC per host; all NICs and all hosts' inside links alike."""
         by_host: dict[str, list[int | str]] = {}
         for rank, host in self.hosts.items():
             by_host.setdefault(host, []).append(rank)
@@ -124,7 +124,7 @@ _meetings: WeakKeyDictionary[dist.ProcessGroup, dict[_Key, Meeting]] = WeakKeyDi
 
 
 def meeting_of(leader: int, ranks: tuple[int, ...], device: torch.device, timeout_s: float) -> Meeting:
-    """The meeting of these processes, who all call this; the same until ``torch.distributed`` is ended.
+    """The meeting of these processes, which all call this; kept until ``torch.distributed`` ends.
 
     No group of its own: torch 2.13 names what members make alone (`use_local_synchronization`) by how many
     groups each has already, and hangs where that differs, as it does once there are meshes of some ranks.
@@ -213,7 +213,7 @@ def redistribute(
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a process asks for, or what is `wrong` with that; None of what it need not know of the tensor."""
+    """What a process asks for, or what is `wrong` with it; fields it does not know are None."""
 
     source: Mesh
     mesh: Mesh
@@ -225,7 +225,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Agreed:
-    """What is moved; `there` and `back` are keys of the plans of tensor and gradient, `plans` new ones."""
+    """The agreed move; `there` and `back` are plan keys of tensor and gradient, `plans` the new plans."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -262,7 +262,7 @@ def _asked(
 def _objection(
     tensor: DTensor, source: DeviceMesh, ways: tuple[Mesh, Mesh], placements: tuple[Placement, ...]
 ) -> str:
-    """What cannot be had, on a process of the source; "" where all can.
+    """Why a source process cannot do it; "" if it can.
 
     Raises:
         ReshardError: what else cannot.
@@ -289,7 +289,7 @@ def _objection(
 
 
 def _agreed(every: Mapping[int, _Asked], meeting: Meeting, network: Network | None) -> _Agreed:
-    """What the leader makes of what all ask for: they must ask for the same.
+    """The leader's decision; all processes must ask for the same.
 
     Raises:
         ReshardError: they do not, or it cannot be had.
@@ -323,7 +323,7 @@ def _agreed(every: Mapping[int, _Asked], meeting: Meeting, network: Network | No
 
 
 def _told(own: _Asked, first: _Asked) -> tuple[str, str, str, str]:
-    """What a process asks for, in words; of what it need not know, what the leader does."""
+    """A process's request in words; the leader's values replace unknown ones."""
     shape, dtype, held = own.tensor or first.tensor or ((), None, ())
     gradient = first.has_gradient if own.has_gradient is None else own.has_gradient
     return (
@@ -336,15 +336,13 @@ def _told(own: _Asked, first: _Asked) -> tuple[str, str, str, str]:
 
 @dataclass(frozen=True)
 class _Carrier:
-    """Moves this process's pieces, either way."""
-
     name: str
     task: _Agreed
     meeting: Meeting
     device: torch.device
 
     def local(self, tensor: DTensor | None) -> Tensor:
-        """This process's piece; an empty one to hang the result's gradient on, where it has none."""
+        """This process's piece; an empty tensor with a gradient where it has none."""
         if tensor is not None and tensor.device_mesh.get_coordinate() is not None:
             return tensor.to_local()
         return self.kind.new_empty(0).requires_grad_(self.task.has_gradient)
@@ -354,7 +352,7 @@ class _Carrier:
         return torch.empty(0, dtype=self.task.dtype, device=self.device)
 
     def moved(self, key: Hashable, local: Tensor, otherwise: Sequence[int]) -> Tensor:
-        """The new piece; where this process gets none, an empty tensor of the shape `otherwise`."""
+        """The new piece, or an empty tensor of shape `otherwise`."""
         own, plan, meeting = dist.get_rank(), self.meeting.plans[key], self.meeting
         piece = local.detach() if own in plan.source.mesh.devices else None
         in_order = self.device.type == "cuda"
@@ -377,7 +375,6 @@ class _Redistribute(torch.autograd.Function):
 
 
 def _normal(placements: Sequence[Placement], shape: tuple[int, ...]) -> tuple[Placement, ...]:
-    """Placements with dimensions counted from the first."""
     return tuple(
         Shard(each.dim % len(shape)) if type(each) is Shard and shape else each for each in placements
     )

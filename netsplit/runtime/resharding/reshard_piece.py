@@ -34,7 +34,7 @@ def reshard_piece(
     timeout_s: float,
     in_order: bool = False,
 ) -> Tensor | None:
-    """The device's new piece, bit for bit; None where it is not of the destination. All devices call it.
+    """The device's new piece, bit for bit; None outside the destination. All devices call it.
 
     Args:
         piece: what `own` has of the tensor; None where it is not of the source.
@@ -100,7 +100,6 @@ class _PieceMover:
         return hop, self.transport.send(chunk, str(hop.destination), _FIRST_TAG + index, False)
 
     def _arrive(self, index: int) -> None:
-        """Wait for a hop to this device, unless it has ended already; others wait for theirs."""
         if (coming := self.coming.pop(index, None)) is not None:
             chunk, handle = coming
             came = self._wait(handle, self.plan.hops[index])
@@ -123,7 +122,7 @@ class _PieceMover:
             ) from error
 
     def _room(self, task: int) -> Tensor:
-        """Memory for a slice that comes: its own place in the new piece where that is contiguous."""
+        """A buffer for an incoming slice: its place in the new piece, if that is contiguous."""
         region = self.plan.tasks[task].region
         if self.new is not None and self.needed is not None and _inside(region, self.needed):
             place = self.new[_slices(region, self.needed)]

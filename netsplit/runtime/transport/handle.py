@@ -22,7 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 COMPILING_S = 900.0
-"""That a first iteration may take, and devices wait for one another in it, before they count as hung."""
+"""Time limit of waits in a first iteration, which compiles."""
 
 _LEAST_S = 1e-3  # for gloo 0 is no limit
 
@@ -36,8 +36,6 @@ class TransportLost(Exception):
 
 
 class Handle(Protocol):
-    """A transfer under way."""
-
     def wait(self, timeout_s: float) -> Tensor:
         """The tensor, once it is there; raises `TransportTimeout` or `TransportLost`."""
 
@@ -49,31 +47,31 @@ class Transport(Protocol):
     """Operations that return at once. A tag is used once at a time between the same devices."""
 
     def send(self, tensor: Tensor, peer: str, tag: int, watched: bool) -> Handle:
-        """`watched`: somebody will ask whether it is done, before waiting for it."""
+        """`watched`: the caller asks whether it is done before waiting for it."""
 
     def receive(self, buffer: Tensor, peer: str, tag: int, watched: bool = False) -> Handle:
         """The handle gives the buffer, or a tensor like it; `watched` as for `send`."""
 
     def proceed(self) -> None:
-        """Carry out what others ask for meanwhile and no thread beside does; called between instructions."""
+        """Serve other processes' transfers where no thread does; called between instructions."""
 
     def reduce(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Handle:
-        """The handle gives the sum of what all `devices` contributed; the tensor may be overwritten."""
+        """The handle gives the sum over all `devices`; the tensor may be overwritten."""
 
     def gather(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Handle:
-        """The handle gives [D, n]: the [n] of every device."""
+        """The handle gives [D, n] from every device's [n]."""
 
     def scatter(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> Handle:
-        """The handle gives [n]: of the sum of what all contributed, [D, n], this device's row."""
+        """The handle gives this device's row [n] of the sum of all [D, n]."""
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on this device. A copy to the CPU's memory is over on return: the host may read it."""
+    """The tensor on this device. A copy to the CPU is complete on return."""
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 def messages_of(tensor: Tensor, chunks: int, order: Sequence[int] = ()) -> list[Tensor]:
-    """What a tensor goes as: itself with its dimensions in this order, or chunks of that as vectors."""
+    """A tensor's messages: itself with permuted dimensions, or chunks of it as vectors."""
     tensor = (tensor.permute(*order) if order else tensor).contiguous()
     parts = chunks_of(tensor.numel(), chunks) if chunks > 1 else ()
     if len(parts) < 2:
@@ -89,7 +87,7 @@ def each_message(handle: Handle) -> list[Handle]:
 
 
 class Ordered:
-    """A tensor under way as `messages_of` has it in one message, and the `Handle` of it as it is."""
+    """A tensor under way in one message, whose handle gives it in its own layout."""
 
     def __init__(self, handle: Handle, order: Sequence[int]) -> None:
         self.handle = handle
@@ -103,14 +101,13 @@ class Ordered:
 
 
 class Chunks:
-    """The messages of one tensor under way, in order; received ones come into `parts` of `whole`."""
+    """The messages of one tensor under way, in order; received ones fill `parts` of `whole`."""
 
     def __init__(self, handles: Sequence[Handle], whole: Tensor, parts: Sequence[Tensor] = ()) -> None:
         self.handles = handles
         self.whole = whole
         self.parts = parts
-        self.over = 0
-        """How many are over, from the first on; as of the last time somebody asked or waited."""
+        self.over = 0  # chunks known to be complete
 
     def wait_for_next(self, timeout_s: float) -> None:
         came = self.handles[self.over].wait(timeout_s)
@@ -131,7 +128,7 @@ class Chunks:
 
 
 class LocalTransport:
-    """All devices in one process: a send moves to the receiving device, a receive finds it there."""
+    """All devices in one process: a send moves the tensor, a receive takes it."""
 
     def __init__(self, torch_device: dict[str, torch.device]) -> None:
         self.torch_device = torch_device
@@ -149,7 +146,7 @@ class LocalTransport:
         """Nothing is left for later."""
 
     def forget(self) -> None:
-        """What was sent in an iteration that is abandoned, and not taken."""
+        """Drop what an abandoned iteration sent and nobody took."""
         self.parcels.clear()
         self.terms.clear()
 
@@ -164,7 +161,6 @@ class LocalTransport:
         return Sum(terms, len(devices), tensor.device, row=len(terms) - 1)
 
     def _terms(self, tensor: Tensor, devices: tuple[str, ...], tag: int) -> list[Tensor]:
-        """What has been given under a tag: a program's order has the devices one after another."""
         terms = self.terms.get(tag)
         if terms is None or len(terms) == len(devices):  # of an iteration before
             terms = self.terms[tag] = []

@@ -39,7 +39,7 @@ _SET_PTRACER, _ANYBODY = 0x59616D61, 2**64 - 1  # prctl's, where the security mo
 
 
 class Neighbours:
-    """The other processes of this host, by rank, and what is on its way from and to them.
+    """The other processes of this host, by rank, and transfers under way with them.
 
     For one thread. A tag is used once at a time between the same two, each way.
     """
@@ -52,7 +52,7 @@ class Neighbours:
 
     @classmethod
     def meet(cls, rank: int) -> Neighbours:
-        """Find who of the default process group can read whom. All its processes call this together."""
+        """Find which processes of the default group can read each other. All call this together."""
         count, name = dist.get_world_size(), f"netsplit-{uuid.uuid4().hex}"
         token = torch.frombuffer(bytearray(uuid.uuid4().bytes), dtype=torch.uint8)  # to be read by the others
         place = _place() if count > 1 and may_be_read() else ""
@@ -73,7 +73,7 @@ class Neighbours:
         return rank in self.wires
 
     def send(self, tensor: Tensor, rank: int, tag: int) -> _Offered:
-        """Offer a contiguous CPU tensor, which must stay as it is until the transfer is over."""
+        """Offer a contiguous CPU tensor; it must not change until the transfer is over."""
         wire = self.wires[rank]
         transfer = wire.given[tag] = _Offered(self, wire, tensor)
         wire.say(_OFFER, tag, tensor.data_ptr(), _nbytes(tensor))
@@ -81,7 +81,6 @@ class Neighbours:
         return transfer
 
     def receive(self, buffer: Tensor, rank: int, tag: int) -> _Offered:
-        """Into a contiguous CPU tensor of as many bytes."""
         wire = self.wires[rank]
         transfer = wire.wanted[tag] = _Offered(self, wire, buffer)
         wire.take(tag)
@@ -89,12 +88,12 @@ class Neighbours:
         return transfer
 
     def proceed(self) -> None:
-        """Carry out whatever has become possible; waits for nothing."""
+        """Carry out what has become possible, without waiting."""
         for wire in self.wires.values():
             wire.proceed()
 
     def await_any(self, seconds: float) -> None:
-        """Wait until something can proceed, or the seconds are over."""
+        """Wait until something can proceed, or `seconds` have passed."""
         for wire in self.wires.values():
             if wire.lost and not wire.left:
                 self.poll.unregister(wire.socket)
@@ -106,8 +105,6 @@ class Neighbours:
 
 
 class _Offered:
-    """A tensor offered, or a buffer that waits for one."""
-
     def __init__(self, neighbours: Neighbours, wire: _Wire, tensor: Tensor) -> None:
         self.neighbours = neighbours
         self.wire = wire
@@ -133,7 +130,7 @@ class _Offered:
 
 
 class _Wire:
-    """The socket to one neighbour, and what was said over it and is not over."""
+    """The socket to one neighbour and the transfers agreed over it."""
 
     def __init__(self, own: socket.socket) -> None:
         own.setblocking(False)
@@ -209,7 +206,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def _read(pid: int, address: int, into: int, nbytes: int) -> None:
-    """Bytes of another process into memory of this one; raises OSError where that cannot be."""
+    """Copy another process's bytes into this one's memory; raises OSError on failure."""
     assert _libc is not None
     at = 0
     while at < nbytes:
@@ -225,7 +222,7 @@ def _read(pid: int, address: int, into: int, nbytes: int) -> None:
 
 
 def may_be_read() -> bool:
-    """Let processes of this user read this one's memory; false where the system knows no such reading."""
+    """Let this user's processes read this one's memory; false where the system cannot."""
     if _libc is None or not hasattr(_libc, "process_vm_readv"):
         return False
     _libc.process_vm_readv.restype = ctypes.c_ssize_t
@@ -234,7 +231,7 @@ def may_be_read() -> bool:
 
 
 def _place() -> str:
-    """The space in which process numbers and socket names mean the same; "" where it is unknown."""
+    """The namespace of process ids and socket names; "" if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -256,7 +253,7 @@ def _credentials(peer: socket.socket) -> tuple[int, int]:
 
 
 def _joined(door: socket.socket, rank: int, names: Mapping[int, str]) -> dict[int, socket.socket]:
-    """Sockets to processes by their rank; each connects to those of higher ranks."""
+    """Sockets by rank; each process connects to higher ranks."""
     sockets: dict[int, socket.socket] = {}
     for q in (q for q in names if q > rank):
         sockets[q] = peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

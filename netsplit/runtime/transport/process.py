@@ -48,11 +48,11 @@ _CARRIED = frozenset(
 _LOOK_S = 50e-6  # between looks at what a GPU waits for
 _FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
 GROUP_MARGIN_S = 60.0
-"""Groups give up this much later than the longest wait that a device ends itself, with a sentence."""
+"""Groups time out this much later than devices, whose errors are clearer."""
 
 
 def group_timeout(timeout_s: float) -> timedelta:
-    """A group's timeout, above every wait that a device ends itself, so that its sentence comes first."""
+    """A group's timeout, longer than every wait that a device ends itself with a clear error."""
     return timedelta(seconds=max(timeout_s, COMPILING_S) + GROUP_MARGIN_S)
 
 
@@ -85,7 +85,7 @@ class ProcessTransport:
         self.groups: dict[tuple[str, ...], dist.ProcessGroup | None] = {}
 
     def prepare(self, programs: Iterable[Program]) -> None:
-        """Make the groups that the programs need. All processes call this together with the same programs."""
+        """Create the programs' groups. All processes call this together, with the same programs."""
         for program in programs:
             self.connect(_links(program))
             for names in _sums(program):
@@ -97,7 +97,7 @@ class ProcessTransport:
                         _asked(dist.all_reduce, self._first(), group=self.groups[names], async_op=True).wait()
 
     def connect(self, links: Iterable[tuple[str, str]]) -> None:
-        """Make the groups that these links need. All processes call this together with the same links."""
+        """Create these links' groups. All processes call this together, with the same links."""
         for source, target in links:
             nccl = self.devices[source].type == self.devices[target].type == "cuda"
             if nccl and (source, target) not in self.pairs:
@@ -173,21 +173,19 @@ class ProcessTransport:
         return _PendingWork(work, own, tensor.device)
 
     def _neighbourly(self, devices: tuple[str, ...]) -> bool:
-        """Whether all read one another's memory."""
         others = (self.rank_of[name] for name in devices if name != self.name)
         return self._collecting(devices).type == "cpu" and all(rank in self.neighbours for rank in others)
 
     def _exchanged(
         self, rows: list[torch.Tensor], every: torch.Tensor, devices: tuple[str, ...], tag: int
     ) -> list[Handle]:
-        """Each row to its device, and of each device one: into `every`."""
+        """All-to-all by rows into `every`."""
         ranks = [(place, self.rank_of[name]) for place, name in enumerate(devices) if name != self.name]
         going: list[Handle] = [self.neighbours.send(rows[place], rank, tag) for place, rank in ranks]
         coming: list[Handle] = [self.neighbours.receive(every[place], rank, tag) for place, rank in ranks]
         return coming + going
 
     def _collecting(self, devices: tuple[str, ...]) -> torch.device:
-        """The device on which a collective has its tensors."""
         nccl = all(self.devices[name].type == "cuda" for name in devices)
         return self.device if nccl else torch.device("cpu")
 
@@ -200,7 +198,6 @@ class ProcessTransport:
         return self.in_order and self.device.type == self.devices[peer].type == "cuda"
 
     def _first(self) -> torch.Tensor:
-        """What goes first through a group of NCCL, which connects it."""
         return torch.zeros(1, device=self.device)
 
     def _group(self, names: tuple[str, ...], backend: str) -> dist.ProcessGroup:
@@ -211,7 +208,7 @@ class ProcessTransport:
 
 
 def _as_sent(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or its bytes where backends do not carry its dtype; of the same memory if possible."""
+    """The tensor, or a view of its bytes where backends do not support its dtype."""
     if tensor.dtype in _CARRIED:
         return tensor.resolve_neg()
     flat = tensor.resolve_conj().resolve_neg().reshape(-1)
@@ -219,7 +216,7 @@ def _as_sent(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _asked(operation: Callable[..., dist.Work | None], *args: Any, **kwargs: Any) -> dist.Work:
-    """Begin an operation of ``torch.distributed``; raises `TransportLost` where the other end is gone."""
+    """Begin an operation of ``torch.distributed``; raises `TransportLost` if the peer is gone."""
     try:
         work = operation(*args, **kwargs)
     except RuntimeError as error:
@@ -246,8 +243,6 @@ def _sums(program: Program) -> list[tuple[str, ...]]:
 
 
 class _PendingWork:
-    """What is under way, the tensor it works on, and the device that wants the result."""
-
     def __init__(self, work: dist.Work, tensor: torch.Tensor, device: torch.device | None = None) -> None:
         self.work = work
         self.tensor = tensor
@@ -284,7 +279,7 @@ class _PendingWork:
 
 @dataclass
 class _RowsUnderWay:
-    """GatheredRows under way, one of every device; added up once they are here, or as they are."""
+    """Every device's rows under way; summed on arrival if asked."""
 
     under_way: list[Handle]
     rows: torch.Tensor
@@ -302,8 +297,6 @@ class _RowsUnderWay:
 
 @dataclass
 class _Moved:
-    """What arrives in the CPU's memory, and the device that wants it."""
-
     handle: Handle
     device: torch.device
 
@@ -315,7 +308,7 @@ class _Moved:
 
 
 class _WatchedTransfer:
-    """A transfer by gloo, waited for by a watcher: gloo itself says nothing before somebody waits."""
+    """A gloo transfer that a thread waits for, as gloo cannot be polled."""
 
     def __init__(self, work: _PendingWork, comes: bool) -> None:
         self.work: _PendingWork | None = work
@@ -336,7 +329,7 @@ class _WatchedTransfer:
 
 
 class _Watcher:
-    """Waits for the transfers to one peer, or from it, which end in the order they began."""
+    """Waits for one peer's transfers in one direction, which end in order."""
 
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue[_WatchedTransfer] = queue.SimpleQueue()

@@ -31,7 +31,7 @@ class Standing:
 
 
 def standing(programs: Mapping[int, Program], rank: int, place: Heartbeat | None) -> Standing | None:
-    """Where a rank stands; None outside a program (`programs` are by phase), or without a heartbeat."""
+    """Where a rank is; None outside a program (`programs` by phase) or without a heartbeat."""
     if place is None or place.index < 0 or place.phase not in programs:
         return None
     program = programs[place.phase]
@@ -43,7 +43,7 @@ def standing(programs: Mapping[int, Program], rank: int, place: Heartbeat | None
 
 @dataclass(frozen=True)
 class Findings:
-    """What is known of a call that failed; all by rank."""
+    """What is known about a failed call, by rank."""
 
     asked: list[int]
     dead: dict[int, str]  # how they ended, the first first
@@ -57,19 +57,19 @@ class Findings:
 
     @property
     def busy(self) -> list[int]:
-        """Asked, alive, and without an answer."""
+        """Alive, asked, and yet to answer."""
         return [r for r in self.asked if r not in self.replies and r not in self.dead and r not in self.quiet]
 
     @property
     def hanging(self) -> list[int]:
-        """Those who compute while others wait; where nobody says so, everybody without an answer."""
+        """Workers that compute while others wait; without heartbeats, all that have not answered."""
         if self.dead or self.quiet or self.raised:
             return []
         return [r for r in self.busy if r not in self.standings or self.standings[r].waits is None]
 
 
 def diagnose(findings: Findings, who: Callable[[int], str], doing: str) -> str:
-    """One sentence: the cause, then what the others were waiting for; `doing` is what was asked."""
+    """One sentence: the cause, then what the others waited for; `doing` names the call."""
     causes = [f"worker {who(r)} {how}{_where(findings, r, doing)}" for r, how in findings.dead.items()]
     causes += [f"worker {who(r)} does not answer{_where(findings, r, doing)}" for r in findings.quiet]
     for r in findings.raised:
@@ -79,7 +79,7 @@ def diagnose(findings: Findings, who: Callable[[int], str], doing: str) -> str:
     causes += [f"worker {who(r)} hangs{_where(findings, r, doing)}" for r in findings.hanging]
     effects = [reply.error for reply in findings.replies.values() if reply.error and reply.waited]
     effects += [
-        f"{who(r)} stood{findings.standings[r].where}"
+        f"{who(r)} was{findings.standings[r].where}"
         for r in findings.busy
         if r in findings.standings and r not in findings.hanging
     ]

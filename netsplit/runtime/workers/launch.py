@@ -51,7 +51,7 @@ _WORDS = {"netsplit": "NetSplit", "torch": "torch", "python": "Python"}
 
 @dataclass(frozen=True)
 class Hello:
-    """Who a worker is; `traits` (versions, the mark of its cluster) where somebody else started it."""
+    """A worker's identity; `traits` (versions, its cluster's mark) if the user started it."""
 
     rank: int
     world_size: int
@@ -65,7 +65,7 @@ class Hello:
 
     @classmethod
     def unpacked(cls, message: bytes) -> Hello:
-        """Raises ValueError, TypeError or KeyError: it is none."""
+        """Raises ValueError, TypeError or KeyError for anything else."""
         known = json.loads(message)
         return cls(**{name: known[name] for name in cls.__dataclass_fields__})
 
@@ -75,7 +75,7 @@ class Hello:
 
 @cache
 def versions() -> dict[str, str]:
-    """What the two ends of a connection must have alike: what they send are pickles of NetSplit and torch."""
+    """What both ends must have alike, as they exchange pickles of NetSplit and torch."""
     return {
         "netsplit": netsplit.__version__,
         "torch": metadata.version("torch").partition("+")[0],  # a build for CPU and one for CUDA agree
@@ -85,7 +85,7 @@ def versions() -> dict[str, str]:
 
 
 def mark_of(spec: ClusterSpec) -> str:
-    """Short text that differs where clusters differ: an agent left from an earlier one is found out."""
+    """Short text that differs between clusters, to detect an agent left from an earlier one."""
     return hashlib.sha256(repr((spec.name, spec.devices, spec.timeout_s)).encode()).hexdigest()[:10]
 
 
@@ -132,7 +132,7 @@ def check_hello(hello: Hello, spec: ClusterSpec) -> None:
 
 
 def greet(connection: Connection, key: bytes) -> Hello | None:
-    """The Hello of who just connected; None for who is no worker; raises WorkerError for another key."""
+    """The Hello of a new connection; None if it is no worker; raises WorkerError for another key."""
     limit_waits(connection, _HANDSHAKE_S)
     try:
         deliver_challenge(connection, key)
@@ -148,7 +148,7 @@ def greet(connection: Connection, key: bytes) -> Hello | None:
 
 
 def check_free(host: str, port: int, key: str = "cluster.port") -> None:
-    """Raises WorkerError: nobody can listen at `host` and `port`; says why."""
+    """Raises WorkerError if nobody can listen at `host` and `port`."""
     try:
         probe = socket.create_server((host, port))
     except OSError as error:
@@ -157,7 +157,7 @@ def check_free(host: str, port: int, key: str = "cluster.port") -> None:
 
 
 def await_free(host: str, port: int, seconds: float) -> None:
-    """`check_free`, once whoever listens there, and is about to end, has; or after the seconds."""
+    """`check_free`, after waiting some seconds for an earlier listener to end."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(WorkerError):
@@ -167,7 +167,7 @@ def await_free(host: str, port: int, seconds: float) -> None:
 
 
 def check_loopback(host: str) -> None:
-    """Raises WorkerError: other machines may reach `host`, though all workers run on this one."""
+    """Raises WorkerError if other machines can reach `host` although all workers run on this one."""
     if not ip_address(socket.gethostbyname(host)).is_loopback:
         raise WorkerError(
             f"cluster.host is {host}, which other machines can reach, but all workers run on this one: "
@@ -190,7 +190,7 @@ def _refused(host: str, port: int, error: OSError, key: str) -> str:
 
 
 def limit_waits(connection: Connection, seconds: float) -> None:
-    """Let sends and receives that make no progress raise BlockingIOError; 0: they wait for ever."""
+    """Let stalled sends and receives raise BlockingIOError; 0: they wait for ever."""
     value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with _socket(connection) as opened:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -198,7 +198,7 @@ def limit_waits(connection: Connection, seconds: float) -> None:
 
 
 def tune(connection: Connection) -> None:
-    """Send at once (`TCP_NODELAY`); notice within a minute that the machine at the other end is gone."""
+    """Set `TCP_NODELAY`, and notice within a minute that the peer's machine is gone."""
     with _socket(connection) as opened:
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -219,14 +219,13 @@ def _address(connection: Connection) -> str:
 
 
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
-"""For glibc: memory that is let go stays with the process. Otherwise each iteration's activations are pages
-that the kernel hands out and clears anew: up to a fifth of a worker's time on ResNet-50 in small pieces."""
+"""glibc keeps freed memory; otherwise the kernel clears new pages in each iteration."""
 
 LOOK_S = 1
-"""How often, in seconds, torchrun looks after its workers."""
+"""Seconds between torchrun's checks of its workers."""
 
 STOP_S = 3
-"""Seconds for the others to say what they waited for, when one has ended."""
+"""Seconds for other workers to report what they waited for, after one has ended."""
 
 _LIMIT_S = 120.0
 
@@ -264,7 +263,7 @@ class Launcher:
             )
 
     def check(self, deadline: float, arrived: int) -> None:
-        """Raises WorkerError: torchrun has ended already, or it is late."""
+        """Raises WorkerError if torchrun has ended or the workers are late."""
         if self.process.poll() is not None:
             raise WorkerError(
                 f"the workers ended while starting (exit code {self.process.returncode}): "
@@ -277,7 +276,7 @@ class Launcher:
             )
 
     def exit_of(self, pid: int) -> str:
-        """' of SIGKILL', ' with exit code 3', or that torchrun itself is gone; nothing while unknown."""
+        """' of SIGKILL', ' with exit code 3', or that torchrun itself is gone; "" while unknown."""
         pattern = re.compile(rf"exitcode: (-?\d+)\) local_rank: \d+ \(pid: {pid}\)")
         deadline = time.monotonic() + 1.5 * LOOK_S
         while time.monotonic() < deadline:
@@ -291,7 +290,7 @@ class Launcher:
         return ""
 
     def stop(self, workers: Sequence[int]) -> None:
-        """End everything; the workers, who know already, are given a moment to do so by themselves."""
+        """End everything, after giving workers a moment to end by themselves."""
         deadline = time.monotonic() + 0.5
         while any(_runs(pid) for pid in workers) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -318,7 +317,7 @@ class Launcher:
 
 
 def external_command(spec: ClusterSpec, host: str, port: int) -> str:
-    """What to run on each machine of a cluster whose workers this process does not start."""
+    """The command to run on each machine of a cluster of external workers."""
     stop = f"--shutdown-timeout={STOP_S} " if _torch_has_shutdown_timeout() else ""
     return (
         f"on each machine run 'torchrun --nnodes=... --nproc-per-node=... --max-restarts=0 "

@@ -51,7 +51,7 @@ class Heartbeat:
 
 
 class HeartbeatFile:
-    """The worker's side; without a folder nobody but the worker itself reads it."""
+    """The worker's side; without a folder only the worker itself reads it."""
 
     def __init__(self, folder: str | Path | None, rank: int) -> None:
         nothing = _LAYOUT.pack(0, -1, -1, 0)
@@ -69,13 +69,13 @@ class HeartbeatFile:
         self.phase = 1
 
     def at(self, index: int) -> None:
-        """An instruction begins; -1: the iteration is over."""
+        """Note that an instruction begins; -1: the iteration is over."""
         self._begun += 1
         self._index = index
         _LAYOUT.pack_into(self._map, 0, self._begun, index, -1, self.phase)
 
     def waits(self, tag: int) -> None:
-        """It waits for the transfer or sum of this tag; -1: no longer."""
+        """Note the tag of the transfer or sum it waits for; -1: none."""
         _LAYOUT.pack_into(self._map, 0, self._begun, self._index, tag, self.phase)
 
     @property
@@ -84,7 +84,7 @@ class HeartbeatFile:
 
 
 def read_place(folder: str | Path, rank: int) -> Heartbeat | None:
-    """Where a rank stands; None when its heartbeat_file is on another machine."""
+    """Where a rank is; None if its heartbeat file is on another machine."""
     try:
         return _heartbeat(_path(folder, rank).read_bytes())
     except (OSError, struct.error):
@@ -112,8 +112,6 @@ class Setup:
 
 @dataclass(frozen=True)
 class CallWorkers:
-    """`function(worker, *args)`, to be run on a worker."""
-
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
@@ -137,7 +135,7 @@ class Reply:
 
 
 def packed(message: object) -> memoryview:
-    """A message for `pickle.loads`; tensors as their bytes: torch's way is slow, and not for all dtypes."""
+    """A message for `pickle.loads`; tensors as raw bytes, as torch's pickling is slow."""
     buffer = io.BytesIO()
     _MessagePickler(buffer).dump(message)
     return buffer.getbuffer()
@@ -167,13 +165,13 @@ def _on_host(value: torch.Tensor, parameter: bool, requires_grad: bool) -> torch
 
 
 def _is_ours(value: Any) -> bool:
-    """Whether workers find this function or class of the package under its name."""
+    """Whether workers can import this function or class of the package by name."""
     module = sys.modules.get(value.__module__) if value.__module__.startswith("netsplit.") else None
     return getattr(module, value.__qualname__, None) is value
 
 
 def goes_as_bytes(tensor: torch.Tensor) -> bool:
-    """Whether it goes as its bytes: its own alone, also where it is a view."""
+    """Whether a tensor is sent as its own raw bytes, without its storage."""
     return (
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
@@ -191,7 +189,7 @@ def _unpacked(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> to
 
 @dataclass
 class Worker:
-    """What a called function finds: who it is, and what earlier calls left in `memory`."""
+    """The context of a called function: identity, and `memory` kept between calls."""
 
     rank: int
     device: Device
@@ -204,7 +202,7 @@ class Worker:
 
     @cached_property
     def transport(self) -> ProcessTransport:
-        """Towards the other devices; one as long as the process lives, as groups are never given back."""
+        """Transfers to other devices; one per process, as groups are never released."""
         devices = {device.name: torch.device(device.torch_device) for device in self.devices}
         return ProcessTransport(devices, self.device.name, self.timeout_s, self.neighbours)
 

@@ -21,12 +21,12 @@ def absolute_path() -> tuple[str, ...]:
 
 
 def standard_first(path: Sequence[str]) -> list[str]:
-    """The entries of the standard library, then the others, both in their order."""
+    """The paths of the standard library, then all others, each in their order."""
     return sorted(path, key=lambda entry: not _is_standard(entry))
 
 
 def shadowing(path: Sequence[str]) -> dict[str, str]:
-    """Names of the standard library -> the file on the path that stands before its own."""
+    """Names of the standard library -> the file on the path that hides it."""
     files = {}
     for name in sorted(sys.stdlib_module_names - {*sys.builtin_module_names, "test"}):  # many have a `test`
         spec = PathFinder.find_spec(name, path)
@@ -36,6 +36,6 @@ def shadowing(path: Sequence[str]) -> dict[str, str]:
 
 
 def _is_standard(place: str) -> bool:
-    """Whether a file or a folder is the standard library's: not so what is installed within its folder."""
+    """Whether a path belongs to the standard library, not to packages installed within it."""
     inside = os.path.relpath(place, _STANDARD) if os.path.isabs(place) else os.pardir
     return not inside.startswith((os.pardir, "site-packages", "dist-packages"))

@@ -64,7 +64,7 @@ _MARGIN_S = 2.0  # for whoever waits at the same place to say so first
 
 
 class Watchdog:
-    """Notices workers that show no sign of life, and a program in which nothing moves any more."""
+    """Detects workers without a sign of life, and programs that no longer progress."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -80,12 +80,12 @@ class Watchdog:
             self.places[rank] = place
 
     def silent(self, ranks: list[int], seconds: float | None = None) -> list[int]:
-        """Those of `ranks` that showed no sign of life for so long: stopped, or their machine is gone."""
+        """Those of `ranks` without a sign of life for too long: stopped, or their machine is gone."""
         now, limit_s = time.monotonic(), self.limit_s if seconds is None else min(seconds, self.limit_s)
         return [rank for rank in ranks if now - self.alive.get(rank, self.began) > limit_s]
 
     def stands_still(self, places: dict[int, Heartbeat | None]) -> bool:
-        """Whether inside a program no worker has begun an instruction for longer than a peer would wait."""
+        """Whether no worker in a program has begun an instruction for longer than a peer would wait."""
         if places != self.heartbeats:
             self.heartbeats = places
             self.since = time.monotonic()
@@ -162,19 +162,19 @@ class WorkerPool:
             return self._gather(list(range(len(args))), limit_s)
 
     def post(self, function: Callable[..., Any], *args: Any) -> None:
-        """`function(worker, *args)` on all workers without waiting: the next call raises what it raises."""
+        """Call on all workers without waiting; the next call raises their errors."""
         self._doing = function.__name__.strip("_")
         with self._turn, interrupts_held(firmly=True):
             for rank in range(len(self.connections)):
                 self._send(rank, CallWorkers(function, args))
 
     def note(self, traces: Sequence[str]) -> None:
-        """Keep the stacks of what workers raised."""
+        """Keep the stack traces of workers' errors."""
         with contextlib.suppress(OSError):
             (self.folder / "failure.log").write_text("\n".join(traces))
 
     def close(self, reason: str = "") -> None:
-        """Stop all workers, at once and whatever they are doing; they are told the `reason` of a failure."""
+        """Stop all workers at once, telling them the `reason` of a failure."""
         farewell = FAILED + reason.encode() if reason else STOP
         with interrupts_held(firmly=True):
             for connection in self.connections:
@@ -259,7 +259,7 @@ class WorkerPool:
                 log.info("%d of %d workers: %s", len(joined), len(self.spec.devices), hello)
 
     def _forget_gone(self, joined: dict[int, tuple[Hello, Connection]]) -> None:
-        """Nobody sends after his Hello: who can be read from has ended, and may be started again."""
+        """Drop connections that became readable: a worker sends nothing after its Hello, so it has ended."""
         for rank, (hello, connection) in list(joined.items()):
             if connection.poll():
                 log.warning("%s ended before all workers had started", hello)
@@ -310,7 +310,7 @@ class WorkerPool:
         return [replies[rank].value for rank in ranks]
 
     def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watchdog, ended: str) -> None:
-        """Listens to all workers; of what comes late, of a post or an interrupted call, only errors count."""
+        """Read from all workers; of late answers only errors count."""
         open_ = {
             connection: rank
             for rank, connection in enumerate(self.connections)
@@ -330,7 +330,7 @@ class WorkerPool:
                     replies[rank] = message
 
     def _place(self, rank: int, watch: Watchdog) -> Heartbeat | None:
-        """A rank's place, from its file where that is on this machine, else from the last sign of life."""
+        """A rank's place, from its file on this machine, else from its last sign of life."""
         if self.hellos[rank].host == socket.gethostname():
             return read_place(self.folder, rank)
         return watch.places.get(rank)

@@ -16,11 +16,11 @@ __all__ = [
 ]  # fmt: skip
 
 COMPUTES, MOVES, WAITS = range(3)
-"""Kinds of `Notes`: a task, a message, a device for a message."""
+"""Kinds of `Notes`."""
 
 
 class DeviceSeconds(NamedTuple):
-    """`DeviceCosts` without its nodes; [D] where nothing else is said."""
+    """`DeviceCosts` without its nodes; [D] unless noted."""
 
     instruction: Floats
     message: Floats
@@ -81,7 +81,7 @@ class ProgramArrays(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What happened, as it did; empty arrays, where nobody asks."""
+    """Recorded events, in order; empty arrays if not asked for."""
 
     kind: Ints
     device: Ints
@@ -96,7 +96,7 @@ class Notes(NamedTuple):
 
 
 class Heap(NamedTuple):
-    """A heap for compiled functions: the least time first, then the least key."""
+    """A heap for compiled functions: least time first, ties by least key."""
 
     size: Ints  # [1]
     time: Floats

@@ -76,7 +76,7 @@ _GO, _NOTED = range(2)
 def carry_out_noted(
     work: ProgramArrays, device: DeviceSeconds, notes: Notes
 ) -> tuple[Floats, Ints, Floats, int]:
-    """`CarriedOut.clock`, `at` and `arrived`, and how many notes were taken."""
+    """`CarriedOut.clock`, `at` and `arrived`, and the number of notes."""
     run = carry_out(work, device, notes)
     return run.clock, run.at, run.arrived, run.counts[_NOTED]
 
@@ -166,7 +166,7 @@ def _note_waits(
 
 @inlined
 def _less_missing(message: int, time: float, work: ProgramArrays, run: CarriedOut) -> None:
-    """One of its devices has come to it, or something that it hands on has arrived."""
+    """Count a device that has reached the message, or a source that has arrived."""
     run.since[message] = max(run.since[message], time)
     run.missing[message] -= 1
     if run.missing[message] == 0:
@@ -175,7 +175,7 @@ def _less_missing(message: int, time: float, work: ProgramArrays, run: CarriedOu
 
 @inlined
 def _carry(work: ProgramArrays, run: CarriedOut, pace: Paces, device: DeviceSeconds, notes: Notes) -> None:
-    """2. The first message that is ready has its links and NICs, or is ready again when all are free."""
+    """2. The first ready message takes its links and NICs, or waits until all are free."""
     when = run.ready.time[0]
     message = pop(run.ready)
     x = message % len(work.source)
@@ -210,7 +210,7 @@ def _carry_round(
     device: DeviceSeconds,
     notes: Notes,
 ) -> None:
-    """2. As `_carry`, of a sum: the links of a ring, all at once."""
+    """2. As `_carry`, for a sum: all links of a ring at once."""
     devices, rings, groups = len(run.clock), work.rings, work.groups
     x = message % len(work.source)
     start, outside = when, False
@@ -240,7 +240,7 @@ def _carry_round(
 
 @inlined
 def _nics_free_s(p: int, q: int, run: CarriedOut, device: DeviceSeconds) -> float:
-    """When both NICs are free that the link goes through, or the one."""
+    """When both NICs of the link are free."""
     leaves, enters = device.nic[p], device.nic[q]
     out_s = run.nics[0, leaves] if leaves >= 0 else 0.0
     return max(out_s, run.nics[1, enters]) if enters >= 0 else out_s
@@ -280,7 +280,7 @@ def _note(kind: int, d: int, what: int, start: float, end: float, run: CarriedOu
 
 
 class Paces(NamedTuple):
-    """How the devices' computations go: [D] where nothing else is said."""
+    """The pace of each device's computation; [D] unless noted."""
 
     left: Floats  # seconds that it would take undisturbed
     since: Floats  # when they were left
@@ -327,7 +327,7 @@ def copy(d: int, start: float, end: float, nbytes: float, pace: Paces, device: D
 
 @inlined
 def next_of(pace: Paces) -> tuple[float, int]:
-    """When what happens next: d an end, D + d a beginning, 2 D a change of copying; -1 nothing."""
+    """The next event: d an end, D + d a start, 2 D a change of copying; -1 none."""
     copies, devices = pace.copies, len(pace.end)
     time, first, key = np.inf, -1, 0
     if copies.size[0] > 0:
@@ -344,7 +344,7 @@ def next_of(pace: Paces) -> tuple[float, int]:
 
 @inlined
 def happen(first: int, now: float, pace: Paces, device: DeviceSeconds) -> bool:
-    """A computation ends or begins, or copying changes (see `next_of`); whether it was an end."""
+    """A computation ends or starts, or copying changes (see `next_of`); whether it was an end."""
     devices = len(pace.end)
     if first < devices:
         pace.end[first], pace.computes[first] = np.inf, 0
@@ -372,7 +372,7 @@ def _number(pace: Paces) -> int:
 
 @inlined
 def _company(d: int, change: int, t: float, pace: Paces, device: DeviceSeconds) -> None:
-    """A device of a host begins or ends to compute, which may change the pace of others there."""
+    """Adjust the pace of a host's devices after one starts or ends computing."""
     host = device.host
     if host[d] >= 0:
         pace.busy[host[d]] += change
@@ -386,7 +386,7 @@ def _company(d: int, change: int, t: float, pace: Paces, device: DeviceSeconds) 
 
 @inlined
 def _change(d: int, t: float, pace: Paces, device: DeviceSeconds) -> None:
-    """Count what was done at the old rate, and plan the end at the new one."""
+    """Count work done at the old rate, and reschedule the end at the new one."""
     if pace.computes[d] == 0:
         return
     rate = min(max(1.0 - pace.copying[d], 0.0), 1.0)

@@ -16,23 +16,23 @@ _SAME_GRADIENT = frozenset(
     | {"permute", "reshape", "reshape_as", "squeeze", "swapaxes", "t", "transpose", "unflatten", "unsqueeze"}
     | {"T", "mT", "numpy_T", "view", "view_as"}
 )
-"""Operators whose backward hands on the output's gradient itself, where the sizes are equal."""
+"""Operators whose backward returns the output's gradient itself, if sizes are equal."""
 _SAME_FOR_FIRST = frozenset({"addcdiv", "addcmul", "index_add", "scatter_add", "sub", "sub_"})
-"""Those that do so to their first operand alone; `copy_` to all but that."""
+"""Those that do so for their first operand only; `copy_` for all others."""
 _PART_OF_GRADIENT = frozenset({"cat", "concat", "concatenate", "stack"})
-"""Operators whose backward hands on views of the output's gradient."""
+"""Operators whose backward returns views of the output's gradient."""
 _SHAPED_AS = frozenset({"expand_as", "reshape_as", "view_as"})
-"""Operators that read of all but their first operand what it is like."""
+"""Operators that read only the shape of all operands but the first."""
 _NO_GRADIENT = frozenset({"empty_like", "full_like", "new_zeros", "new_ones", "ones_like", "zeros_like"})
-"""Operators that read of a tensor what it is like."""
+"""Operators that read only a tensor's shape."""
 _TURNED = frozenset({"T", "mT", "movedim", "numpy_T", "permute", "swapaxes", "t", "transpose"})
 _IN_OTHER_SIZES = frozenset({"flatten", "reshape", "reshape_as", "unflatten", "view", "view_as"})
-"""Operators whose backward copies a gradient that was turned."""
+"""Operators whose backward copies a transposed gradient."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """What one segment's backward adds to the bytes alive when it starts."""
+    """Bytes that one segment's backward adds to those alive at its start."""
 
     peak: tuple[int, int]  # of activations, of parameters' gradients
     parameters: frozenset[str]  # that have a gradient now and had none
@@ -44,7 +44,7 @@ class Walk:
 
 @dataclass(eq=False)
 class _Gradient:
-    """A storage that gradients of variables live in."""
+    """A storage of gradients."""
 
     nbytes: int
     holders: int = 1
@@ -119,7 +119,7 @@ class BackwardWalk:
         return self.shape.graph.variables[k].nbytes
 
     def _reached(self) -> list[Node]:
-        """The nodes that a gradient gets to, last first."""
+        """Nodes that a gradient reaches, last first."""
         requires_backward = set(self.seeds)
         nodes = []
         for node in reversed(self.shape.nodes):
@@ -129,7 +129,7 @@ class BackwardWalk:
         return nodes
 
     def _wanted(self, node: Node) -> list[str]:
-        """What the node makes a gradient of; not of the view of a weight whose gradient it puts off."""
+        """Inputs whose gradient the node computes, but for a view of a weight with a deferred gradient."""
         if node.kind in _NO_GRADIENT:
             return []
         read = node.inputs[:1] if node.kind in _SHAPED_AS else node.inputs
@@ -170,7 +170,7 @@ class BackwardWalk:
         self.passing = 0
 
     def _see_write(self, node: Node, base: str) -> None:
-        """A write into a view of `base` (CopySlices): the gradient of all that memory is copied."""
+        """A write into a view of `base` (CopySlices) copies the gradient of the whole storage."""
         come = [self.held[k][0].holders for k in (base, *node.outputs) if k in self.held]
         if come:
             copies = 2 if sum(come) > 1 else 1
@@ -182,7 +182,7 @@ class BackwardWalk:
         self.now += sum(self.shape.own[root] for root in missing)
 
     def _make_again(self, node: Node) -> None:
-        """A checkpoint of the model's own, once the first that saves anything goes back."""
+        """Recompute the model's own checkpoint, once the backward reaches a node that saved anything."""
         run = self.shape.own_checkpoint.get(node.name)
         if run is None or node.name not in run.saving or run.last_back in self.made_again:
             return
@@ -195,7 +195,7 @@ class BackwardWalk:
         self.now += sum(run.extra.values()) + sum(self.shape.own[root] for root in saved)
 
     def _train(self, node: Node) -> None:
-        """Gradients of the operator's parameters: new ones, some of which are only added to others."""
+        """Gradients of the operator's parameters: new ones, or temporary ones to add."""
         initializers = self.shape.graph.initializers
         for k in self._own(node):
             if not initializers[k].requires_grad:
@@ -214,7 +214,7 @@ class BackwardWalk:
         self._see(self.shape.transient(node.name).backward)
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:
-        """The gradient of what the node read: what arrived, a view of that, or a new one."""
+        """The gradient of an input: the output's, a view of it, or a new one."""
         read, made = self.shape.graph.variables[k], self.shape.graph.variables[node.outputs[0]]
         gradient, whole = arrived[0]
         turned, part = made.name in self.turned, node.kind in _PART_OF_GRADIENT
@@ -245,7 +245,7 @@ class BackwardWalk:
         self._drop(gradient)
 
     def _keep(self, k: str, gradient: _Gradient, whole: bool) -> None:
-        """What an input of the segment gets: a copy where others have it, too, or it lies otherwise."""
+        """Copy the gradient of a segment's input if it is shared or has another layout."""
         variable = self.shape.graph.variables[k]
         if gradient.holders > 1 or not whole or (k in self.turned) != _is_turned(variable):
             self._new(variable.nbytes)
@@ -293,7 +293,7 @@ def backward_walk(
 
 
 def weights_walk(shape: SegmentMemory, queue: Sequence[PutOff], fresh: frozenset[str]) -> Walk:
-    """The weight part of a backward that put these off; `peak` is beside all that was put off."""
+    """The weight part of a backward with these nodes put off; `peak` is beside all that was put off."""
     initializers = shape.graph.initializers
     savers = Counter(root for each in queue for root in each.roots & shape.kept)
     users = Counter(k for each in queue for k in each.parameters)
@@ -322,7 +322,7 @@ def weights_walk(shape: SegmentMemory, queue: Sequence[PutOff], fresh: frozenset
 
 
 def _hands_on(node: Node, k: str) -> bool:
-    """Whether the gradient of k is that of the node's output itself, where they have one size."""
+    """Whether the gradient of k is the output's own, if sizes are equal."""
     first = [i for i, each in enumerate(node.args) if each == {"var": k}] == [0]
     return (
         node.kind in _SAME_GRADIENT
@@ -332,6 +332,5 @@ def _hands_on(node: Node, k: str) -> bool:
 
 
 def _is_turned(variable: Variable) -> bool:
-    """Whether its dimensions lie in another order in memory."""
     strides = [step for n, step in zip(variable.shape, variable.strides, strict=True) if n > 1]
     return strides != sorted(strides, reverse=True)

@@ -242,7 +242,7 @@ class DeviceMemory:
             self.versions.backward(ins)
 
     def _weights(self, ins: Backward, shape: SegmentMemory) -> None:
-        """The weight part: gradients one by one, after each of which what it took is let go."""
+        """The weight part: gradients one by one, each of which releases its tensors."""
         i = ins.microbatch
         queue, held = self.put_off.pop((ins.segment, i))
         walk = weights_walk(shape, queue, self._fresh(ins, shape))
@@ -253,7 +253,7 @@ class DeviceMemory:
         self.versions.backward(ins)
 
     def _put_off(self, shape: SegmentMemory, i: int, walk: Walk, again: bool) -> None:
-        """Hold what the weight part needs: the segment's own, and what it read of inputs and outputs."""
+        """Hold what the weight part needs of the segment, its inputs and outputs."""
         self.storages.hold(_own_key("put off", shape, i), walk.deferred_bytes)
         keys = [_own_key("put off", shape, i)]
         for root in set(walk.deferred_roots) - self.fed:
@@ -265,7 +265,7 @@ class DeviceMemory:
         self.put_off[shape.segment.index, i] = walk.put_off, tuple(keys)
 
     def _fresh(self, ins: Backward, shape: SegmentMemory) -> frozenset[str]:
-        """Parameters whose gradient is new; of leaves of their own all are, and summed afterwards."""
+        """Parameters that get a new gradient; all, if their leaves are summed afterwards."""
         if self.versions.several:
             return shape.parameters
         return shape.parameters - self.with_gradient.get(ins.update, set())
@@ -367,7 +367,7 @@ class DeviceMemory:
         )
 
     def _finish_sum(self) -> None:
-        """The sum that is under way takes the gradients' place."""
+        """The sum under way replaces the gradients."""
         for key in self.sums:
             self.storages.release(key, transfer=True)
         self.sums = []
@@ -391,7 +391,7 @@ class DeviceMemory:
             self.storages.release((root, i, 0), transfer)
 
     def _use(self, k: str, i: int) -> None:
-        """One reader less; after the last the executor forgets the value."""
+        """One reader less; the last one releases the value."""
         if k in self.fed:
             return
         i = self.program.sent_with(k, self.device, i)
@@ -400,7 +400,7 @@ class DeviceMemory:
             self._release(k, i, transfer=k in self.received)
 
     def _count_readers(self) -> Counter[str]:
-        """How often a variable is read here in one micro-batch: by segments, and by sends of its value."""
+        """How often segments and sends read a variable here in one micro-batch."""
         counts = Counter(k for shape in self.shapes.values() for k in shape.segment.inputs)
         sample = min(self.batches, default=0)
         counts.update(ins.read for ins in self._sends() if ins.microbatch == sample)

@@ -107,7 +107,6 @@ class SegmentMemory:
         return _roots(self.graph, node.saved)
 
     def _context(self, saved: Collection[str]) -> tuple[str, ...]:
-        """Inputs and outputs that live until the backward is over."""
         inputs = [
             k
             for k in self.segment.inputs
@@ -118,7 +117,7 @@ class SegmentMemory:
 
 @dataclass(frozen=True)
 class CheckpointRun:
-    """Consecutive nodes of one activation checkpoint of the model's own, within a segment.
+    """Consecutive nodes of one of the model's own activation checkpoints, within a segment.
 
     The runtime computes them as one function, of which the arguments stay; it is made again, up to the
     last node that saves anything, where that goes back.
@@ -132,7 +131,7 @@ class CheckpointRun:
 
     @property
     def last_back(self) -> str:
-        """The node that goes back last of those that save anything, the first of them; "" if none does."""
+        """The first node that saves anything, whose backward is last; "" if none does."""
         return next(iter(self.saving), "")
 
 
@@ -208,7 +207,7 @@ def operand_of_weight(graph: Graph, node: Node, nodes: Collection[str]) -> Any:
 
 
 def _put_off(graph: Graph, node: Node, nodes: Collection[str]) -> tuple[str, ...]:
-    """Parameters whose gradients a node puts off: its weight, through views, and a convolution's bias."""
+    """Parameters whose gradients a node defers: its weight, through views, and a convolution's bias."""
     template = operand_of_weight(graph, node, nodes)
     while isinstance(template, dict) and "var" in template:
         producer = graph.variables[template["var"]].producer
@@ -223,7 +222,7 @@ def _put_off(graph: Graph, node: Node, nodes: Collection[str]) -> tuple[str, ...
 
 @once_of
 def written_bases(graph: Graph) -> dict[str, str]:
-    """Node that writes into a view -> the variable that owns the memory, whose gradient autograd copies."""
+    """Node that writes into a view -> the variable that owns the storage, whose gradient autograd copies."""
     bases = {}
     for node in graph:
         made = [graph.variables[k] for k in node.outputs if k]
@@ -247,8 +246,6 @@ def _is_view(graph: Graph, k: str) -> bool:
 
 @dataclass(frozen=True)
 class OfSize:
-    """What micro-batches of one size take."""
-
     graph: Graph
     own: Mapping[str, int]  # bytes of storages
     shapes: Mapping[int, SegmentMemory]
@@ -256,7 +253,7 @@ class OfSize:
 
 @dataclass(frozen=True)
 class OfSizes:
-    """What micro-batches take, of which the last may be smaller."""
+    """Memory by micro-batch size; the last micro-batch may be smaller."""
 
     usual: OfSize
     last: OfSize
@@ -289,7 +286,7 @@ def segment_memory(
     part: Fraction,
     kept: frozenset[str],
 ) -> SegmentMemory:
-    """One for all replicas of a kind, and for all programs: its walks are the same.
+    """Shared by all replicas of a kind and all programs.
 
     `split`: its backwards are in two parts; `transients` are of its device's kind, told by identity, and of
     so many samples that this is a `part` of them. Results of `kept` nodes stay where it is computed again.

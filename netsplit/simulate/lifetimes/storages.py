@@ -29,7 +29,7 @@ class MemoryProfile:
     version_bytes: int = 0  # older weights that micro-batches in flight began on
     host_bytes: int = 0  # at most at once in the host's memory: what is offloaded
     course: tuple[tuple[int, int], ...] = ()
-    """Most bytes alive within every instruction, and the bytes after it."""
+    """Peak bytes within every instruction, and bytes after it."""
 
     @property
     def peak_bytes(self) -> int:
@@ -38,7 +38,7 @@ class MemoryProfile:
 
 
 class Storages:
-    """The bytes alive beside those that always are, and the most of them; a storage counts once."""
+    """Bytes alive beside permanent ones, and their peak; each storage counts once."""
 
     def __init__(self, versions: Versions, feed_bytes: int) -> None:
         self.size: dict[Key, int] = {}
@@ -52,7 +52,7 @@ class Storages:
         self.most, self.now = 0, 0  # within this instruction, and last
 
     def see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
-        """Note the bytes alive, with so many more inside the computation."""
+        """Note a peak: the bytes alive, and that many more."""
         alive = (
             gradients + self.gradient_bytes,
             activations + self.activation_bytes,
@@ -80,7 +80,6 @@ class Storages:
         self.release(key, not to_transfer)
 
     def _change(self, key: Key, by: int, transfer: bool) -> bool:
-        """Whether anything holds it still."""
         nbytes, users, transfers = self.size[key], self.users.get(key, 0), self.transfers.get(key, 0)
         if users:
             self.activation_bytes -= nbytes
@@ -162,7 +161,7 @@ class Versions:
 
 
 class VariableGradients:
-    """Gradients of variables on one device: what waits to be summed, what came from others, what lasts."""
+    """Gradients of variables on one device: to be summed, received, or lasting."""
 
     def __init__(self, program: Program, device: str, sizes: OfSizes, storages: Storages) -> None:
         self.program, self.device, self.sizes = program, device, sizes
@@ -176,7 +175,7 @@ class VariableGradients:
         self.number = 0
 
     def seeds(self, shape: SegmentMemory, i: int) -> dict[str, Key]:
-        """Gradients of a segment's outputs, each summed, with which its backward begins."""
+        """The summed gradients of a segment's outputs, with which its backward starts."""
         self._collect(shape, i)
         return {k: key for k in shape.requires_backward if (key := self._seed(k, i)) is not None}
 
@@ -195,7 +194,7 @@ class VariableGradients:
         self.arriving[ins.variable, ins.microbatch] = self._new(ins.source, ins.microbatch, transfer=True)
 
     def sent(self, ins: Send) -> Key:
-        """What goes: the sum of what was made here, and of what came to be handed on."""
+        """The gradient to send: the sum of own and received ones."""
         i = ins.microbatch
         for copy, j, _ in self.program.handed_on(ins, self.device):
             came = self.arriving.pop((copy, j))
@@ -223,7 +222,7 @@ class VariableGradients:
         return self._total(k, i)
 
     def _total(self, k: str, i: int) -> Key | None:
-        """The sum of a variable's gradients: the only one, or a new one made while all are there."""
+        """The sum of a variable's gradients: the only one, or a new one while all are alive."""
         parts = self.parts.pop((k, i), [])
         if len(parts) < 2:
             return parts[0] if parts else None

@@ -89,12 +89,12 @@ class Adapt:
 
 Outcome = Literal["stayed", "on trial", "kept", "rolled back"]
 CHANGED: tuple[Outcome, ...] = ("on trial", "kept")
-"""Outcomes with which training goes on by the other plan."""
+"""Outcomes that leave the new plan in use."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One look for a plan with a shorter iteration, and what came of it; measured seconds are medians."""
+    """One search for a plan with a shorter iteration, and its outcome; measured seconds are medians."""
 
     iteration: int  # trained before it, since the beginning of the whole training
     why: str  # what was seen, and why nothing was changed where nothing was
@@ -164,7 +164,7 @@ class Adaptation:
 
     @classmethod
     def begin(cls, settings: Adapt, plan: Plan, placed_s: float) -> Adaptation:
-        """Begins with a plan just put on its workers; `placed_s`: seconds that this took."""
+        """Start with a plan just deployed; `placed_s`: seconds that took."""
         problem = plan.problem
         return cls(
             settings, plan, WorkerCosts.from_kinds(problem.graph, problem.cluster, problem.costs), placed_s
@@ -182,7 +182,7 @@ class Adaptation:
         return sum(each.search_s for each in self.decisions)
 
     def iteration(self, timeline: Timeline | None, workers: object, change: Change, batches: int) -> None:
-        """Note an iteration of a whole batch that stepped; measured, where it was in a window.
+        """Record an iteration of a whole batch that stepped, with its timeline if measured.
 
         Args:
             workers: others than the last time, where they were restarted.
@@ -210,7 +210,7 @@ class Adaptation:
             self._look(why, measured_s, change)
 
     def follow(self, plan: Plan) -> None:
-        """Go on by a plan that was not chosen here; what workers were measured to take stays if it holds."""
+        """Continue with a plan chosen elsewhere; keep measured costs where they still apply."""
         problem = plan.problem
         if problem.graph.nodes.keys() != self.plan.problem.graph.nodes.keys():
             self.costs = WorkerCosts.from_kinds(problem.graph, problem.cluster, problem.costs)
@@ -224,7 +224,7 @@ class Adaptation:
         self._trial, self._looked_s = None, None
 
     def _restarted(self) -> None:
-        """New workers: what was measured of the old ones says nothing of them."""
+        """Discard measurements of the old workers."""
         self.costs = replace(
             self.costs, costs=self.costs.first, measured={name: set() for name in self.costs.measured}
         )
@@ -233,13 +233,13 @@ class Adaptation:
 
     @property
     def horizon(self) -> int:
-        """Iterations that a change can pay within."""
+        """Iterations within which a change must pay off."""
         if self.left is not None:
             return self.left
         return self.settings.horizon or max(self.trained, 100)
 
     def _reason(self, measured_s: float) -> str | None:
-        """What changed since the last look; None: nothing did."""
+        """What has changed since the last look; None if nothing has."""
         if self._looked_s is None:
             return "the first measured iterations"
         ratios = {name: self.costs.slowness(name) / before for name, before in self._slowness.items()}
@@ -270,7 +270,7 @@ class Adaptation:
         decision = replace(decision, predicted_after_s=then_s, method=other.placement.method)
         saved_s = measured_s * (1 - then_s / now_s) if now_s > 0 else 0.0
         if then_s >= now_s * (1 - self.settings.gain):
-            self._stay(replace(decision, why=f"{why}; no plan is predicted to be enough faster"))
+            self._stay(replace(decision, why=f"{why}; no plan is predicted to gain enough"))
         elif saved_s * self.horizon <= self.switch_s:
             needs = f"the change would take longer than it saves in {self.horizon} iterations"
             self._stay(replace(decision, why=f"{why}; {needs}"))
@@ -283,7 +283,7 @@ class Adaptation:
             self._trial = before, len(self.decisions) - 1
 
     def _search(self, problem: Problem) -> tuple[Plan | None, str]:
-        """The plan with the shortest predicted iteration that training can go on by; or why there is none."""
+        """The plan with the shortest predicted iteration that training can change to, or why none is."""
         answers: list[Plan] = []
         reason = "no method found another plan"
         problem = replace(problem, known=self.plan.placement, improved=None)
@@ -304,7 +304,7 @@ class Adaptation:
         return best, reason
 
     def _judge(self, before: Plan, number: int, measured_s: float, change: Change) -> None:
-        """Keep what is shorter; go back from what is not, where the way back pays."""
+        """Keep the new plan if it is faster; else go back if that pays off."""
         self._trial = None
         decision = replace(self.decisions[number], measured_after_s=measured_s)
         longer_s = measured_s - decision.measured_before_s
@@ -344,7 +344,7 @@ class Adaptation:
 
 
 def _is_worth(ratio: float) -> bool:
-    """Whether what takes so many times as long has changed by enough."""
+    """Whether this ratio is a relevant change."""
     return max(ratio, 1 / ratio) - 1 > _CHANGED
 
 

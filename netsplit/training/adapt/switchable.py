@@ -28,7 +28,7 @@ def require_switchable(plan: Plan, other: Plan) -> None:
 
 
 def check_adaptable(backend: str | None, schedule: Schedule | AutoSchedule) -> None:
-    """Refuse, before anything is measured, what no plan could be changed with."""
+    """Refuse configurations in which the plan could never change."""
     if backend is not None:
         raise NetSplitError(
             f"adapt cannot be combined with compile_backend ({backend}), as every new plan would be "
@@ -52,21 +52,20 @@ def _unadaptable(reason: str) -> NetSplitError:
 
 
 def changeable(auto: AutoSchedule, graph: Graph) -> tuple[AutoSchedule, tuple[str, ...]]:
-    """What is open where the plan is to change in training, and remarks: no replicas of statistics."""
+    """The search space without replicas of statistics, which cannot change plans, and a remark."""
     statistics = replicated_statistics(graph, graph.nodes)
     if not (auto.replicas and statistics):
         return auto, ()
     more = f" and {len(statistics) - 1} more" if len(statistics) > 1 else ""
     why = "adapt could not change such a plan"
     remark = (
-        f"no stage has replicas, as {why}: '{statistics[0]}'{more} would come from other micro-batches "
-        "after the change"
+        f"no stage has replicas, as {why}: '{statistics[0]}'{more} would be updated by other micro-batches"
     )
     return replace(auto, replicas=False, no_replicas=why), (remark,)
 
 
 def why_unswitchable(plan: Plan, other: Plan) -> str | None:
-    """None: it can go on by the other plan."""
+    """Why training cannot change to the other plan; None if it can."""
     graph, ours, theirs = plan.problem.graph, plan.simulated[0], other.simulated[0]
     if ours.devices != theirs.devices:
         return f"it is for the devices {', '.join(theirs.devices)}, not {', '.join(ours.devices)}"
@@ -105,14 +104,13 @@ def why_unswitchable(plan: Plan, other: Plan) -> str | None:
 
 
 def _training(graph: Graph) -> tuple[object, ...]:
-    """What is computed, and which parameters are trained."""
     nodes = [(each.name, each.op, each.args, each.kwargs, each.no_grad, each.autocast) for each in graph]
     trained = {k: each.requires_grad for k, each in graph.initializers.items()}
     return nodes, trained, graph.autocast
 
 
 def _operators(placement: Placement) -> dict[str, OperatorTasks]:
-    """What there is of operators; copies of weights are held under the parameter's name."""
+    """Operators, with copies of weights under the parameter's name."""
     tasks = folded(placement.rewrites).values()
     read = (
         replace(own, weights=tuple(each if each == "home" else 0 for each in own.weights)) for own in tasks

@@ -32,7 +32,7 @@ _LEARNT: frozenset[EventKind] = frozenset({*_COMPUTED, "step"})
 
 
 def segment_medians(timelines: Iterable[Timeline]) -> dict[SegmentTime, float]:
-    """Median seconds of what devices computed, over micro-batches and iterations."""
+    """Median seconds of each segment on each device, over micro-batches and iterations."""
     seconds: dict[SegmentTime, list[float]] = {}
     for timeline in timelines:
         for event in timeline.events:
@@ -43,7 +43,7 @@ def segment_medians(timelines: Iterable[Timeline]) -> dict[SegmentTime, float]:
 
 @dataclass
 class WorkerCosts:
-    """Costs of every worker by itself: each is a kind of device of its own.
+    """Costs by worker; each worker is its own kind of device.
 
     Args:
         costs: by worker, as they are known now; `first`: before anything was measured.
@@ -59,7 +59,7 @@ class WorkerCosts:
 
     @classmethod
     def from_kinds(cls, graph: Graph, cluster: Cluster, costs: Costs) -> WorkerCosts:
-        """Costs by device from costs by kind; an operator without any costs nothing yet."""
+        """Costs by device from costs by kind; operators without costs cost 0."""
         devices = {}
         for device in cluster.devices:
             known = costs.of(device.kind)
@@ -70,7 +70,7 @@ class WorkerCosts:
         return cls(graph, own, each, each, {name: set() for name in devices})
 
     def observe(self, program: Program, timelines: Sequence[Timeline]) -> None:
-        """Replace the costs of what the program computed by what it took; of idle workers by the first."""
+        """Replace costs with measured ones; idle workers go back to their first costs."""
         measured = segment_medians(timelines)
         predicted = segment_medians([simulate(program, self.cluster, self.costs, peaks=False)])
         nodes = {f"segment {each.index}": each.nodes for each in program.segments}
@@ -84,7 +84,7 @@ class WorkerCosts:
         self.costs = replace(self.costs, devices=devices)
 
     def slowness(self, name: str) -> float:
-        """How many times as long as first known a worker takes for the operators that were timed on it."""
+        """How many times slower a worker runs its timed operators than at first."""
         first, now = self.first.devices[name].nodes, self.costs.devices[name].nodes
         before = sum(first[node].total_s for node in self.measured[name])
         return sum(now[node].total_s for node in self.measured[name]) / before if before > 0 else 1.0
@@ -116,7 +116,7 @@ class WorkerCosts:
         return self._extended(name, learnt, timed)
 
     def _extended(self, name: str, learnt: DeviceCosts, timed: set[str]) -> DeviceCosts:
-        """With what was not timed in this window as much slower as what was, in this or earlier ones."""
+        """Scale operators outside this window as those that were timed."""
         known, first = self.costs.devices[name].nodes, self.first.devices[name].nodes
         earlier, measured = self.measured[name] - timed, self.measured[name] | timed
         speed = _speed(known, learnt.nodes, self.measured[name] & timed or timed)
@@ -128,13 +128,13 @@ class WorkerCosts:
 
 
 def _speed(before: Mapping[str, NodeSeconds], now: Mapping[str, NodeSeconds], nodes: Iterable[str]) -> float:
-    """How many times as fast as before, by these operators; 1 where nothing is known of them."""
+    """Speed relative to before on these operators; 1 if nothing is known."""
     then_s, now_s = (sum(each[node].total_s for node in nodes) for each in (before, now))
     return then_s / now_s if then_s > 0 and now_s > 0 else 1.0
 
 
 def _corrected(each: NodeSeconds, times: Mapping[EventKind, float]) -> NodeSeconds:
-    """An operator such that the simulator predicts of its segment what took `times` as long as predicted."""
+    """Scale an operator so that its segment is predicted at `times` its former prediction."""
     apart = "weight" in times  # the backward's two parts were timed one by one
     backward = times.get("backward", 1.0)
     weight_s = each.weight_s * times.get("weight", backward)

@@ -225,7 +225,7 @@ def sentence(**facts: object) -> str:
 def test_who_computes_while_others_wait_is_the_cause() -> None:
     said = sentence(replies={0: TIMED_OUT}, standings={0: SUMMING, 1: COMPUTING, 2: WAITING})
     assert said.startswith("worker b hangs")
-    assert tells(said, "forward of segment 1, micro-batch 0", "device a waited 2 s", "c stood")
+    assert tells(said, "forward of segment 1, micro-batch 0", "device a waited 2 s", "c was at")
     assert tells(
         said, "forward of segment 2, micro-batch 0", "'k'", "micro-batch 0 from b", "cluster.timeout_s"
     )
