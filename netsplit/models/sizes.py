@@ -47,8 +47,8 @@ def within_memory() -> Iterator[None]:
         needed += 0 if parameter is None or parameter.is_meta or is_lazy(parameter) else parameter.nbytes
         if needed > free:
             raise ConfigError(
-                f"the model has more than {nbytes(needed)} of parameters, and this machine {nbytes(free)} "
-                "of free memory: make it smaller."
+                f"the model's parameters take more than {nbytes(needed)}, but this machine has "
+                f"{nbytes(free)} of free memory: make the model smaller."
             )
 
     handle = register_module_parameter_registration_hook(count)

@@ -76,7 +76,7 @@ class LearningRate:
         except Exception as error:  # of what a function may have at hand
             reason = " ".join(str(error).split())
             raise ConfigError(
-                f"scheduler cannot be sent to a worker ({reason}): make it of numbers and functions."
+                f"scheduler cannot be sent to a worker ({reason}): build it from numbers and functions."
             ) from error
         return copy.scheduler_for(optimizer)
 
@@ -94,8 +94,8 @@ class LearningRate:
             for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
                 if each.optimizer is not own:
                     raise ConfigError(
-                        f"scheduler {type(each).__name__} schedules another optimiser, which nothing "
-                        "steps: make it from the one given, as in lambda optimizer: StepLR(optimizer, 30)."
+                        f"scheduler {type(each).__name__} schedules another optimiser, which is never "
+                        "stepped: build it on its argument, as in lambda optimizer: StepLR(optimizer, 30)."
                     )
             if isinstance(scheduler, ReduceLROnPlateau) and self.every == "step":
                 raise ConfigError(
@@ -106,7 +106,7 @@ class LearningRate:
                 step(scheduler, 1.0)
             if not all(math.isfinite(group["lr"]) for group in own.param_groups):
                 raise ConfigError(
-                    f"scheduler makes a learning rate that is no finite number within {_TRIED} steps: "
+                    f"scheduler gives an infinite or NaN learning rate within {_TRIED} steps: "
                     f"correct the settings of {self!r}."
                 )
             pickle.dumps(scheduler.state_dict())
@@ -115,8 +115,8 @@ class LearningRate:
         except Exception as error:  # of a function that may do anything
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(
-                f"scheduler cannot be made of {self!r} ({reason}): give a function of an optimiser, such as "
-                "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=30)."
+                f"scheduler cannot be built from {self!r} ({reason}): give a function of an optimiser, such "
+                "as functools.partial(torch.optim.lr_scheduler.StepLR, step_size=30)."
             ) from error
 
     def check_switchable(self, optimizer: Optimizer, other: Optimizer) -> None:
@@ -132,9 +132,9 @@ class LearningRate:
             step(resumed, 1.0)
             if [group["lr"] for group in optimizer.param_groups] != [g["lr"] for g in other.param_groups]:
                 raise ConfigError(
-                    f"scheduler {type(scheduler).__name__} gives other rates after its state_dict() is "
-                    "loaded, as when the plan changes: compute rates from the number of steps, or keep "
-                    "all it needs in state_dict()."
+                    f"scheduler {type(scheduler).__name__} gives other rates once its state_dict() is "
+                    "reloaded, as when the plan changes: compute rates from the step count, or keep all "
+                    "they need in state_dict()."
                 )
 
     def check_steps(self, optimizer: ForModel, steps: int) -> None:
@@ -189,9 +189,9 @@ def require_same_rates(rates: Mapping[str, Sequence[float]]) -> None:
         apart = next(((a, b) for a, b in zip(own, each, strict=False) if a != b), None)
         if apart is not None:
             raise NetSplitError(
-                f"the scheduler gives {first} the learning rate {apart[0]:g} and {name} {apart[1]:g}, as one "
-                "does that reads parameters, a clock, the process or random numbers: let it go by the number "
-                "of steps, or set parallel.learning_rate in the training loop."
+                f"the scheduler gives {first} the learning rate {apart[0]:g}, but {name} {apart[1]:g}: "
+                "compute it from the step count alone (no parameters, clock, process or random numbers), or "
+                "set parallel.learning_rate in the training loop."
             )
 
 
@@ -199,7 +199,9 @@ def rates_of(given: float | Sequence[float], groups: int) -> list[float]:
     """A learning rate for each of so many groups; raises NetSplitError for other numbers."""
     rates = [float(given)] * groups if isinstance(given, int | float) else [float(rate) for rate in given]
     if len(rates) != groups or not all(0 <= rate < math.inf for rate in rates):
-        raise NetSplitError(f"learning_rate is {given}: give a number of at least 0, or {groups} of them.")
+        raise NetSplitError(
+            f"learning_rate is {given}: give at least 0, or one number for each of {groups} groups."
+        )
     return rates
 
 
@@ -228,7 +230,7 @@ def warmup_cosine(
     """
     if not 0 < warmup < steps:
         raise ConfigError(
-            f"scheduler.warmup is {warmup} of {steps} steps: give at least 1 and fewer than all."
+            f"scheduler.warmup is {warmup} of {steps} steps: give at least 1 and less than {steps}."
         )
     rise = LinearLR(optimizer, start_factor, total_iters=warmup)
     fall = CosineAnnealingLR(optimizer, steps - warmup, eta_min)

@@ -91,8 +91,8 @@ class ParameterGroups:
                 if not any(fnmatchcase(name, pattern) for name in names):
                     known = ", ".join(sorted(names)[:3])
                     raise ConfigError(
-                        f"optimizer.groups matches '{pattern}', but no trainable parameter has such a "
-                        f"name: correct it (there are {len(names)}, such as {known})."
+                        f"optimizer.groups has the pattern '{pattern}', which matches no trainable "
+                        f"parameter: correct it (the model has {len(names)}, such as {known})."
                     )
 
     def _place(self, name: str) -> int:
@@ -266,18 +266,18 @@ def _check(optimizer: Any, names: Mapping[int, str]) -> None:
     counts = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
     if foreign := counts.keys() - names.keys():
         raise ConfigError(
-            f"optimizer {kind} has {len(foreign)} parameters that it was not given, perhaps of the model "
-            "before the split: make it from those it is called with, as in lambda parameters: "
-            "torch.optim.SGD(parameters, lr=0.1)."
+            f"optimizer {kind} has {len(foreign)} parameters that it was not given, perhaps the original "
+            "model's: build it from its argument, as in lambda parameters: torch.optim.SGD(parameters, "
+            "lr=0.1)."
         )
     for key, name in names.items():
         if not counts[key]:
             raise ConfigError(
-                f"optimizer {kind} leaves out parameter '{name}': give it all that it is called with, and "
-                "call requires_grad_(False) beforehand on what should not train."
+                f"optimizer {kind} leaves out parameter '{name}': give it every parameter, and call "
+                "requires_grad_(False) beforehand on those that should not train."
             )
         if counts[key] > 1:
-            raise ConfigError(f"optimizer {kind} has parameter '{name}' twice: give it each once.")
+            raise ConfigError(f"optimizer {kind} has parameter '{name}' twice: give it each only once.")
 
 
 def _own_settings(optimizer: torch.optim.Optimizer) -> tuple[Tensor, ...]:

@@ -95,7 +95,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
     if claimed_s is not None and math.isclose(claimed_s, seconds, rel_tol=TOLERANCE):
         return known, placement  # they were measured before it was chosen
     log.info(
-        "%s: %.4g ms with the operators in parts measured (%.4g ms estimated)",
+        "%s: %.4g ms with measured times of operators in parts (%.4g ms estimated)",
         placement.method,
         1e3 * seconds,
         1e3 * estimated_s,
@@ -103,7 +103,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
     placement = _unclaimed(placement)
     if seconds <= MUCH * estimated_s:
         return known, placement
-    log.info("%s: deciding again with the measured times", placement.method)
+    log.info("%s: planning again with the measured times", placement.method)
     again = fitted(known, partitioner)
     now = known.with_measured_parts(again.rewrites)
     if now is not known:
@@ -203,9 +203,9 @@ def _require_room(problem: Problem, placement: Placement, timeline: Timeline | N
     if over[p] > 0:
         when = " at its peak" if problem.memory == "lifetimes" else ""
         raise InfeasibleError(
-            f"{placement.method} needs {read_bytes(int(needed[p]))} on '{instance.devices[p]}'{when}, which "
-            f"has {read_bytes(int(instance.capacity[p]))}: {read_bytes(int(over[p]))} are missing there; "
-            "give the devices more memory, or use a method that respects it."
+            f"{placement.method} needs {read_bytes(int(needed[p]))} on '{instance.devices[p]}'{when}, "
+            f"{read_bytes(int(over[p]))} over its limit of {read_bytes(int(instance.capacity[p]))}: "
+            "give that device more memory, or use a method that respects limits."
         )
 
 
@@ -333,8 +333,8 @@ def require_room(problem_of: Callable[[int], Problem], counts: Sequence[int], op
     if reason is not None:
         cluster = problem_of(counts[0]).cluster
         raise InfeasibleError(
-            f"no plan fits on cluster '{cluster.name}', as {reason}: nothing was measured for it; "
-            f"netsplit.plan and runners.plan say how much memory the nearest plan needs ({DO})."
+            f"no plan fits on cluster '{cluster.name}', as {reason}: netsplit.plan and runners.plan "
+            f"show how much memory the nearest plan needs ({DO})."
         )
 
 
@@ -373,18 +373,14 @@ def _nothing_fits(
     again = " and recomputed activations" if nearest.placement.recomputed else ""
     parts, where = nearest.schedule.microbatches, f"on cluster '{cluster.name}'"
     if proven is not None:
-        known = f"no plan fits {where}, as {proven}; of those tried"
+        known = f"no plan fits {where}, as {proven}"
     elif method is not None:
-        known = f"no plan of {method.name} was found to fit {where} in {seconds:.1f} s, though others may:"
+        known = f"{method.name} found no plan that fits {where} in {seconds:.1f} s; other methods may"
     else:
-        known = (
-            f"no plan was found to fit {where} in {seconds:.1f} s, though more time (schedule.time_limit_s) "
-            "may find one: of those tried"
-        )
+        known = f"no plan was found that fits {where} in {seconds:.1f} s; raise schedule.time_limit_s"
     return InfeasibleError(
-        f"{known} the nearest, {nearest.origin} under {nearest.schedule.name} with "
-        f"{counted(parts, 'micro-batch', 'es')}{again}, has its peak at {read_bytes(peak)} on device "
-        f"'{nearest.missing_on}', which has {read_bytes(room)}: {missing} are missing there; that plan fits "
-        f"with {enough} on each device ({DO}); tried were "
-        f"{'; '.join([microbatches_listed(counts), *remarks])}."
+        f"{known}. The nearest plan tried, {nearest.origin} under {nearest.schedule.name} with "
+        f"{counted(parts, 'micro-batch', 'es')}{again}, peaks at {read_bytes(peak)} on device "
+        f"'{nearest.missing_on}', {missing} over its limit of {read_bytes(room)}. It fits with {enough} on "
+        f"each device ({DO}). Tried: {'; '.join([microbatches_listed(counts), *remarks])}."
     )

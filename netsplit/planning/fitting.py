@@ -355,17 +355,16 @@ class _Fitting:
         name = max(peaks, key=lambda device: peaks[device] - self.capacity[device])
         missing = self._missing(peaks)
         if missing <= 0:
-            reason = f"{self.partitioner.name} finds none, though {self.least[0].method} fits: use auto"
-            return InfeasibleError(f"{reason}.")
+            finds = f"{self.partitioner.name} finds no placement that fits"
+            return InfeasibleError(f"{finds}, though {self.least[0].method} does: use auto.")
         same, cluster = len(set(self.capacity.values())) == 1, self.problem.cluster.name
         enough = read_bytes(peaks[name], True) if same else f"{read_bytes(missing, True)} more"
         return InfeasibleError(
-            f"{self.partitioner.name} finds no placement that fits on cluster '{cluster}', as the best "
-            f"packing found peaks at {read_bytes(peaks[name])} on device '{name}', which has "
-            f"{read_bytes(self.capacity[name])}: {read_bytes(missing)} are missing there; {enough} on each "
-            "device is enough (or use more devices, a smaller micro-batch, an optimizer with less state, "
-            "or a schedule with recompute or fewer micro-batches in "
-            f"flight{'' if self.refusal is None else self.refusal.remedy})."
+            f"{self.partitioner.name} finds no placement that fits on cluster '{cluster}': the "
+            f"best packing found peaks at {read_bytes(peaks[name])} on '{name}', {read_bytes(missing)} "
+            f"over its limit of {read_bytes(self.capacity[name])}. Give each device {enough} (or use more "
+            "devices, a smaller micro-batch, an optimizer with less state, or a schedule with recompute or "
+            f"fewer micro-batches in flight{'' if self.refusal is None else self.refusal.remedy})."
         )
 
 

@@ -266,8 +266,8 @@ class Plan:
         if self.placement.exchanges:
             lines.append(exchange_line(self.placement))
         if predicted.host_bytes:
-            sizes = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
-            lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(sizes)}")
+            sizes = (f"{nbytes(size)} of {name}" for name, size in predicted.host_bytes.items())
+            lines.append(f"offload {self.problem.costs.offload.name}: the host holds {', '.join(sizes)}")
         initializers, rows = program.graph.initializers, []
         counted_whole = self.problem.memory == "static"
         for name, load in self.loads.items():

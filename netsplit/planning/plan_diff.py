@@ -59,7 +59,7 @@ def placement_change(before: Plan, after: Plan, played: Mapping[str, str] | None
         there, here = sorted(was.get(operator, ())), sorted(names.get(q, q) for q in now[operator])
         if there and there != here and had.get(operator) == has.get(operator):
             routes.setdefault((listed(there), listed(here)), []).append(operator)
-    algebra = f"operators differ by algebra: {len(was.keys() - now)} before, {len(now.keys() - was)} now"
+    algebra = f"algebra gives other operators: {len(was.keys() - now)} before, {len(now.keys() - was)} now"
     lines = [
         *_route_lines(routes),
         *([f"now {parts_summary(split)}"] if split else []),
@@ -117,8 +117,8 @@ class PlanDiff:
         for name, change in self._changes()[:top]:
             sign = "+" if change > 0 else "-"
             lines.append(f"    {sign + seconds(abs(change)):>12}  {name}")
-        other = [f"{q} is {p}" for q, p in self.played.items() if p != q]
-        told = [f"equal devices under other names: {', '.join(other)}"] if other else []
+        other = [f"{q} to {p}" for q, p in self.played.items() if p != q]
+        told = [f"equal devices renamed: {', '.join(other)}"] if other else []
         return [*lines, *(f"  {text}" for text in (*told, *self.change.lines))]
 
     def _changes(self) -> list[tuple[str, float]]:

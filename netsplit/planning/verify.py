@@ -62,7 +62,7 @@ def _each_node_once(problem: Problem, placement: Placement) -> Iterator[str]:
                 yield f"Node '{name}' has no {what}."
         for name in table:
             if name not in problem.graph.nodes:
-                yield f"The graph has no node '{name}', which was given a {what}."
+                yield f"'{name}' has a {what}, but the graph has no such node."
     for name, device in placement.device_of.items():
         if device not in devices:
             yield f"Node '{name}' is on '{device}', which is not a device of the cluster."
@@ -88,7 +88,7 @@ def _total_order(problem: Problem, placement: Placement) -> Iterator[str]:
             yield f"Nodes '{at[r]}' and '{name}' have the same priority {r}."
         at[r] = name
         if not 0 <= r < len(graph.nodes):
-            yield f"The priority {r} of node '{name}' is not one of 0 to {len(graph.nodes) - 1}."
+            yield f"Node '{name}' has priority {r}, outside 0 to {len(graph.nodes) - 1}."
     for node in graph.nodes.values():
         for k in node.inputs:
             u = graph.variables[k].producer
@@ -98,7 +98,7 @@ def _total_order(problem: Problem, placement: Placement) -> Iterator[str]:
     for unit in graph.units:
         ordered = sorted(unit, key=captured.__getitem__)
         if [rank[name] for name in ordered] != [rank[ordered[0]] + i for i in range(len(ordered))]:
-            yield f"The unit of node '{ordered[0]}' does not run in one piece and in captured order."
+            yield f"The unit of node '{ordered[0]}' is interrupted or out of order."
 
 
 def used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]:
@@ -188,19 +188,19 @@ def _returns(problem: Problem, own: set[str], what: str) -> Iterator[str]:
             elif u in left_by:
                 yield (
                     f"The {what} are not contiguous: a path leaves at '{left_by[u]}', passes '{u}'"
-                    f" and is back at '{name}'."
+                    f" and returns to '{name}'."
                 )
                 return
 
 
 def _recomputed(problem: Problem, placement: Placement) -> Iterator[str]:
     for name in sorted(placement.recomputed - problem.graph.nodes.keys()):
-        yield f"The graph has no node '{name}', which is to be recomputed."
+        yield f"'{name}' is to be recomputed, but the graph has no such node."
     for unit in problem.graph.units:
         anew = [name for name in unit if name in placement.recomputed]
         if anew and len(anew) < len(unit):
             other = next(name for name in unit if name not in placement.recomputed)
-            yield f"Nodes '{anew[0]}' and '{other}' are one unit, and only the first is to be recomputed."
+            yield f"Nodes '{anew[0]}' and '{other}' are one unit, but only '{anew[0]}' is recomputed."
 
 
 def _exchanges(problem: Problem, placement: Placement) -> Iterator[str]:
@@ -213,17 +213,17 @@ def _exchanges(problem: Problem, placement: Placement) -> Iterator[str]:
             yield f"The exchange of '{k}' has no node that computes it, or is a duplicate."
             continue
         if exchange.chunks < 1:
-            yield f"The exchange of '{k}' is in {exchange.chunks} chunks."
+            yield f"The exchange of '{k}' has {exchange.chunks} chunks, but needs at least 1."
         known.add(k)
         having = {placement.device_of[variable.producer]}
         reading = {placement.device_of[name] for name in variable.consumers} - having
         for p, q in exchange.hops:
             if p not in having or q not in reading:
-                yield f"'{p}' cannot forward '{k}' to '{q}', or need not."
+                yield f"'{p}' forwards '{k}' to '{q}', but lacks it, or '{q}' needs no copy."
             having.add(q)
             reading.discard(q)
         for q in sorted(reading):
-            yield f"The exchange of '{k}' leaves '{q}' out, which reads it."
+            yield f"The exchange of '{k}' leaves out '{q}', which reads it."
 
 
 def _stages(problem: Problem, placement: Placement) -> Iterator[str]:
@@ -249,11 +249,11 @@ def _stages(problem: Problem, placement: Placement) -> Iterator[str]:
                 yield f"Node '{name}' is in stage {stage_of[name]} and in stage {s}."
             stage_of[name] = s
             if name not in placement.device_of:
-                yield f"The graph has no node '{name}', which is in stage {s}."
+                yield f"'{name}' is in stage {s}, but the graph has no such node."
             elif stage.devices and placement.device_of[name] != stage.devices[0]:
                 yield (
-                    f"Node '{name}' is on '{placement.device_of[name]}', but its stage {s} begins with"
-                    f" '{stage.devices[0]}'."
+                    f"Node '{name}' is on '{placement.device_of[name]}', but the first device of its stage"
+                    f" {s} is '{stage.devices[0]}'."
                 )
     yield from _stage_order(problem, stage_of)
 
@@ -263,7 +263,7 @@ def _turns(problem: Problem, s: int, stage: Stage) -> Iterator[str]:
     count = len(stage.devices)
     for place in stage.turns:
         if not 0 <= place < count:
-            yield f"Stage {s} has a turn of device number {place}, but only numbers 0 to {count - 1}."
+            yield f"A turn of stage {s} names device number {place}, but it has only 0 to {count - 1}."
     batch, within = stage.turns, ""
     if problem.objective.scheduled and problem.simulator is not None:
         microbatches = problem.simulator.turns.microbatches

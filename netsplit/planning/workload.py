@@ -209,8 +209,8 @@ class Workload:
             if missing:
                 known = ", ".join(costs.devices)
                 raise ConfigError(
-                    f"device '{device.name}' is of kind '{device.kind}', for which '{self.name}' has no "
-                    f"time for node '{min(missing)}': its kinds are {known}."
+                    f"device '{device.name}' is of kind '{device.kind}', but '{self.name}' has no time for "
+                    f"node '{min(missing)}' on that kind: it knows {known}."
                 )
         if self.unsupported and all(device.kind != CPU for device in cluster.devices):
             raise ConfigError(

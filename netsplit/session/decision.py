@@ -207,7 +207,7 @@ class WholeDecision:
         left_out = list(self.auto.not_as_given(samples, counts, why))
         cutting = self.cutting if self.compared else None
         sizes = StepSizes(self.step, self.source, counts, cutting, left_out)
-        self.step.stages.stage(f"capture at {len(counts)} sizes of micro-batches")
+        self.step.stages.stage(f"capture at {len(counts)} micro-batch sizes")
         log.info("Capturing %s at %d micro-batch sizes.", self.step.name, len(counts))
         sizes.take()
         if Offload.of(self.step.training.offload).optimizer:

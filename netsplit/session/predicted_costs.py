@@ -124,10 +124,10 @@ class FileCosts:
         for name, each in self.work.graph.initializers.items():
             of_loss = name.startswith("loss.") and name not in own
             if each.is_parameter and not of_loss and own.get(name) != tuple(each.shape):
-                has = f"has it as {own[name]}" if name in own else "has none"
+                has = f"has shape {own[name]}" if name in own else "does not exist"
                 raise ConfigError(
-                    f"profile was measured of another model: its '{name}' is of shape {tuple(each.shape)}, "
-                    f"and {type(model).__name__} {has}."
+                    f"profile is of another model: its '{name}' has shape {tuple(each.shape)}, but that of "
+                    f"{type(model).__name__} {has}."
                 )
         return replace(self, microbatches=samples // size)
 

@@ -198,7 +198,7 @@ class StepSizes:
             self.problem(m)
 
     def _leave_out(self, m: int, why: str) -> None:
-        self.left_out.append(f"{m} micro-batches are left out: {why}")
+        self.left_out.append(f"{m} micro-batches are not tried: {why}")
         log.info("%s", self.left_out[-1])
 
     def problem(self, m: int) -> Problem:

@@ -132,8 +132,8 @@ class ModelStep:
             {str(each.device) for each in tensors if each.device.type not in ("cpu", "meta")}
         ):
             log.warning(
-                "The model or its batch is on %s: workers receive a copy, and the memory it takes there "
-                "is not theirs.",
+                "The model or its batch is on %s: workers receive a copy, and the original keeps its "
+                "memory there.",
                 " and ".join(places),
             )
 
@@ -240,7 +240,7 @@ def _weight_source(
         return None
     if not wanted:
         raise ConfigError(
-            "weights would not be read, as no tensor of the model is on the meta device: make the model "
-            "under torch.device('meta'), or load them into it and leave weights out."
+            "weights is given, but no tensor of the model is on the meta device: build the model under "
+            "torch.device('meta'), or load the weights into it and leave weights out."
         )
     return weights.check(wanted, model)

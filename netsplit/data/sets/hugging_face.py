@@ -18,7 +18,7 @@ from netsplit.errors import ConfigError
 
 __all__ = ["hugging_face"]
 
-LAYOUT = "what Dataset.save_to_disk or DatasetDict.save_to_disk wrote"
+LAYOUT = "a dataset that save_to_disk wrote"
 
 
 def hugging_face(
@@ -104,7 +104,8 @@ class _RowTensors:
             tensor = torch.as_tensor(np.asarray(value))
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"column '{name}' holds {type(value).__name__}, which cannot become a tensor: name another."
+                f"column '{name}' holds {type(value).__name__}, which cannot become a tensor: name another "
+                "column."
             ) from error
         return tensor.float() if tensor.dtype == torch.float64 else tensor
 
@@ -114,13 +115,13 @@ def _splits(folder: Path, train: str, test: str | None) -> list[Any]:
         import datasets
     except ImportError as error:
         raise ConfigError(
-            "dataset=hugging_face needs the package 'datasets': `pip install 'netsplit[huggingface]'`."
+            "dataset=huggingface needs the package 'datasets': `pip install 'netsplit[huggingface]'`."
         ) from error
     try:
         saved = datasets.load_from_disk(str(folder))
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(
-            f"dataset.root is {folder}, which does not hold {LAYOUT}: save it there."
+            f"dataset.root is {folder}, which does not hold {LAYOUT}: save one there."
         ) from error
     if isinstance(saved, datasets.Dataset):
         return [saved]

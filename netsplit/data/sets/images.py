@@ -122,8 +122,8 @@ def cifar10(
             half = CIFAR10(str(folder), train)
         except RuntimeError as error:  # a file is missing, or its MD5 is another
             raise ConfigError(
-                f"dataset.root is {root}, which does not hold {CIFAR_LAYOUT}, as published: unpack them "
-                "there."
+                f"dataset.root is {root}, which does not hold {CIFAR_LAYOUT} as published: unpack the "
+                "archive there."
             ) from error
         chosen = limited(len(half), limit, seed)
         half.data, half.targets = half.data[chosen], np.array(half.targets)[chosen].tolist()

@@ -129,10 +129,10 @@ class AutoSchedule:
             n = _made_of(batch_size, m)
             if n not in counts:
                 remarks.append(
-                    f"{'1 micro-batch is' if m == 1 else f'{m} micro-batches are'} left out: {why}"
+                    f"{'1 micro-batch is' if m == 1 else f'{m} micro-batches are'} not tried: {why}"
                 )
             elif m != n:
-                each = f"{-(-batch_size // n)} each{', but the last' * bool(batch_size % n)}"
+                each = f"{-(-batch_size // n)} each{' (the last is smaller)' * bool(batch_size % n)}"
                 samples = counted(batch_size, "sample")
                 remarks.append(f"{m} micro-batches were requested, but {samples} make {n}, of {each}")
         return tuple(remarks)

@@ -216,7 +216,7 @@ class WholeSearch:
         except Exception:  # a plan without one method is better than none
             if self.method is not None:
                 raise
-            log.exception("%s failed and is left out", method.name)
+            log.exception("%s failed; the search goes on without it", method.name)
         return None
 
     def fill_in_order(self) -> None:
