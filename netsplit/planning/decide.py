@@ -1,4 +1,4 @@
-"""The one way to a plan: its placement is chosen, then verified, compiled, simulated and scored.
+"""How every plan is made: a placement is chosen, verified, compiled, simulated and scored.
 
     Problem + Partitioner ──decide──────► Plan        a placement that is known already ──verified──► Plan
     Problems + AutoSchedule ──decide_whole──► Plan    the schedule is chosen with the placement
@@ -53,8 +53,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-MUCH = 1.2  # times what was estimated of parts, from which a method is asked again with what was measured
-SEARCHED = 0.9  # of a whole plan's time: when the search ends; the rest is for verification and the bound
+MUCH = 1.2  # measured over estimated seconds of parts, from which the method plans again
+SEARCHED = 0.9  # of the time limit; the rest is for verification and the bound
 PROVING = 0.02  # of that time, for the linear programmes of the chosen schedule's bound
 DO = "or use more devices, a smaller batch, an optimizer with less state, or offload on GPUs"
 TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes keep their rows no better
@@ -63,14 +63,14 @@ TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes k
 def decide(problem: Problem, partitioner: Partitioner, room: bool = True) -> Plan:
     """Let a method decide, check its answer, and score it.
 
-    Where the problem has a `meter`, parts are measured: by methods that ask it, else once they are chosen. If
-    they take much longer than was estimated, the method is asked once more.
+    With a `meter`, operators in parts are measured: by methods that ask it, or once they are chosen. If they
+    take much longer than estimated, the method plans once more.
 
     Args:
-        room: refuse what is over the capacities; False: for methods that heed none.
+        room: refuse a placement that exceeds a capacity; False for methods that ignore capacities.
 
     Raises:
-        InfeasibleError: no placement within the capacities, or this one is not and `room` is asked for.
+        InfeasibleError: no placement fits; or this one does not, with `room`.
         NetSplitError: the answer breaks a rule, which is a fault of the method.
     """
     held = Instance.of(problem)  # made once: it lives as long as somebody has it
@@ -85,7 +85,7 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True) -> Pla
 
 
 def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placement]:
-    """A method's answer, and the problem with what is known of its parts."""
+    """The problem with measured parts, and the method's placement."""
     placement = fitted(problem, partitioner)
     known = problem.with_measured_parts(placement.rewrites)
     if known is problem:
@@ -112,7 +112,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
 
 
 def _unclaimed(placement: Placement) -> Placement:
-    """The placement without what the method claims of it, which was of other seconds."""
+    """The placement without the method's claims, which rest on estimated seconds."""
     report = replace(placement.report, status="heuristic", objective=None, bound=None, gap=None)
     return replace(placement, report=report)
 
@@ -128,14 +128,14 @@ def verified(
 ) -> Plan:
     """The plan of a placement, verified; raises as `decide`.
 
-    The plan's problem is that of the graph after the placement's rewrites. Its placement has the exchanges
-    that the schedule asks for; a method's own bound is of send and receive, and claims nothing of others.
+    The plan's problem has the graph after the placement's rewrites; its placement has the exchanges that the
+    schedule asks for. A method's own bound holds only for send and receive.
 
     Args:
         seconds: that the decision took.
         room: as for `decide`.
-        bound_limit_s: for the linear programmes of the bound, at most.
-        until: on ``time.perf_counter``: exchanges that would be simulated later are not tried.
+        bound_limit_s: time limit of the bound's linear programmes.
+        until: deadline for trying exchanges, on ``time.perf_counter``.
     """
     asked = problem
     problem = problem.rewritten(placement.rewrites)
@@ -180,12 +180,12 @@ def verified(
 
 
 def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: float = LIMIT_S) -> float:
-    """Seconds that no placement's iteration is below under the schedule of a problem that is simulated.
+    """Lower bound on every placement's iteration, in seconds, under the problem's schedule.
 
     Args:
-        within: of plans within the capacities; else of such that may be over them, too.
-        kept: of plans that recompute what the schedule says; else of such that may recompute anything.
-        limit_s: for linear programmes, at most.
+        within: for plans within the capacities; else for all plans.
+        kept: for plans that recompute what the schedule says; else for any recomputation.
+        limit_s: time limit of the linear programmes.
 
     Raises:
         AssertionError: the problem is not simulated.
@@ -195,7 +195,7 @@ def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: 
 
 
 def _require_room(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> None:
-    """Refuses answers of methods that heed no capacities; says what is missing where it is most."""
+    """Refuse a placement that exceeds a capacity, naming the device that lacks most."""
     instance = Instance.of(problem)
     needed = needed_bytes(instance, placement, timeline)
     over = needed - instance.capacity
@@ -219,27 +219,25 @@ def decide_whole(
     improved: Callable[[float, str], object] | None = None,
     remarks: Callable[[int], tuple[str, ...]] = lambda microbatches: (),
 ) -> Plan:
-    """Choose everything together: the least simulated seconds of an iteration that fits.
+    """Choose everything together: the fastest simulated plan that fits.
 
         |── search ─────────────────────────────|─ verification ─|─ bound ─| time limit
 
-    What annealing needs is loaded, or compiled once, before the time begins. A plan that verification refuses
-    is logged, and the next is taken. Measuring operators in parts is not of the time.
+    Kernels are loaded, or compiled once, before the clock starts. If verification refuses a plan, that is
+    logged and the next is taken. Measuring operators in parts does not count.
 
     Args:
-        problem_of: micro-batches to the problem of planning with that many, of lifetimes, with what is known
-            of parts by then.
-        counts: of micro-batches to look at.
+        problem_of: number of micro-batches -> its problem, with the parts measured so far.
+        counts: numbers of micro-batches to try.
         batch_size: samples of a whole batch.
         open_: what may be chosen.
-        method: whose placements are wanted; None: the best of all.
-        improved: told seconds and origin of a better plan.
-        remarks: micro-batches to what there is to be said of so many.
+        method: the one that makes placements; None: any.
+        improved: called with seconds and origin of each better plan.
+        remarks: number of micro-batches -> remarks on it.
 
     Raises:
-        InfeasibleError: nothing was found to fit; the message says what is missing in the nearest plan, and
-            whether it is proven that nothing does.
-        NetSplitError: the method that is asked for gives no answer that may be taken.
+        InfeasibleError: no plan was found that fits; says what the nearest one lacks, and if none exists.
+        NetSplitError: the chosen method gives no valid placement.
     """
     limit_s = open_.time_limit_s
     if method is None and limit_s > 5 * WORTH_S and len(problem_of(counts[0]).cluster.devices) > 1:
@@ -279,7 +277,7 @@ def decide_whole(
 def decide_scheduled(
     problem: Problem, method: Partitioner, batch_size: int, remarks: tuple[str, ...] = ()
 ) -> Plan:
-    """What a method decides under the schedule of a problem, with a `PlanChoice` of that plan alone.
+    """A method's plan under the problem's schedule, with a `PlanChoice` of that plan alone.
 
     Args:
         batch_size: samples of a whole batch.
@@ -304,7 +302,7 @@ def decide_scheduled(
 
 
 def _best_verified(judge: Judge, started: float, proving_s: float, until: float) -> tuple[Tried, Plan]:
-    """The best plan that holds; raises as `decide_whole` where none does."""
+    """The best plan that passes verification; raises as `decide_whole` if none does."""
     while (winner := judge.winner) is not None:
         order = winner.schedule.recomputing("auto") if winner.placement.recomputed else winner.schedule
         problem = problem_under(judge.problem_of(order.microbatches), order)
@@ -324,7 +322,7 @@ def _best_verified(judge: Judge, started: float, proving_s: float, until: float)
 
 
 def require_room(problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule) -> None:
-    """Refuse, before anything is measured, what bytes alone prove to fit nowhere.
+    """Refuse before measuring, if bytes alone prove that no plan fits.
 
     Raises:
         InfeasibleError: with the reason.
@@ -341,8 +339,7 @@ def require_room(problem_of: Callable[[int], Problem], counts: Sequence[int], op
 def why_none_fits(
     problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule
 ) -> str | None:
-    """What proves that no plan of whole operators is within the capacities with any of these numbers of
-    micro-batches, in words; None: nothing does, and there may be one."""
+    """Why no plan of whole operators fits with any of these numbers of micro-batches; None: unproven."""
     reasons = []
     for m in counts:
         replicas, problem = open_.replicas and m > 1, problem_of(m)
@@ -359,10 +356,10 @@ def _nothing_fits(
     remarks: Sequence[str],
     seconds: float,
 ) -> InfeasibleError:
-    """What is raised, by the plan that lacks least.
+    """The error that names the plan that lacks least.
 
     Args:
-        proven: why there is none; None: the search found none in these seconds.
+        proven: why none exists; None: unproven.
         remarks: on the numbers of micro-batches.
     """
     nearest, cluster = judge.tried[0], judge.problem_of(counts[0]).cluster
