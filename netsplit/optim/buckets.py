@@ -1,4 +1,4 @@
-"""Parameters in buckets that are stepped one after another, where their moments come from the host."""
+"""Buckets of parameters, stepped in turn when moments come from the host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 __all__ = ["BUCKET_BYTES", "buckets_of", "largest_bucket"]
 
 BUCKET_BYTES = 2**25
-"""Bytes of parameters in a bucket; less costs more calls, and more takes more of the device at once."""
+"""Bytes of parameters in a bucket: fewer cost more calls, more take more device memory."""
 
 
 class Sized(Protocol):
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Sized)
 
 
 def buckets_of(tensors: Iterable[T]) -> list[list[T]]:
-    """Those that are trained, in their order, each of `BUCKET_BYTES` at most, or of the largest one's."""
+    """Trained tensors in order, in buckets of at most `BUCKET_BYTES` or the largest tensor."""
     trained = [each for each in tensors if each.requires_grad]
     limit = max(BUCKET_BYTES, max((each.nbytes for each in trained), default=0))
     buckets: list[list[T]] = []

@@ -13,7 +13,7 @@ __all__ = ["called", "check_settings"]
 
 
 def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
-    """What a dotted name stands for, or the target itself; raises ConfigError where it cannot be called."""
+    """The callable of a dotted name, or the target itself; raises ConfigError if not callable."""
     if isinstance(target, str):
         return locate(target, key)
     if not callable(target):
@@ -24,13 +24,13 @@ def called(target: Callable[..., Any] | str, key: str) -> Callable[..., Any]:
 def check_settings(
     target: Callable[..., Any], settings: Mapping[str, Any], key: str, partly: bool = False
 ) -> dict[str, Any]:
-    """Settings that the target takes beside its first parameter, which is the program's; lists become tuples.
+    """Check the target's settings, without its first parameter; lists become tuples.
 
     Args:
-        partly: what the target must be given may be missing.
+        partly: required settings may be missing.
 
     Raises:
-        ConfigError: it takes no such setting, or needs one that is missing.
+        ConfigError: an unknown setting, or a required one is missing.
     """
     name = getattr(target, "__name__", str(target))
     try:

@@ -1,4 +1,4 @@
-"""Learning rates that change while training goes on: torch's schedulers, the same on every device."""
+"""Learning rates that change during training: torch's schedulers, the same on every device."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _TRIED = 3  # steps before training
 
 
 class LearningRate:
-    """How an optimiser's learning rate changes; with it, whatever the scheduler changes besides (momentum).
+    """A scheduler of the learning rate, and of whatever else it changes (momentum).
 
     ``LearningRate(torch.optim.lr_scheduler.CosineAnnealingLR, every="epoch", T_max=20)``
 
     Args:
         scheduler: a class of schedulers, or its dotted name, or a function of an optimiser.
-        every: "step": it is stepped after each optimiser step, skipped ones too; where devices step within
-            the batch, after each batch. "epoch": after each epoch of ``netsplit.training.epochs.fit``, or by
-            `ParallelModel.step_scheduler`, as ``ReduceLROnPlateau`` needs it.
-        settings: of the scheduler. "all" stands for how often a training of known length steps it.
+        every: "step": stepped after each optimiser step, skipped ones too; after each batch if devices step
+            within it. "epoch": after each epoch of ``netsplit.training.epochs.fit``, or by
+            `ParallelModel.step_scheduler`, as for ``ReduceLROnPlateau``.
+        settings: of the scheduler. "all" stands for the number of its steps in a training of known length.
 
     Raises:
-        ConfigError: a setting that the scheduler does not have.
+        ConfigError: an unknown setting.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LearningRate:
         return f"LearningRate({name}, every={self.every!r}, {self.settings})"
 
     def over(self, epochs: int, steps_per_epoch: int) -> LearningRate:
-        """The same with numbers for "all"."""
+        """The same scheduler with numbers for "all"."""
         count = epochs * (steps_per_epoch if self.every == "step" else 1)
         settings = {key: count if value == ALL else value for key, value in self.settings.items()}
         return LearningRate(self.scheduler, self.every, **settings)
@@ -70,10 +70,10 @@ class LearningRate:
         return self.scheduler(optimizer, **self.settings)
 
     def _tried_on(self, optimizer: Optimizer) -> LRScheduler:
-        """A copy's scheduler: trying it leaves these functions, which may count, as they were."""
+        """The scheduler of a copy, as trying one may change its functions' state."""
         try:
             copy: LearningRate = cloudpickle.loads(cloudpickle.dumps(self))
-        except Exception as error:  # of what a function may have at hand
+        except Exception as error:  # whatever a function holds
             reason = " ".join(str(error).split())
             raise ConfigError(
                 f"scheduler cannot be sent to a worker ({reason}): build it from numbers and functions."
@@ -81,7 +81,7 @@ class LearningRate:
         return copy.scheduler_for(optimizer)
 
     def check(self, optimizer: ForModel) -> None:
-        """Try it on an optimiser without values, before any worker starts; raises ConfigError."""
+        """Try the scheduler on an optimiser without values, before workers start; raises ConfigError."""
         try:
             own = make_optimizer(optimizer, {}).optimizer
             scheduler = self._tried_on(own)
@@ -112,7 +112,7 @@ class LearningRate:
             pickle.dumps(scheduler.state_dict())
         except ConfigError:
             raise
-        except Exception as error:  # of a function that may do anything
+        except Exception as error:  # a function may raise anything
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(
                 f"scheduler cannot be built from {self!r} ({reason}): give a function of an optimiser, such "
@@ -120,7 +120,7 @@ class LearningRate:
             ) from error
 
     def check_switchable(self, optimizer: Optimizer, other: Optimizer) -> None:
-        """Raises ConfigError: with its `state_dict` loaded elsewhere, as for another plan, rates differ."""
+        """Raises ConfigError: rates differ after loading its `state_dict`, as for another plan."""
         scheduler, resumed = map(self._tried_on, (optimizer, other))
         for _ in range(_TRIED):
             step(scheduler, 1.0)
@@ -138,7 +138,7 @@ class LearningRate:
                 )
 
     def check_steps(self, optimizer: ForModel, steps: int) -> None:
-        """Raises ConfigError: it ends before so many steps, as ``OneCycleLR`` may."""
+        """Raises ConfigError: it ends earlier, as ``OneCycleLR`` may."""
         scheduler = self._tried_on(make_optimizer(optimizer, {}).optimizer)
         last = getattr(scheduler, "total_steps", None)
         if isinstance(last, int) and last < steps:
@@ -154,7 +154,7 @@ class LearningRate:
 
 
 def step(scheduler: LRScheduler, loss: float | None) -> None:
-    """One step; raises ConfigError for a scheduler at its end, or without the loss that it wants."""
+    """One step; raises ConfigError at the scheduler's end, or if its loss is missing."""
     with warnings.catch_warnings():
         # Where a device has nothing to train, or a loss scale skips a step, the optimiser has not stepped.
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
@@ -173,7 +173,7 @@ def step(scheduler: LRScheduler, loss: float | None) -> None:
 
 
 def every_epoch(rate: LearningRate | None) -> LearningRate:
-    """The one given; raises NetSplitError where there is none that is stepped after each epoch."""
+    """The scheduler; raises NetSplitError unless it is stepped after each epoch."""
     if rate is None or rate.every != "epoch":
         why = "none was given" if rate is None else "its scheduler is stepped with every optimiser step"
         raise NetSplitError(
@@ -183,7 +183,7 @@ def every_epoch(rate: LearningRate | None) -> LearningRate:
 
 
 def require_same_rates(rates: Mapping[str, Sequence[float]]) -> None:
-    """Raises NetSplitError: two devices have unlike rates of their groups."""
+    """Raises NetSplitError: devices have different learning rates."""
     (first, own), *others = rates.items()
     for name, each in others:
         apart = next(((a, b) for a, b in zip(own, each, strict=False) if a != b), None)
@@ -196,7 +196,7 @@ def require_same_rates(rates: Mapping[str, Sequence[float]]) -> None:
 
 
 def rates_of(given: float | Sequence[float], groups: int) -> list[float]:
-    """A learning rate for each of so many groups; raises NetSplitError for other numbers."""
+    """A learning rate for each group; raises NetSplitError for a wrong number of them."""
     rates = [float(given)] * groups if isinstance(given, int | float) else [float(rate) for rate in given]
     if len(rates) != groups or not all(0 <= rate < math.inf for rate in rates):
         raise NetSplitError(
@@ -206,7 +206,7 @@ def rates_of(given: float | Sequence[float], groups: int) -> list[float]:
 
 
 def settings_of(scheduler: LRScheduler) -> dict[str, Any]:
-    """What the scheduler was made with, of what its state has; not where it stands."""
+    """The scheduler's settings in its state, without its progress."""
     parameters = inspect.signature(type(scheduler).__init__).parameters
     return {k: v for k, v in scheduler.state_dict().items() if k in parameters and k != "last_epoch"}
 

@@ -1,7 +1,6 @@
-"""The verifier of answers: reads a placement against the problem, and trusts no one.
+"""The verifier of placements, slow and plain.
 
-It shares no code with the methods or with `Instance`: everything is found again from the graph, the costs
-and the cluster, slowly and plainly.
+It shares no code with the methods or with `Instance`, and reads only the graph, the costs and the cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["Verdict", "used_bytes", "verify"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with an answer, one sentence each; empty: the answer holds."""
+    """What is wrong with a placement, a sentence each; empty: nothing."""
 
     subject: str  # "the placement of 'heft'"
     violations: tuple[str, ...]
@@ -42,9 +41,8 @@ def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Ver
     """Check a placement against its problem.
 
     Args:
-        problem: what was asked; contiguity is checked where it asks for it.
-        placement: the answer.
-        capacity: the method claims to keep (5-18) within every device's capacity.
+        problem: what was asked; contiguity is checked if it asks for that.
+        capacity: check that (5-18) is within every device's capacity.
     """
     violations = list(_each_node_once(problem, placement))
     if not violations:
@@ -102,10 +100,9 @@ def _total_order(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]:
-    """Bytes of every device with the nodes that it holds under (5-18), from the equation. A tensor of
-    parameters counts `alpha` times where its first user is (once, if it is not trained), and where another of
-    its copies is; a variable `in_flight + 1` times (or as the costs state it) where its producer or a reader
-    is."""
+    """Bytes of every device with the nodes that it holds, by (5-18). A tensor of parameters counts `alpha`
+    times (once, if not trained) where its first user or another copy is; a variable `in_flight + 1` times (or
+    as the costs state) where its producer or a reader is."""
     graph, costs = problem.graph, problem.costs
     copies = problem.in_flight + 1 if costs.variable_copies is None else costs.variable_copies
     on: dict[str, list[str]] = {}
@@ -146,10 +143,9 @@ def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _contiguous(problem: Problem, placement: Placement) -> Iterator[str]:
-    """Devices pass forward nodes on in one order, and backward nodes in one. This is the chain of ideals of
-    Tarnawski et al.'s dynamic programme: no path leaves a device's nodes and comes back to them, nor do
-    several devices wait for one another in a circle, each part of which may well be convex. Forward and
-    backward nodes are asked separately."""
+    """Forward nodes pass the devices in one order, and so do backward nodes: the chain of ideals of Tarnawski
+    et al.'s dynamic programme. No path leaves a device's nodes and returns, and no devices wait in a circle,
+    even if each one's nodes are convex."""
     names = set(problem.graph.nodes)
     backward = problem.backward_nodes & names
     for half, nodes in (("forward", names - backward), ("backward", backward)):
@@ -160,7 +156,7 @@ def _contiguous(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _circle(problem: Problem, placement: Placement, nodes: Set[str], half: str) -> Iterator[str]:
-    """Devices that feed each other in a circle, if there are any."""
+    """A circle of devices that wait for each other, if any."""
     feeders: dict[str, set[str]] = {}
     for name in nodes:
         for k in problem.graph.nodes[name].inputs:
@@ -175,7 +171,7 @@ def _circle(problem: Problem, placement: Placement, nodes: Set[str], half: str) 
 
 
 def _returns(problem: Problem, own: set[str], what: str) -> Iterator[str]:
-    """The first way out of a set of nodes and back into it, if there is one."""
+    """The first path out of a set of nodes and back, if any."""
     left_by: dict[str, str] = {}  # node outside -> the node of the set that a path to it leaves from
     for name, node in problem.graph.nodes.items():
         for k in node.inputs:
@@ -204,7 +200,7 @@ def _recomputed(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _exchanges(problem: Problem, placement: Placement) -> Iterator[str]:
-    """Every hop from a device that has the variable by then to one that reads it and has it not."""
+    """Every hop must go from a device that has the variable to one that still needs it."""
     known: set[str] = set()
     for exchange in placement.exchanges:
         k = exchange.variable
@@ -259,7 +255,7 @@ def _stages(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _turns(problem: Problem, s: int, stage: Stage) -> Iterator[str]:
-    """Turns are of the stage's devices, each of which has one, within the micro-batches that are known."""
+    """Turns must name the stage's devices, each at least once among the known micro-batches."""
     count = len(stage.devices)
     for place in stage.turns:
         if not 0 <= place < count:
@@ -279,7 +275,7 @@ def _stage_order(problem: Problem, stage_of: Mapping[str, int]) -> Iterator[str]
             yield f"Node '{name}' is in no stage."
             continue
         if problem.objective.scheduled:
-            continue  # a program comes to a stage as often as it has to: in pieces, as to any device
+            continue  # a program may run a stage in several pieces
         for k in node.inputs:
             u = problem.graph.variables[k].producer
             if u is None or {u, name} & problem.backward_nodes:

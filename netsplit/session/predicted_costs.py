@@ -1,4 +1,4 @@
-"""Costs without a worker: predicted, of described devices or those of this machine; or from a graph file."""
+"""Costs without workers: predicted for described or local devices, or read from a graph file."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ __all__ = ["FileCosts", "PredictedCosts"]
 
 @dataclass
 class PredictedCosts:
-    """Costs from the rates of devices, which need not be here; no worker is started.
+    """Costs from device rates; the devices need not be here, and no worker starts.
 
     Args:
-        count: of devices.
+        count: number of devices.
         rates: device kind -> its rates.
-        resolved: the cluster of a graph, by the kind that its costs are of and the bytes of all of it.
-        overlap: of transfers with computing.
+        resolved: (kind of the costs, bytes of the whole graph) -> cluster.
+        overlap: whether transfers overlap computing.
     """
 
     count: int
@@ -50,7 +50,7 @@ class PredictedCosts:
     resolved: Callable[[str, int], Cluster]
     overlap: bool = True
     device_type: str = "cpu"
-    _optimizer: tuple[OptimizerFactory, int, OptimizerScratch] | None = None  # the last, with what it keeps
+    _optimizer: tuple[OptimizerFactory, int, OptimizerScratch] | None = None  # last, with alpha and scratch
     is_local: ClassVar[bool] = False
     predicted: ClassVar[bool] = True
 
@@ -76,7 +76,7 @@ class PredictedCosts:
         autocast: str | None = None,
         offload: OffloadName = "none",
     ) -> PredictedCosts:
-        """Predicts for a description that names models, or for this machine, with its `unprobed` links."""
+        """Costs for a description that names models, or for this machine with `unprobed` links."""
         if isinstance(cluster, ClusterSpec):
             check_offload(offload, cluster.devices)
             known = cluster.unprobed
@@ -93,7 +93,7 @@ class PredictedCosts:
 
 @dataclass(frozen=True)
 class FileCosts:
-    """Costs that were measured at one size of micro-batches, and how many of these make a batch.
+    """Costs measured at one micro-batch size, and how many micro-batches make a batch.
 
     Args:
         cluster: None: the file's own.
@@ -114,7 +114,7 @@ class FileCosts:
             )
 
     def for_step(self, model: nn.Module, samples: int) -> FileCosts:
-        """The costs with as many micro-batches as a batch of so many samples has."""
+        """The costs with the number of micro-batches in a batch of `samples`; raises ConfigError."""
         if samples % (size := self.work.graph.batch_size):
             raise ConfigError(
                 f"the batch has {samples} samples, but '{self.work.name}' was measured with micro-batches "
@@ -138,7 +138,7 @@ class FileCosts:
         seed: int = 0,
         stages: Stages | None = None,
     ) -> Plan:
-        """The best plan with these micro-batches; told to `stages`."""
+        """The best plan with these micro-batches; `stages` shows progress."""
         improved = None if stages is None else stages.improved
         samples = self.microbatches * self.work.graph.batch_size
         if order.decides_everything:
