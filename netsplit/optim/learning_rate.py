@@ -200,7 +200,7 @@ def rates_of(given: float | Sequence[float], groups: int) -> list[float]:
     rates = [float(given)] * groups if isinstance(given, int | float) else [float(rate) for rate in given]
     if len(rates) != groups or not all(0 <= rate < math.inf for rate in rates):
         raise NetSplitError(
-            f"learning_rate is {given}: give at least 0, or one number for each of {groups} groups."
+            f"learning_rate is {given}: give a number of at least 0, or one for each of {groups} groups."
         )
     return rates
 
