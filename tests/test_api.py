@@ -275,7 +275,7 @@ def test_a_bad_argument_is_one_sentence_before_any_worker_starts(
 @pytest.mark.usefixtures("unmeasured")
 def test_capacities_too_small_say_how_many_bytes_are_missing_and_leave_no_worker() -> None:
     before = set(psutil.Process().children(recursive=True))
-    with pytest.raises(NetSplitError, match=r"\d+ bytes are missing"):
+    with pytest.raises(NetSplitError, match=r"\d+ bytes over its limit"):
         split(stated(1000), partitioner="m_topo")
     assert not psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=10)[1]
 

@@ -66,7 +66,7 @@ def test_a_named_schedule_is_planned_as_parallelize_would() -> None:
 @pytest.mark.parametrize("schedule", ["gpipe", QUICK], ids=["gpipe", "auto"])
 def test_what_does_not_fit_is_refused_whether_a_method_heeds_it_or_not(schedule: Any) -> None:
     tiny = netsplit.cpu_cluster(2, capacity=2000)
-    with pytest.raises(InfeasibleError, match=r"\d+ bytes are missing"):
+    with pytest.raises(InfeasibleError, match=r"\d+ bytes over its limit"):
         netsplit.plan(fresh(), LOSS, (X, Y), tiny, schedule=schedule, partitioner="single")
 
 
@@ -79,14 +79,14 @@ def profile(tmp_path: Path) -> Path:
 
 def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
     whole = netsplit.plan(fresh(), LOSS, (X, Y), 2, schedule=QUICK, profile=str(profile))
-    assert "1 micro-batch is left out: 'kept' was measured with micro-batches of 8" in whole.choice.remarks
+    assert "1 micro-batch is not tried: 'kept' was measured with micro-batches of 8" in whole.choice.remarks
     assert whole.schedule.microbatches == 4
     assert whole.batch_size == 32
     seconds = {each.forward_s for each in whole.problem.costs.devices["cpu"].nodes.values()}
     assert seconds == {1e-3}
     with pytest.raises(ConfigError, match="has 30 samples, but 'kept' was measured with micro-batches of 8"):
         netsplit.plan(fresh(), LOSS, (X[:30], Y[:30]), 2, profile=profile)
-    with pytest.raises(ConfigError, match=r"profile was measured of another model: its '0\.weight'"):
+    with pytest.raises(ConfigError, match=r"profile is of another model: its '0\.weight'"):
         netsplit.plan(nn.Linear(12, 3), LOSS, (X, Y), 2, profile=profile)
 
 

@@ -1,5 +1,4 @@
-"""What every dataset builder returns, and chance that can be repeated: what is drawn for a sample depends on
-named numbers only."""
+"""What every dataset builder returns, and repeatable randomness: a sample depends only on named numbers."""
 
 from __future__ import annotations
 
@@ -20,15 +19,14 @@ __all__ = [
 
 MetricName = Literal["accuracy", "mean_iou", "perplexity"]
 IGNORED = -100
-"""The target of what does not count: `CrossEntropyLoss`'s own default, and what accuracy leaves out."""
+"""The target of pixels and tokens that loss and accuracy ignore, as `CrossEntropyLoss` does by default."""
 
 
 class Samples(Protocol):
     """A sized, indexable collection of (input, target) pairs.
 
-    Of the datasets here inputs are float images (channels, height, width) or int64 tokens (length,);
-    targets are an int64 class, or a class for every pixel (height, width) or every token (length,), `IGNORED`
-    where there is none.
+    In the datasets here, inputs are float images (channels, height, width) or int64 tokens (length,); targets
+    are an int64 class, or one for every pixel (height, width) or token (length,), or `IGNORED`.
     """
 
     def __len__(self) -> int: ...
@@ -38,24 +36,23 @@ class Samples(Protocol):
 
 @runtime_checkable
 class Drawable(Protocol):
-    """Samples that chance changes: they depend on a seed, the epoch and the index, and on nothing else."""
+    """Random samples, which depend only on a seed, the epoch and the index."""
 
     def at_epoch(self, epoch: int) -> Samples: ...
 
 
 @dataclass(frozen=True)
 class Data:
-    """The two halves of a dataset; without a test half, that is empty.
+    """The two halves of a dataset; the test half may be empty.
 
     Args:
-        num_classes: what a model scores: classes of an image or pixel, or the size of the vocabulary; 0: it
-            is not known.
+        num_classes: classes of an image or pixel, or the size of the vocabulary; 0: unknown.
         classes: one readable name per class index.
-        workers: processes that load samples; 0: the process that reads does.
+        workers: processes that load samples; 0: the reading process loads.
         prefetch: batches that each of them loads ahead.
-        metric: what the task is judged by.
-        read_by: who reads the training half: workers, each what its devices need; controller: the training
-            process, which sends it to them; auto: workers, where that is safe (docs/data.md).
+        metric: the task's metric.
+        read_by: who reads the training half: workers, each its own samples; controller: the training process,
+            which sends them; auto: workers if that is safe (docs/data.md).
     """
 
     name: str
@@ -69,16 +66,16 @@ class Data:
     read_by: ReadBy = "auto"
 
     def shapes(self, count: int) -> tuple[Any, Any]:
-        """A batch (inputs, targets) of so many samples, on the meta device: no values."""
+        """A batch (inputs, targets) of `count` samples on the meta device."""
         sample = self.train[0]
         batch = default_collate([tuple(part for part in sample if part is not None)])
         parts = tree_map(lambda t: torch.empty((count, *t.shape[1:]), dtype=t.dtype, device="meta"), batch)
         return parts[0], parts[1] if sample[1] is not None else None
 
     def read(self, read_by: ReadBy | None, workers: int | None, prefetch: int | None) -> Self:
-        """The same data, read in another way; what is None stays."""
-        given = {"read_by": read_by, "workers": workers, "prefetch": prefetch}
-        return replace(self, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+        """The data with other reading options; None keeps one."""
+        changes = {"read_by": read_by, "workers": workers, "prefetch": prefetch}
+        return replace(self, **{key: value for key, value in changes.items() if value is not None})  # type: ignore[arg-type]
 
     def summary(self) -> str:
         """'digits, 1437 training and 360 test samples, 10 classes'."""
@@ -87,7 +84,7 @@ class Data:
 
 
 class Source(Protocol):
-    """What samples are made from: pictures of any form, say."""
+    """The raw items of samples, such as pictures."""
 
     def __len__(self) -> int: ...
 
@@ -95,7 +92,7 @@ class Source(Protocol):
 
 
 def generator_of(*key: int) -> np.random.Generator:
-    """A generator of its own for every tuple of numbers from 0 on, the same one in every process."""
+    """The generator of a tuple of numbers from 0 on, the same in every process."""
     return np.random.default_rng(key)
 
 
@@ -110,10 +107,9 @@ def limited(count: int, limit: int | None, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Drawn:
-    """`change(item, generator)` of every item of `source`: augmented, masked or merely made a tensor.
+    """`change(item, generator)` of every item of `source`: augmented, masked or just made a tensor.
 
-    The generator is that of (seed, epoch, index), so that neither the order in which samples are loaded, nor
-    the process that loads them, nor those loaded before make a difference.
+    The generator is that of (seed, epoch, index), so the loading process and order make no difference.
     """
 
     source: Source

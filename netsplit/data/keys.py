@@ -1,4 +1,4 @@
-"""Keys that several datasets have, and checks of them."""
+"""Keys of several datasets, and their checks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ ReadBy = Literal["auto", "workers", "controller"]
 
 
 def at_least(least: int, **values: int | None) -> None:
-    """Refuse a value below `least`; null passes.
-
-    Raises:
-        ConfigError: names the key `dataset.<name of the argument>`.
-    """
+    """Raises ConfigError: a value is below `least`; names its key `dataset.<argument>`. None passes."""
     for key, value in values.items():
         if value is not None and value < least:
             raise ConfigError(f"dataset.{key} is {value}: give at least {least}.")
@@ -26,14 +22,14 @@ def at_least(least: int, **values: int | None) -> None:
 
 @dataclass(frozen=True)
 class ReadingKeys:
-    """How any dataset is read: keys of `dataset` that its own target does not have.
+    """How a dataset is read: keys of `dataset` beside those of its target.
 
     Args:
-        workers: processes that load samples, of every process that reads; None: as the dataset says, or 0.
+        workers: loading processes of every process that reads; None: as the dataset says, or 0.
         prefetch: batches that each of them loads ahead; None: as the dataset says, or 2.
         read_by: see `Data`; None: as the dataset says, or auto.
-        samples: how many of a stream make an epoch; None: its length, where it has one.
-        seed: of what samples draw.
+        samples: number of samples in a stream's epoch; None: its length, if it has one.
+        seed: of random samples.
     """
 
     workers: int | None = None
@@ -48,11 +44,7 @@ class ReadingKeys:
 
 
 def root_folder(root: str, holds: str) -> Path:
-    """The folder that the user gave.
-
-    Raises:
-        ConfigError: it is not one; the sentence says what it must hold.
-    """
+    """The user's folder; raises ConfigError, naming what it must hold, if it is none."""
     folder = Path(root).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"dataset.root is {root}, which is not a folder: give one that holds {holds}.")

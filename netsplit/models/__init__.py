@@ -1,4 +1,4 @@
-"""The models of the evaluation. Each builder raises `ConfigError` for a size that cannot be, by its key."""
+"""The models of the evaluation. Each builder raises `ConfigError` for an impossible size, with its key."""
 
 from netsplit.models.amoebanet_d import amoebanet_d
 from netsplit.models.convolutional import alexnet, googlenet, inception_v3, lenet, vgg19

@@ -8,7 +8,7 @@ at least two edges, and chain-only pipelines cannot train it::
                       each cell reads its two predecessors
 
 Within a cell, states 0 and 1 are those two inputs brought to the cell's width; each of five further
-states is the sum of two operations on earlier states; the output is the concatenation of some.
+states is the sum of two operations on earlier states; the output concatenates some states.
 Reduction cells halve the sides and double the width. The layout is that of the GPipe benchmark:
 stem, two reduction cells, then three groups of ``num_layers / 3`` normal cells with a reduction
 cell between the groups. 18 layers with 256 filters and 1000 classes are 122,470,120 parameters.
@@ -103,7 +103,7 @@ def conv_1x7_7x1(channels: int, stride: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """`pairs[n]` are the two (state, operation) whose sum is state n + 2; `concat` are the states put out."""
+    """`pairs[n]` are the two (state, operation) whose sum is state n + 2; `concat` are the output states."""
 
     pairs: tuple[tuple[tuple[int, Operation], tuple[int, Operation]], ...]
     concat: tuple[int, ...]

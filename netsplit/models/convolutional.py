@@ -1,4 +1,4 @@
-"""AlexNet, VGG-19 and LeNet, whose layers follow one another; GoogLeNet and Inception-v3, which branch.
+"""AlexNet, VGG-19 and LeNet, which are chains; GoogLeNet and Inception-v3, which branch.
 
 All but LeNet are torchvision's, with the names of its parameters.
 """
@@ -19,8 +19,8 @@ VGG_GROUPS = ((1, 2), (2, 2), (4, 4), (8, 4), (8, 4))  # (multiple of the width,
 
 
 class ConvNet(nn.Module):
-    """Images (batch, channels, height, width) -> logits (batch, num_classes), by maps averaged to `pooled`
-    pixels a side; None leaves them as they are."""
+    """Images (batch, channels, height, width) -> logits (batch, num_classes); maps are averaged to `pooled`
+    pixels a side, unless that is None."""
 
     def __init__(self, features: nn.Module, pooled: int | None, classifier: nn.Module) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class LeNet(ConvNet):
 def lenet(
     num_classes: int = 10, in_channels: int = 3, side: int = 28, hidden: int = 1024, dropout: float = 0.5
 ) -> nn.Module:
-    """LeNet: two convolutions with a pool behind each, and two linear layers.
+    """LeNet: two convolutions, each followed by a pool, and two linear layers.
 
     Args:
         side: height and width of the images, a multiple of 4.
@@ -148,7 +148,7 @@ def googlenet(num_classes: int = 1000, dropout: float = 0.2) -> nn.Module:
 
 def inception_v3(num_classes: int = 1000, dropout: float = 0.5) -> nn.Module:
     """Inception-v3: images (batch, 3, height, width) -> logits (batch, num_classes); made for sides of 299,
-    of which 75 is the least.
+    and at least 75.
 
     Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016: eleven modules of
     up to six branches, here without auxiliary heads.

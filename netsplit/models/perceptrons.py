@@ -36,11 +36,10 @@ class DLRM(nn.Module):
 
 
 def layers_of(sizes: Sequence[int], bias: bool = True, ends: bool = True) -> nn.Sequential:
-    """Linear layers from size to size, each with a ReLU behind it: without that behind the last, if the
-    network ends there."""
+    """Linear layers from size to size, each followed by a ReLU, but for the last if the network `ends`."""
     layers: list[nn.Module] = []
-    for given, size in pairwise(sizes):
-        layers += [nn.Linear(given, size, bias=bias), nn.ReLU()]
+    for before, size in pairwise(sizes):
+        layers += [nn.Linear(before, size, bias=bias), nn.ReLU()]
     return nn.Sequential(*(layers[:-1] if ends else layers))
 
 
@@ -58,7 +57,7 @@ def dlrm(
 
     Args:
         tables: rows of each table.
-        bottom: how many numbers a sample has, and the sizes of the layers that they go through; () for none.
+        bottom: numbers in a sample, then sizes of the layers for them; () for none.
         top: sizes of the layers before the last one.
     """
     check_least(1, num_classes=num_classes, width=width, tables=min(tables, default=0))
@@ -100,13 +99,13 @@ def towers(
 ) -> nn.Module:
     """Towers; the defaults are the MLP of Unity's evaluation (Unger et al., OSDI 2022).
 
-    Side by side they are CANDLE's Uno, which predicts from a cell and two drugs how a tumour grows.
+    With ``joined=cat`` they are CANDLE's Uno, which predicts tumour growth from a cell and two drugs.
 
     Args:
-        inputs: the size of each.
-        tower: of the layers of each tower.
-        joined: sum: a last layer of each tower scores, and scores are added up; cat: what towers make goes
-            side by side through `top` and a last layer.
+        inputs: size of each input.
+        tower: sizes of each tower's layers.
+        joined: sum: each tower ends in scores, which are added; cat: features are concatenated and go
+            through `top` and a last layer.
     """
     check_least(1, num_classes=num_classes, inputs=min(inputs, default=0), tower=min(tower, default=0))
     check_least(1, top=min(top, default=1))

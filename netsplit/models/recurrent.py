@@ -31,7 +31,7 @@ class GNMT(nn.Module):
     target -> embedding -> LSTM ────────────────────────────► attention
                              └─► with what it attends to -> LSTM -> ... -> LSTM -> scores
 
-    Without a target the source stands for it: the model writes what it reads.
+    Without a target, the source is also the target.
     """
 
     def __init__(self, *, vocabulary: int, width: int, layers: int, dropout: float) -> None:
@@ -64,14 +64,14 @@ class GNMT(nn.Module):
 def gnmt(vocabulary: int = 32000, width: int = 1024, layers: int = 8, dropout: float = 0.2) -> nn.Module:
     """GNMT.
 
-    Wu et al., "Google's Neural Machine Translation System", 2016. Attention goes by what the decoder's first
-    layer makes at the same step (the paper: at the step before), so that each layer runs over all steps at
-    once, as in common implementations. From the third layer on each adds what it was given.
+    Wu et al., "Google's Neural Machine Translation System", 2016. Attention uses the decoder's first layer at
+    the same step (the paper: at the step before), so that each layer runs over all steps at once, as in
+    common implementations. From the third on, layers have residual connections.
 
     Args:
         vocabulary: number of different tokens, of both languages together.
-        width: features of a token and of every layer's state; even, as the first layer's two ways share it.
-        layers: of LSTM, in the encoder and in the decoder each; 2 or more.
+        width: features of a token and of every layer's state; even, as the first layer is bidirectional.
+        layers: LSTM layers in the encoder, and in the decoder; 2 or more.
         dropout: probability before every layer.
     """
     check_least(1, vocabulary=vocabulary)
@@ -104,7 +104,7 @@ def rnnlm(vocabulary: int = 10000, width: int = 1500, layers: int = 2, dropout: 
     """RNNLM, by default the large one.
 
     Zaremba, Sutskever and Vinyals, "Recurrent Neural Network Regularization", 2014. Every sample begins with
-    a state of zeros, where the paper hands the state on to the next piece of the text.
+    a state of zeros; the paper carries the state over to the next piece of text.
 
     Args:
         width: features of a token and of every layer's state.

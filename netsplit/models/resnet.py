@@ -3,8 +3,7 @@
     images -> stem -> layer1 -> layer2 -> layer3 -> layer4 -> pool -> logits
               1/4      1/4       1/8       1/16      1/32
 
-The blocks are torchvision's, and so are the names of all parameters: what torchvision saves of a model of the
-same sizes loads here.
+Blocks and parameter names are torchvision's, whose checkpoints of the same sizes load here.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ Widening = Literal["none", "bottleneck", "all"]
 class ResNetFeatures(nn.Module):
     """Images (batch, in_channels, height, width) -> maps (batch, out_channels, height / 32, width / 32).
 
-    With `small_images` the stem keeps the sides, which leaves 1/8. Where `dilated`, layers 3 and 4 keep the
-    sides of their maps too; their convolutions reach as far as if they had halved them.
+    With `small_images` the stem keeps the sides, which leaves 1/8. If `dilated`, layers 3 and 4 keep the
+    sides too, with the same receptive field.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class ResNetFeatures(nn.Module):
         super().__init__()
         vision = import_torchvision().models.resnet
         planes = 2 * width if widening == "all" else width
-        # What torchvision's builder of layers goes by; a base of 128 doubles the middle of every block.
+        # Attributes that torchvision's layer builder reads; a base of 128 doubles the middle of every block.
         self._norm_layer, self.inplanes, self.dilation, self.groups = nn.BatchNorm2d, planes, 1, groups
         self.base_width = group_width * (2 if widening == "bottleneck" else 1)
         kernel, stride = (3, 1) if small_images else (7, 2)

@@ -1,4 +1,4 @@
-"""Checks of sizes that the builders share, each refusal with its config key; and of the memory of a model."""
+"""Checks of sizes, with their config keys, and of a model's memory."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["check_even", "check_fraction", "check_least", "within_memory"]
 
 
 def check_least(least: int, /, **sizes: int) -> None:
-    """Every size, by the name of its key, is at least `least`; else a ConfigError."""
+    """Raises ConfigError: a size is below `least`."""
     for name, value in sizes.items():
         if value < least:
             raise ConfigError(f"model.{name} is {value}: give at least {least}.")
 
 
 def check_even(**sizes: int) -> None:
-    """Every size is even and at least 2; else a ConfigError."""
+    """Raises ConfigError: a size is not an even number of at least 2."""
     for name, value in sizes.items():
         if value < 2 or value % 2:
             raise ConfigError(f"model.{name} is {value}: give an even number of at least 2.")
 
 
 def check_fraction(**values: float) -> None:
-    """Every probability is at least 0 and below 1; else a ConfigError."""
+    """Raises ConfigError: a probability is not at least 0 and below 1."""
     for name, value in values.items():
         if not 0 <= value < 1:
             raise ConfigError(f"model.{name} is {value}: give at least 0 and less than 1.")
@@ -39,7 +39,7 @@ def check_fraction(**values: float) -> None:
 
 @contextmanager
 def within_memory() -> Iterator[None]:
-    """Raises ConfigError: what the model is made of needs more than there is; before it is filled."""
+    """Raises ConfigError as soon as the model's parameters exceed the free memory."""
     free, needed = psutil.virtual_memory().available, 0
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
@@ -47,8 +47,8 @@ def within_memory() -> Iterator[None]:
         needed += 0 if parameter is None or parameter.is_meta or is_lazy(parameter) else parameter.nbytes
         if needed > free:
             raise ConfigError(
-                f"the model has more than {nbytes(needed)} of parameters, and this machine {nbytes(free)} "
-                "of free memory: make it smaller."
+                f"the model's parameters take more than {nbytes(needed)}, but this machine has "
+                f"{nbytes(free)} of free memory: make the model smaller."
             )
 
     handle = register_module_parameter_registration_hook(count)

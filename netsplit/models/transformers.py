@@ -89,7 +89,7 @@ class Size:
 def size_of(
     named: Mapping[str, Size], name: str, layers: int | None, heads: int | None, width: int | None
 ) -> Size:
-    """The size of that name, with what is not None in place of its own.
+    """The named size, with every value that is not None replaced.
 
     Raises:
         ConfigError: an unknown name, or a width that the heads cannot share.
@@ -104,7 +104,7 @@ def size_of(
 
 
 def check_heads(heads: int, **widths: int) -> None:
-    """Every width is a positive multiple of the number of heads; else a ConfigError."""
+    """Raises ConfigError: a width is not a positive multiple of the number of heads."""
     check_least(1, heads=heads, **widths)
     for name, value in widths.items():
         if value % heads:
@@ -114,7 +114,7 @@ def check_heads(heads: int, **widths: int) -> None:
 
 
 def check_tokens(tokens: Tensor, context: int) -> None:
-    """Tokens (n, t) are no more a sample than there are positions; else a ConfigError."""
+    """Raises ConfigError: samples of tokens (n, t) are longer than `context`."""
     if tokens.shape[1] > context:
         raise ConfigError(
             f"model.context is {context}, but a sample has {tokens.shape[1]} tokens: "
@@ -186,10 +186,10 @@ def gpt(
     network, a causal mask, scores by the same matrix that embeds the tokens.
 
     Args:
-        context: tokens that it can look back on; a sample may have fewer.
+        context: the most tokens that a sample may have.
         width: features of a token, a multiple of the heads; None as `size` has them.
         dropout: probability after the embedding, in attention and after every residual branch.
-        tied: scores by the embedding's matrix, which keeps first and last operator on one device.
+        tied: score with the embedding's matrix, so first and last operator are on one device.
     """
     check_least(1, vocabulary=vocabulary, context=context)
     check_fraction(dropout=dropout)

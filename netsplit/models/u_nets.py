@@ -1,4 +1,4 @@
-"""U-Nets: what a level finds on the way down waits until the way up has come back to it.
+"""U-Nets: a level keeps its maps on the way down until the way up returns to it.
 
     images -> down 0 ------------------------------> cat -> up 0 -> 1x1 -> scores
                  +-> down 1 ---------------> cat -> up 1 --^
@@ -75,9 +75,9 @@ class UNet(UNetBase):
     ) -> None:
         def stack(before: int, mid: int, out: int) -> nn.Sequential:
             layers: list[nn.Module] = []
-            for given, made in pairwise([before, *[mid] * (num_convs - 1), out]):
-                convolution = nn.Conv2d(given, made, 3, padding=1, bias=False)
-                layers += [convolution, nn.Dropout2d(dropout), nn.InstanceNorm2d(made), nn.LeakyReLU()]
+            for own, after in pairwise([before, *[mid] * (num_convs - 1), out]):
+                convolution = nn.Conv2d(own, after, 3, padding=1, bias=False)
+                layers += [convolution, nn.Dropout2d(dropout), nn.InstanceNorm2d(after), nn.LeakyReLU()]
             return nn.Sequential(*layers)
 
         levels = [base_channels * 2**i for i in range(depth)]
@@ -131,8 +131,8 @@ def double_conv(in_channels: int, mid: int, out: int, batch_norm: bool = True) -
 class UNetClassic(UNetBase):
     """Two convolutions a level.
 
-    Bilinear enlarging learns nothing, and the convolutions below it halve the channels instead, which makes
-    the model little more than half as large.
+    Bilinear upsampling has no parameters; convolutions halve the channels instead, which makes the model
+    little more than half as large.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ def unet_classic(
     batch_norm: bool = True,
     up: Up = "transposed",
 ) -> nn.Module:
-    """The U-Net as it was first drawn; sides of the images must be multiples of 2^depth.
+    """The original U-Net; sides of the images must be multiples of 2^depth.
 
     Ronneberger, Fischer and Brox, "U-Net: Convolutional Networks for Biomedical Image Segmentation", MICCAI
     2015; here convolutions are padded, so that scores are as large as the image.
@@ -183,7 +183,7 @@ def unet_classic(
 
 
 class Positions(nn.Module):
-    """Adds waves to maps (n, channels, side, side): half the channels tell the row, half the column."""
+    """Adds waves to maps (n, channels, side, side): half the channels encode the row, half the column."""
 
     rows: Tensor
     columns: Tensor
@@ -255,7 +255,7 @@ def projection(in_channels: int, out_channels: int) -> nn.Sequential:
 
 
 class UTransformer(UNetClassic):
-    """A classic U-Net whose bottom attends to itself, and whose skips are filtered by what lies below."""
+    """A classic U-Net with self-attention at the bottom, and skips filtered by the level below."""
 
     def __init__(
         self, num_classes: int, image_size: int, base_channels: int, depth: int, heads: int, in_channels: int
@@ -284,8 +284,8 @@ def u_transformer(
     Petit et al., "U-Net Transformer: Self and Cross Attention for Medical Image Segmentation", MLMI 2021.
 
     Args:
-        image_size: pixels a side of every image, a multiple of 2^depth; attention of the first level is
-            over a quarter of all pixels, to the square.
+        image_size: pixels a side, a multiple of 2^depth; attention at the first level costs the square of a
+            quarter of the pixels.
         base_channels: channels of the first level; every level doubles them. A multiple of 4 and of `heads`.
     """
     check_least(1, num_classes=num_classes, depth=depth, in_channels=in_channels)

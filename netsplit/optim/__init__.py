@@ -1,1 +1,1 @@
-"""Optimisers and learning rates as a config names them, and what of them can be split over devices."""
+"""Optimisers and learning rates, and checks that they can be split over devices."""

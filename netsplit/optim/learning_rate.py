@@ -1,4 +1,4 @@
-"""Learning rates that change while training goes on: torch's schedulers, the same on every device."""
+"""Learning rates that change during training: torch's schedulers, the same on every device."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _TRIED = 3  # steps before training
 
 
 class LearningRate:
-    """How an optimiser's learning rate changes; with it, whatever the scheduler changes besides (momentum).
+    """A scheduler of the learning rate, and of whatever else it changes (momentum).
 
     ``LearningRate(torch.optim.lr_scheduler.CosineAnnealingLR, every="epoch", T_max=20)``
 
     Args:
         scheduler: a class of schedulers, or its dotted name, or a function of an optimiser.
-        every: "step": it is stepped after each optimiser step, skipped ones too; where devices step within
-            the batch, after each batch. "epoch": after each epoch of ``netsplit.training.epochs.fit``, or by
-            `ParallelModel.step_scheduler`, as ``ReduceLROnPlateau`` needs it.
-        settings: of the scheduler. "all" stands for how often a training of known length steps it.
+        every: "step": stepped after each optimiser step, skipped ones too; after each batch if devices step
+            within it. "epoch": after each epoch of ``netsplit.training.epochs.fit``, or by
+            `ParallelModel.step_scheduler`, as for ``ReduceLROnPlateau``.
+        settings: of the scheduler. "all" stands for the number of its steps in a training of known length.
 
     Raises:
-        ConfigError: a setting that the scheduler does not have.
+        ConfigError: an unknown setting.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LearningRate:
         return f"LearningRate({name}, every={self.every!r}, {self.settings})"
 
     def over(self, epochs: int, steps_per_epoch: int) -> LearningRate:
-        """The same with numbers for "all"."""
+        """The same scheduler with numbers for "all"."""
         count = epochs * (steps_per_epoch if self.every == "step" else 1)
         settings = {key: count if value == ALL else value for key, value in self.settings.items()}
         return LearningRate(self.scheduler, self.every, **settings)
@@ -69,18 +69,18 @@ class LearningRate:
         return self.scheduler(optimizer, **self.settings)
 
     def _tried_on(self, optimizer: Optimizer) -> LRScheduler:
-        """A copy's scheduler: trying it leaves these functions, which may count, as they were."""
+        """The scheduler of a copy, as trying one may change its functions' state."""
         try:
             copy: LearningRate = cloudpickle.loads(cloudpickle.dumps(self))
-        except Exception as error:  # of what a function may have at hand
+        except Exception as error:  # whatever a function holds
             reason = " ".join(str(error).split())
             raise ConfigError(
-                f"scheduler cannot be sent to a worker ({reason}): make it of numbers and functions."
+                f"scheduler cannot be sent to a worker ({reason}): build it from numbers and functions."
             ) from error
         return copy.scheduler_for(optimizer)
 
     def check(self, optimizer: ForModel) -> None:
-        """Try it on an optimiser without values, before any worker starts; raises ConfigError."""
+        """Try the scheduler on an optimiser without values, before workers start; raises ConfigError."""
         try:
             own = make_optimizer(optimizer, {}).optimizer
             scheduler = self._tried_on(own)
@@ -93,8 +93,8 @@ class LearningRate:
             for each in (scheduler, *getattr(scheduler, "_schedulers", ())):
                 if each.optimizer is not own:
                     raise ConfigError(
-                        f"scheduler {type(each).__name__} schedules another optimiser, which nothing "
-                        "steps: make it from the one given, as in lambda optimizer: StepLR(optimizer, 30)."
+                        f"scheduler {type(each).__name__} schedules another optimiser, which is never "
+                        "stepped: build it on its argument, as in lambda optimizer: StepLR(optimizer, 30)."
                     )
             if isinstance(scheduler, ReduceLROnPlateau) and self.every == "step":
                 raise ConfigError(
@@ -105,21 +105,21 @@ class LearningRate:
                 step(scheduler, 1.0)
             if not all(math.isfinite(group["lr"]) for group in own.param_groups):
                 raise ConfigError(
-                    f"scheduler makes a learning rate that is no finite number within {_TRIED} steps: "
+                    f"scheduler gives an infinite or NaN learning rate within {_TRIED} steps: "
                     f"correct the settings of {self!r}."
                 )
             pickle.dumps(scheduler.state_dict())
         except ConfigError:
             raise
-        except Exception as error:  # of a function that may do anything
+        except Exception as error:  # a function may raise anything
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(
-                f"scheduler cannot be made of {self!r} ({reason}): give a function of an optimiser, such as "
-                "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=30)."
+                f"scheduler cannot be built from {self!r} ({reason}): give a function of an optimiser, such "
+                "as functools.partial(torch.optim.lr_scheduler.StepLR, step_size=30)."
             ) from error
 
     def check_switchable(self, optimizer: Optimizer, other: Optimizer) -> None:
-        """Raises ConfigError: with its `state_dict` loaded elsewhere, as for another plan, rates differ."""
+        """Raises ConfigError: rates differ after loading its `state_dict`, as for another plan."""
         scheduler, resumed = map(self._tried_on, (optimizer, other))
         for _ in range(_TRIED):
             step(scheduler, 1.0)
@@ -131,13 +131,13 @@ class LearningRate:
             step(resumed, 1.0)
             if [group["lr"] for group in optimizer.param_groups] != [g["lr"] for g in other.param_groups]:
                 raise ConfigError(
-                    f"scheduler {type(scheduler).__name__} gives other rates after its state_dict() is "
-                    "loaded, as when the plan changes: compute rates from the number of steps, or keep "
-                    "all it needs in state_dict()."
+                    f"scheduler {type(scheduler).__name__} gives other rates once its state_dict() is "
+                    "reloaded, as when the plan changes: compute rates from the step count, or keep all "
+                    "they need in state_dict()."
                 )
 
     def check_steps(self, optimizer: ForModel, steps: int) -> None:
-        """Raises ConfigError: it ends before so many steps, as ``OneCycleLR`` may."""
+        """Raises ConfigError: it ends earlier, as ``OneCycleLR`` may."""
         scheduler = self._tried_on(make_optimizer(optimizer, {}).optimizer)
         last = getattr(scheduler, "total_steps", None)
         if isinstance(last, int) and last < steps:
@@ -153,7 +153,7 @@ class LearningRate:
 
 
 def step(scheduler: LRScheduler, loss: float | None) -> None:
-    """One step; raises ConfigError for a scheduler at its end, or without the loss that it wants."""
+    """One step; raises ConfigError at the scheduler's end, or if its loss is missing."""
     with warnings.catch_warnings():
         # Where a device has nothing to train, or a loss scale skips a step, the optimiser has not stepped.
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
@@ -172,7 +172,7 @@ def step(scheduler: LRScheduler, loss: float | None) -> None:
 
 
 def every_epoch(rate: LearningRate | None) -> LearningRate:
-    """The one given; raises NetSplitError where there is none that is stepped after each epoch."""
+    """The scheduler; raises NetSplitError unless it is stepped after each epoch."""
     if rate is None or rate.every != "epoch":
         why = "none was given" if rate is None else "its scheduler is stepped with every optimiser step"
         raise NetSplitError(
@@ -182,28 +182,30 @@ def every_epoch(rate: LearningRate | None) -> LearningRate:
 
 
 def require_same_rates(rates: Mapping[str, Sequence[float]]) -> None:
-    """Raises NetSplitError: two devices have unlike rates of their groups."""
+    """Raises NetSplitError: devices have different learning rates."""
     (first, own), *others = rates.items()
     for name, each in others:
         apart = next(((a, b) for a, b in zip(own, each, strict=False) if a != b), None)
         if apart is not None:
             raise NetSplitError(
-                f"the scheduler gives {first} the learning rate {apart[0]:g} and {name} {apart[1]:g}, as one "
-                "does that reads parameters, a clock, the process or random numbers: let it go by the number "
-                "of steps, or set parallel.learning_rate in the training loop."
+                f"the scheduler gives {first} the learning rate {apart[0]:g}, but {name} {apart[1]:g}: "
+                "compute it from the step count alone (no parameters, clock, process or random numbers), or "
+                "set parallel.learning_rate in the training loop."
             )
 
 
 def rates_of(given: float | Sequence[float], groups: int) -> list[float]:
-    """A learning rate for each of so many groups; raises NetSplitError for other numbers."""
+    """A learning rate for each group; raises NetSplitError for a wrong number of them."""
     rates = [float(given)] * groups if isinstance(given, int | float) else [float(rate) for rate in given]
     if len(rates) != groups or not all(0 <= rate < math.inf for rate in rates):
-        raise NetSplitError(f"learning_rate is {given}: give a number of at least 0, or {groups} of them.")
+        raise NetSplitError(
+            f"learning_rate is {given}: give a number of at least 0, or one for each of {groups} groups."
+        )
     return rates
 
 
 def settings_of(scheduler: LRScheduler) -> dict[str, Any]:
-    """What the scheduler was made with, of what its state has; not where it stands."""
+    """The scheduler's settings in its state, without its progress."""
     parameters = inspect.signature(type(scheduler).__init__).parameters
     return {k: v for k, v in scheduler.state_dict().items() if k in parameters and k != "last_epoch"}
 
@@ -227,7 +229,7 @@ def warmup_cosine(
     """
     if not 0 < warmup < steps:
         raise ConfigError(
-            f"scheduler.warmup is {warmup} of {steps} steps: give at least 1 and fewer than all."
+            f"scheduler.warmup is {warmup} of {steps} steps: give at least 1 and less than {steps}."
         )
     rise = LinearLR(optimizer, start_factor, total_iters=warmup)
     fall = CosineAnnealingLR(optimizer, steps - warmup, eta_min)

@@ -33,11 +33,11 @@ __all__ = [
 ]  # fmt: skip
 
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
-"""Called with a list of the parameters; or, where its own first parameter is called ``named_parameters``, of
-pairs (name, parameter), which ``torch.optim`` takes too."""
+"""Called with a list of the parameters; or of pairs (name, parameter), if its first parameter is called
+``named_parameters``."""
 
 MOMENTUM: OptimizerFactory = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
-"""Where nobody names another."""
+"""The default."""
 
 NAMED = "named_parameters"
 _LISTS = ("params", "param_names")  # of a group; the rest are its settings
@@ -45,22 +45,21 @@ MATCH = "match"
 
 
 class ParameterGroups:
-    """An optimiser whose settings differ by the parameters' names.
+    """An optimiser whose settings depend on the parameters' names.
 
     ``ParameterGroups(torch.optim.AdamW, lr=1e-3, groups=[{"match": ["*.bias"], "weight_decay": 0.0}])``
 
-    The parameters that no group matches are the optimiser's first group, with its common settings; then come
-    the groups in their order, empty ones included. What two groups match belongs to the first of them.
+    Parameters that no group matches form the optimiser's first group, with its common settings; the groups
+    follow in order, empty ones included. A parameter belongs to the first group that matches.
 
     Args:
         optimizer: a class of optimisers, or its dotted name.
-        groups: each a mapping of ``match``, a pattern or several for the model's own names as
-            ``named_parameters()`` has them (``*``, ``?`` and ``[...]`` as in file names), and of the settings
-            that are the group's own.
-        settings: of all parameters, where a group has no other.
+        groups: each maps ``match`` to one or several patterns of names in ``named_parameters()`` (``*``,
+            ``?`` and ``[...]`` as in file names), and has its own settings.
+        settings: of all parameters, unless a group has others.
 
     Raises:
-        ConfigError: a setting that the optimiser does not have, or a group without patterns or settings.
+        ConfigError: an unknown setting, or a group without patterns or settings.
     """
 
     def __init__(
@@ -86,14 +85,14 @@ class ParameterGroups:
         return f"ParameterGroups({name}, {self.settings}, {self.groups})"
 
     def check_names(self, names: Collection[str]) -> None:
-        """Raises ConfigError: a pattern for which the model has no parameter."""
+        """Raises ConfigError: a pattern matches no parameter."""
         for patterns, _ in self.groups:
             for pattern in patterns:
                 if not any(fnmatchcase(name, pattern) for name in names):
                     known = ", ".join(sorted(names)[:3])
                     raise ConfigError(
-                        f"optimizer.groups matches '{pattern}', but no trainable parameter has such a "
-                        f"name: correct it (there are {len(names)}, such as {known})."
+                        f"optimizer.groups has the pattern '{pattern}', which matches no trainable "
+                        f"parameter: correct it (the model has {len(names)}, such as {known})."
                     )
 
     def _place(self, name: str) -> int:
@@ -116,10 +115,8 @@ class ParameterGroups:
 
 @dataclass(frozen=True)
 class ForModel:
-    """A factory with the trainable parameters of the model that it is for, in the model's own order.
-
-    `attributes` are those that people gave them in Python, by which a factory may go.
-    """
+    """A factory with its model's trainable parameters, in the model's order, and their Python `attributes`,
+    which a factory may read."""
 
     factory: OptimizerFactory
     parameters: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -131,10 +128,8 @@ class ForModel:
 
 @dataclass(frozen=True)
 class NamedOptimizer:
-    """An optimiser of one device's parameters, and the names in each of its groups on all devices.
-
-    `given` are tensors among its settings, of which it has copies.
-    """
+    """An optimiser of one device's parameters, the names in each group on all devices, and the original
+    tensors among its settings, which it has copied."""
 
     optimizer: torch.optim.Optimizer
     groups: tuple[tuple[str, ...], ...]
@@ -142,14 +137,14 @@ class NamedOptimizer:
 
 
 def for_model(factory: OptimizerFactory, model: object, loss: object = None) -> ForModel:
-    """The factory for a model, and for a loss where that is a module with parameters (named ``loss.…``)."""
+    """The factory for a model, and a loss module's parameters (named ``loss.…``)."""
     if isinstance(factory, ForModel):
         return factory
     parameters: dict[int, tuple[str, nn.Parameter]] = {}
     for prefix, module in (("", model), ("loss.", loss)):
         if isinstance(module, nn.Module):
             names = {id(p): name for name, p in nn.Module.named_parameters(module)}
-            for parameter in module.parameters():  # which the model may have in an order of its own
+            for parameter in module.parameters():  # in the model's own order
                 if id(parameter) in names:
                     parameters.setdefault(id(parameter), (prefix + names[id(parameter)], parameter))
     trained = [(name, parameter) for name, parameter in parameters.values() if parameter.requires_grad]
@@ -164,13 +159,13 @@ def make_optimizer(
     """The optimiser of a device's own parameters.
 
     Args:
-        factory: a `ForModel` is called with all parameters of the model, those that are not in `own` on
-            torch's meta device, and they are taken out of the groups afterwards.
-        own: by name.
-        parts: of those in `own` that are parts of a parameter, its name.
+        factory: a `ForModel` is called with all of the model's parameters. Those not in `own` are on torch's
+            meta device, and leave the groups afterwards.
+        own: name -> parameter.
+        parts: name of a part in `own` -> the whole parameter.
 
     Raises:
-        ConfigError: no optimiser, several, one of other parameters, or one that groups parts otherwise.
+        ConfigError: no optimiser, several, one of other parameters, or one that groups parts differently.
     """
     parts = parts or {}
     tensors = [(parts.get(k, k), tensor) for k, tensor in own.items()]
@@ -194,7 +189,7 @@ def make_optimizer(
 def _grouped(
     factory: OptimizerFactory, tensors: Sequence[tuple[str, Tensor]], names: Mapping[int, str]
 ) -> tuple[torch.optim.Optimizer, tuple[tuple[str, ...], ...]]:
-    """The optimiser, and the names of wholes in its groups."""
+    """The optimiser, and the names of whole parameters in its groups."""
     optimizer = _build(factory.factory if isinstance(factory, ForModel) else factory, tensors)
     _check(optimizer, names)
     members = ([names[id(p)] for p in group["params"]] for group in optimizer.param_groups)
@@ -204,7 +199,7 @@ def _grouped(
 def _check_groups(
     factory: OptimizerFactory, groups: Sequence[Sequence[str]], parts: Mapping[str, str]
 ) -> None:
-    """That what goes by shapes goes by those of wholes."""
+    """Raises ConfigError: parts and whole parameters are grouped differently."""
     if not isinstance(factory, ForModel):
         return
     blanks = [(k, _blank(*kind)) for k, kind in factory.parameters.items()]
@@ -221,7 +216,7 @@ def _check_groups(
 
 
 def _build(factory: OptimizerFactory, parameters: Sequence[tuple[str, Tensor]]) -> Any:
-    reads = ConfigError(
+    refusal = ConfigError(
         "optimizer reads parameter values when it is created, but a device holds only its own: compute "
         "what it needs from the model beforehand, and give it as numbers or by the parameters' names."
     )
@@ -230,10 +225,10 @@ def _build(factory: OptimizerFactory, parameters: Sequence[tuple[str, Tensor]]) 
     except (RuntimeError, NotImplementedError) as error:
         if "meta" not in str(error):
             raise
-        raise reads from error
+        raise refusal from error
     groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
     if any(isinstance(value, Tensor) and value.is_meta for group in groups for value in group.values()):
-        raise reads
+        raise refusal
     return optimizer
 
 
@@ -251,7 +246,7 @@ def _wants_names(factory: OptimizerFactory) -> bool:
 
 
 def _check(optimizer: Any, names: Mapping[int, str]) -> None:
-    """That it is one optimiser of exactly these parameters."""
+    """Raises ConfigError: not one optimiser of exactly these parameters."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         parts = list(optimizer.values()) if isinstance(optimizer, Mapping) else optimizer
         if isinstance(parts, list | tuple) and any(isinstance(p, torch.optim.Optimizer) for p in parts):
@@ -267,22 +262,22 @@ def _check(optimizer: Any, names: Mapping[int, str]) -> None:
     counts = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
     if foreign := counts.keys() - names.keys():
         raise ConfigError(
-            f"optimizer {kind} has {len(foreign)} parameters that it was not given, perhaps of the model "
-            "before the split: make it from those it is called with, as in lambda parameters: "
-            "torch.optim.SGD(parameters, lr=0.1)."
+            f"optimizer {kind} has {len(foreign)} parameters that it was not given, perhaps the original "
+            "model's: build it from its argument, as in lambda parameters: torch.optim.SGD(parameters, "
+            "lr=0.1)."
         )
     for key, name in names.items():
         if not counts[key]:
             raise ConfigError(
-                f"optimizer {kind} leaves out parameter '{name}': give it all that it is called with, and "
-                "call requires_grad_(False) beforehand on what should not train."
+                f"optimizer {kind} leaves out parameter '{name}': give it every parameter, and call "
+                "requires_grad_(False) beforehand on those that should not train."
             )
         if counts[key] > 1:
-            raise ConfigError(f"optimizer {kind} has parameter '{name}' twice: give it each once.")
+            raise ConfigError(f"optimizer {kind} has parameter '{name}' twice: give it each only once.")
 
 
 def _own_settings(optimizer: torch.optim.Optimizer) -> tuple[Tensor, ...]:
-    """Make copies of settings that are tensors, as schedulers write into them; those that were given."""
+    """Copy settings that are tensors, as schedulers write into them; returns the originals."""
     given: dict[int, Tensor] = {}
     copied: dict[int, Tensor] = {}
 
@@ -298,7 +293,7 @@ def _own_settings(optimizer: torch.optim.Optimizer) -> tuple[Tensor, ...]:
 
 
 def plain_attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What it keeps beside groups and state, as a count of its steps: of plain values."""
+    """Attributes with plain values besides groups and state, such as a step count."""
     kept = ("state", "param_groups", "defaults")
     return {key: value for key, value in vars(optimizer).items() if key not in kept and _is_plain(value)}
 
@@ -313,7 +308,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _keep(optimizer: torch.optim.Optimizer, own: Collection[int]) -> None:
-    """Take out what is not the device's own."""
+    """Remove parameters of other devices."""
     for group in optimizer.param_groups:
         kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) in own]
         for key in _LISTS:
@@ -328,7 +323,7 @@ _MOST = 2**20  # bytes of an attribute
 
 
 def _sendable(name: str, parameter: Tensor) -> dict[str, Any]:
-    """A parameter's attributes; raises ConfigError where one cannot be sent."""
+    """A parameter's attributes; raises ConfigError if one cannot be sent."""
     for key, value in vars(parameter).items():
         sent = None if isinstance(value, nn.Module | nn.Parameter) else _as_bytes(value)
         if sent is None or len(sent) > _MOST:
@@ -340,7 +335,7 @@ def _sendable(name: str, parameter: Tensor) -> dict[str, Any]:
 
 
 def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
-    """What of the state of an optimiser that has stepped would be lost or doubled, in words."""
+    """Which state would be lost or doubled, after a step, in words."""
     for state in optimizer.state.values():
         name_of: dict[int, str] = {}
         for path, value in tree_leaves_with_path(state):
@@ -356,7 +351,7 @@ def uncarried_state(optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def uncarried_attribute(optimizer: torch.optim.Optimizer, step: Callable[[], object]) -> str | None:
-    """The name of an attribute, not of plain values, that changes as it steps, as far as can be told."""
+    """An attribute without plain values that changes in a step, if one is detected."""
     before = {key: _as_bytes(value) for key, value in vars(optimizer).items()}
     step()
     plain = {"state", "param_groups", "defaults", *plain_attributes(optimizer)}
@@ -368,7 +363,7 @@ def uncarried_attribute(optimizer: torch.optim.Optimizer, step: Callable[[], obj
 
 
 def check_hooks() -> None:
-    """Raises ConfigError: torch is to call hooks for every optimiser of this process, not for devices'."""
+    """Raises ConfigError: hooks on all optimisers are registered, which devices do not call."""
     if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
         raise ConfigError(
             "optimizer: a hook on all optimizers (torch.optim.optimizer.register_optimizer_step_…_hook) "
@@ -378,7 +373,7 @@ def check_hooks() -> None:
 
 
 def check_keys(optimizer: torch.optim.Optimizer) -> None:
-    """Raises ConfigError: there is state of no parameter; checkpoints and changes of plan go by these."""
+    """Raises ConfigError: state belongs to no parameter, which checkpoints need."""
     keys = [key for key in optimizer.state if not isinstance(key, Tensor)]
     if keys:
         raise ConfigError(
@@ -388,10 +383,10 @@ def check_keys(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _as_bytes(value: Any) -> bytes | None:
-    """None of what cannot be written."""
+    """The pickled value; None if it cannot be pickled."""
     try:
         return cast(bytes, cloudpickle.dumps(value))
-    except Exception:  # of whatever class the value is
+    except Exception:  # any class may raise
         return None
 
 

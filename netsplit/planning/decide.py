@@ -1,4 +1,4 @@
-"""The one way to a plan: its placement is chosen, then verified, compiled, simulated and scored.
+"""How every plan is made: a placement is chosen, verified, compiled, simulated and scored.
 
     Problem + Partitioner ──decide──────► Plan        a placement that is known already ──verified──► Plan
     Problems + AutoSchedule ──decide_whole──► Plan    the schedule is chosen with the placement
@@ -52,8 +52,8 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-MUCH = 1.2  # times what was estimated of parts, from which a method is asked again with what was measured
-SEARCHED = 0.9  # of a whole plan's time: when the search ends; the rest is for verification and the bound
+MUCH = 1.2  # measured over estimated seconds of parts, from which the method plans again
+SEARCHED = 0.9  # of the time limit; the rest is for verification and the bound
 PROVING = 0.02  # of that time, for the linear programmes of the chosen schedule's bound
 DO = "or use more devices, a smaller batch, an optimizer with less state, or offload on GPUs"
 TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes keep their rows no better
@@ -62,14 +62,14 @@ TOLERANCE = 1e-6  # relative, of a claimed bound: solvers of linear programmes k
 def decide(problem: Problem, partitioner: Partitioner, room: bool = True) -> Plan:
     """Let a method decide, check its answer, and score it.
 
-    Where the problem has a `meter`, parts are measured: by methods that ask it, else once they are chosen. If
-    they take much longer than was estimated, the method is asked once more.
+    With a `meter`, operators in parts are measured: by methods that ask it, or once they are chosen. If they
+    take much longer than estimated, the method plans once more.
 
     Args:
-        room: refuse what is over the capacities; False: for methods that heed none.
+        room: refuse a placement that exceeds a capacity; False for methods that ignore capacities.
 
     Raises:
-        InfeasibleError: no placement within the capacities, or this one is not and `room` is asked for.
+        InfeasibleError: no placement fits; or this one does not, with `room`.
         NetSplitError: the answer breaks a rule, which is a fault of the method.
     """
     held = Instance.of(problem)  # made once: it lives as long as somebody has it
@@ -84,7 +84,7 @@ def decide(problem: Problem, partitioner: Partitioner, room: bool = True) -> Pla
 
 
 def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placement]:
-    """A method's answer, and the problem with what is known of its parts."""
+    """The problem with measured parts, and the method's placement."""
     placement = fitted(problem, partitioner)
     known = problem.with_measured_parts(placement.rewrites)
     if known is problem:
@@ -94,7 +94,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
     if claimed_s is not None and math.isclose(claimed_s, seconds, rel_tol=TOLERANCE):
         return known, placement  # they were measured before it was chosen
     log.info(
-        "%s: %.4g ms with the operators in parts measured (%.4g ms estimated)",
+        "%s: %.4g ms with measured times of operators in parts (%.4g ms estimated)",
         placement.method,
         1e3 * seconds,
         1e3 * estimated_s,
@@ -102,7 +102,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
     placement = _unclaimed(placement)
     if seconds <= MUCH * estimated_s:
         return known, placement
-    log.info("%s: deciding again with the measured times", placement.method)
+    log.info("%s: planning again with the measured times", placement.method)
     again = fitted(known, partitioner)
     now = known.with_measured_parts(again.rewrites)
     if now is not known:
@@ -111,7 +111,7 @@ def _chosen(problem: Problem, partitioner: Partitioner) -> tuple[Problem, Placem
 
 
 def _unclaimed(placement: Placement) -> Placement:
-    """The placement without what the method claims of it, which was of other seconds."""
+    """The placement without the method's claims, which rest on estimated seconds."""
     report = replace(placement.report, status="heuristic", objective=None, bound=None, gap=None)
     return replace(placement, report=report)
 
@@ -127,14 +127,14 @@ def verified(
 ) -> Plan:
     """The plan of a placement, verified; raises as `decide`.
 
-    The plan's problem is that of the graph after the placement's rewrites. Its placement has the exchanges
-    that the schedule asks for; a method's own bound is of send and receive, and claims nothing of others.
+    The plan's problem has the graph after the placement's rewrites; its placement has the exchanges that the
+    schedule asks for. A method's own bound holds only for send and receive.
 
     Args:
         seconds: that the decision took.
         room: as for `decide`.
-        bound_limit_s: for the linear programmes of the bound, at most.
-        until: on ``time.perf_counter``: exchanges that would be simulated later are not tried.
+        bound_limit_s: time limit of the bound's linear programmes.
+        until: deadline for trying exchanges, on ``time.perf_counter``.
     """
     asked = problem
     problem = problem.rewritten(placement.rewrites)
@@ -179,12 +179,12 @@ def verified(
 
 
 def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: float = LIMIT_S) -> float:
-    """Seconds that no placement's iteration is below under the schedule of a problem that is simulated.
+    """Lower bound on every placement's iteration, in seconds, under the problem's schedule.
 
     Args:
-        within: of plans within the capacities; else of such that may be over them, too.
-        kept: of plans that recompute what the schedule says; else of such that may recompute anything.
-        limit_s: for linear programmes, at most.
+        within: for plans within the capacities; else for all plans.
+        kept: for plans that recompute what the schedule says; else for any recomputation.
+        limit_s: time limit of the linear programmes.
 
     Raises:
         AssertionError: the problem is not simulated.
@@ -194,7 +194,7 @@ def proven_s(problem: Problem, within: bool = True, kept: bool = True, limit_s: 
 
 
 def _require_room(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> None:
-    """Refuses answers of methods that heed no capacities; says what is missing where it is most."""
+    """Refuse a placement that exceeds a capacity, naming the device that lacks most."""
     instance = Instance.of(problem)
     needed = needed_bytes(instance, placement, timeline)
     over = needed - instance.capacity
@@ -202,9 +202,9 @@ def _require_room(problem: Problem, placement: Placement, timeline: Timeline | N
     if over[p] > 0:
         when = " at its peak" if problem.memory == "lifetimes" else ""
         raise InfeasibleError(
-            f"{placement.method} needs {read_bytes(int(needed[p]))} on '{instance.devices[p]}'{when}, which "
-            f"has {read_bytes(int(instance.capacity[p]))}: {read_bytes(int(over[p]))} are missing there; "
-            "give the devices more memory, or use a method that respects it."
+            f"{placement.method} needs {read_bytes(int(needed[p]))} on '{instance.devices[p]}'{when}, "
+            f"{read_bytes(int(over[p]))} over its limit of {read_bytes(int(instance.capacity[p]))}: "
+            "give that device more memory, or use a method that respects limits."
         )
 
 
@@ -218,27 +218,25 @@ def decide_whole(
     improved: Callable[[float, str], object] | None = None,
     remarks: Callable[[int], tuple[str, ...]] = lambda microbatches: (),
 ) -> Plan:
-    """Choose everything together: the least simulated seconds of an iteration that fits.
+    """Choose everything together: the fastest simulated plan that fits.
 
         |── search ─────────────────────────────|─ verification ─|─ bound ─| time limit
 
-    What annealing needs is loaded, or compiled once, before the time begins. A plan that verification refuses
-    is logged, and the next is taken. Measuring operators in parts is not of the time.
+    Kernels are loaded, or compiled once, before the clock starts. If verification refuses a plan, that is
+    logged and the next is taken. Measuring operators in parts does not count.
 
     Args:
-        problem_of: micro-batches to the problem of planning with that many, of lifetimes, with what is known
-            of parts by then.
-        counts: of micro-batches to look at.
+        problem_of: number of micro-batches -> its problem, with the parts measured so far.
+        counts: numbers of micro-batches to try.
         batch_size: samples of a whole batch.
         open_: what may be chosen.
-        method: whose placements are wanted; None: the best of all.
-        improved: told seconds and origin of a better plan.
-        remarks: micro-batches to what there is to be said of so many.
+        method: the one that makes placements; None: any.
+        improved: called with seconds and origin of each better plan.
+        remarks: number of micro-batches -> remarks on it.
 
     Raises:
-        InfeasibleError: nothing was found to fit; the message says what is missing in the nearest plan, and
-            whether it is proven that nothing does.
-        NetSplitError: the method that is asked for gives no answer that may be taken.
+        InfeasibleError: no plan was found that fits; says what the nearest one lacks, and if none exists.
+        NetSplitError: the chosen method gives no valid placement.
     """
     limit_s = open_.time_limit_s
     if method is None and limit_s > 5 * WORTH_S and len(problem_of(counts[0]).cluster.devices) > 1:
@@ -278,7 +276,7 @@ def decide_whole(
 def decide_scheduled(
     problem: Problem, method: Partitioner, batch_size: int, remarks: tuple[str, ...] = ()
 ) -> Plan:
-    """What a method decides under the schedule of a problem, with a `PlanChoice` of that plan alone.
+    """A method's plan under the problem's schedule, with a `PlanChoice` of that plan alone.
 
     Args:
         batch_size: samples of a whole batch.
@@ -303,7 +301,7 @@ def decide_scheduled(
 
 
 def _best_verified(judge: Judge, started: float, proving_s: float, until: float) -> tuple[Tried, Plan]:
-    """The best plan that holds; raises as `decide_whole` where none does."""
+    """The best plan that passes verification; raises as `decide_whole` if none does."""
     while (winner := judge.winner) is not None:
         order = winner.schedule.recomputing("auto") if winner.placement.recomputed else winner.schedule
         problem = problem_under(judge.problem_of(order.microbatches), order)
@@ -323,7 +321,7 @@ def _best_verified(judge: Judge, started: float, proving_s: float, until: float)
 
 
 def require_room(problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule) -> None:
-    """Refuse, before anything is measured, what bytes alone prove to fit nowhere.
+    """Refuse before measuring, if bytes alone prove that no plan fits.
 
     Raises:
         InfeasibleError: with the reason.
@@ -332,16 +330,15 @@ def require_room(problem_of: Callable[[int], Problem], counts: Sequence[int], op
     if reason is not None:
         cluster = problem_of(counts[0]).cluster
         raise InfeasibleError(
-            f"no plan fits on cluster '{cluster.name}', as {reason}: nothing was measured for it; "
-            f"netsplit.plan and runners.plan say how much memory the nearest plan needs ({DO})."
+            f"no plan fits on cluster '{cluster.name}', as {reason}: netsplit.plan and runners.plan "
+            f"show how much memory the nearest plan needs ({DO})."
         )
 
 
 def why_none_fits(
     problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule
 ) -> str | None:
-    """What proves that no plan of whole operators is within the capacities with any of these numbers of
-    micro-batches, in words; None: nothing does, and there may be one."""
+    """Why no plan of whole operators fits with any of these numbers of micro-batches; None: unproven."""
     reasons = []
     for m in counts:
         replicas, problem = open_.replicas and m > 1, problem_of(m)
@@ -358,10 +355,10 @@ def _nothing_fits(
     remarks: Sequence[str],
     seconds: float,
 ) -> InfeasibleError:
-    """What is raised, by the plan that lacks least.
+    """The error that names the plan that lacks least.
 
     Args:
-        proven: why there is none; None: the search found none in these seconds.
+        proven: why none exists; None: unproven.
         remarks: on the numbers of micro-batches.
     """
     nearest, cluster = judge.tried[0], judge.problem_of(counts[0]).cluster
@@ -372,18 +369,14 @@ def _nothing_fits(
     again = " and recomputed activations" if nearest.placement.recomputed else ""
     parts, where = nearest.schedule.microbatches, f"on cluster '{cluster.name}'"
     if proven is not None:
-        known = f"no plan fits {where}, as {proven}; of those tried"
+        known = f"no plan fits {where}, as {proven}"
     elif method is not None:
-        known = f"no plan of {method.name} was found to fit {where} in {seconds:.1f} s, though others may:"
+        known = f"{method.name} found no plan that fits {where} in {seconds:.1f} s; other methods may"
     else:
-        known = (
-            f"no plan was found to fit {where} in {seconds:.1f} s, though more time (schedule.time_limit_s) "
-            "may find one: of those tried"
-        )
+        known = f"no plan was found that fits {where} in {seconds:.1f} s; raise schedule.time_limit_s"
     return InfeasibleError(
-        f"{known} the nearest, {nearest.origin} under {nearest.schedule.name} with "
-        f"{counted(parts, 'micro-batch', 'es')}{again}, has its peak at {read_bytes(peak)} on device "
-        f"'{nearest.missing_on}', which has {read_bytes(room)}: {missing} are missing there; that plan fits "
-        f"with {enough} on each device ({DO}); tried were "
-        f"{'; '.join([microbatches_listed(counts), *remarks])}."
+        f"{known}. The nearest plan tried, {nearest.origin} under {nearest.schedule.name} with "
+        f"{counted(parts, 'micro-batch', 'es')}{again}, peaks at {read_bytes(peak)} on device "
+        f"'{nearest.missing_on}', {missing} over its limit of {read_bytes(room)}. It fits with {enough} on "
+        f"each device ({DO}). Tried: {'; '.join([microbatches_listed(counts), *remarks])}."
     )

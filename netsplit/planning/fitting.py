@@ -1,16 +1,15 @@
-"""Answers whose simulated peaks are within the capacities, of methods that count bytes linearly.
+"""Placements whose simulated peaks fit, from methods that count bytes linearly.
 
-    method, told what each device may hold ──► placement ──► simulated peaks
-          ▲                                                       │
-          └── capacity * count / peak of each device ◄────────────┘   until the peaks fit
+    method, with a limit for each device ──► placement ──► simulated peaks
+          ▲                                                     │
+          └── capacity * count / peak of each device ◄──────────┘   until the peaks fit
 
-A method is told the bytes of its own count (`Problem.memory_model`) that its last answer had for every byte
-of the peak. Where the first answer of a method with a portfolio (`auto`) does not fit, each method of it is
-asked so by itself, and the best that fits is where the next answer begins.
+Limits are in the method's own count of bytes (`Problem.memory_model`). If the first placement of a method
+with a portfolio (`auto`) does not fit, each of its methods is fitted alone, and the next round starts from
+the best that fits.
 
-With `schedule.recompute=auto` this is done without recomputation; then once more, the first time as if there
-were room, with as little recomputation as makes each answer fit. The better of both is taken. Where nothing
-fits, once more with everything recomputed.
+`schedule.recompute=auto` does this without recomputation, then with the least recomputation that makes each
+placement fit (the first time without limits), and takes the better. If nothing fits, it recomputes all.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ from netsplit.planning.recomputation import nearest_recomputed
 __all__ = ["fitted", "nearest_fill"]
 
 _ROUNDS = 8
-_EVENED = 5  # fills of a number of devices, each with the peaks of the one before made even
-_WORTH = 1.02  # a device may hold this much more than it was told: worth asking again
-_LITTLE = 0.1  # of the time limit, for answers after it where none has fitted yet
-_LESS = 0.97  # of what was told, at most, after an answer that was too much
+_EVENED = 5  # fills of as many devices, each evening out the peaks of the one before
+_WORTH = 1.02  # a limit that rises this much is worth another round
+_LITTLE = 0.1  # of the time limit, for rounds after it while nothing fits
+_LESS = 0.97  # of the last limit, at most, after a placement that did not fit
 _ROOM = 2**62  # bytes: more than any
-_SAFE = 0.995  # of what the last answer's ratio allows, as the next one's may be another
+_SAFE = 0.995  # of what the last ratio allows, as the next one may differ
 
 
 def fitted(problem: Problem, partitioner: Partitioner, until: float = float("inf")) -> Placement:
-    """What the method decides, within the capacities by the peaks that `problem.simulator` predicts.
+    """The method's placement, fitted to the capacities by simulated peaks.
 
-    Of a method that heeds none, what it decides, with recomputation where that makes it fit.
+    A method that ignores capacities is run once, with recomputation where that makes its placement fit.
 
     Args:
-        until: on ``time.perf_counter``: where no answer fits by then, it is not asked again.
+        until: deadline of the rounds, on ``time.perf_counter``.
 
     Raises:
-        InfeasibleError: no answer of the method fits; the message says what is missing, and what would do.
-        ModelSizeError: the method gives no answer, as its model would be too large.
+        InfeasibleError: no placement of the method fits; says what is missing, and what would be enough.
+        ModelSizeError: the method's own model would be too large.
     """
     if problem.memory == "static":
         return partitioner.partition(problem)
@@ -66,7 +65,7 @@ def fitted(problem: Problem, partitioner: Partitioner, until: float = float("inf
 
 
 def _recomputes(problem: Problem) -> bool:
-    """Whether it is left to planning what is recomputed."""
+    """Whether planning chooses what is recomputed."""
     simulator = problem.simulator
     if simulator is None or not simulator.training or problem.memory != "lifetimes":
         return False
@@ -79,7 +78,7 @@ def nearest_fill(problem: Problem) -> Placement:
 
 
 def _best_of_both(problem: Problem, partitioner: Partitioner, until: float) -> Placement:
-    """Tries everything kept, and recomputation where devices have too little room for that."""
+    """The better of keeping everything and of recomputing where devices lack room."""
     limit_s = problem.time_limit_s or partitioner.time_limit_s
     kept = _Fitting(problem, partitioner, last=until)
     if not kept.binds:
@@ -100,7 +99,7 @@ def _best_of_both(problem: Problem, partitioner: Partitioner, until: float) -> P
 
 
 def _of_everything(fitting: _Fitting) -> Placement:
-    """What the method answers where all is recomputed, of which then as little is as makes it fit."""
+    """The method's placement with all recomputed, then with as little as makes it fit."""
     simulator = fitting.problem.the_simulator
     anew = replace(simulator, schedule=simulator.schedule.recomputing(True))
     every = _Fitting(replace(fitting.problem, simulator=anew), fitting.partitioner, last=fitting.last)
@@ -122,9 +121,9 @@ def _of_everything(fitting: _Fitting) -> Placement:
 class _Fitting:
     problem: Problem
     partitioner: Partitioner
-    anew: bool = False  # what has no room may be computed again
+    anew: bool = False  # activations may be recomputed
     last: float = float("inf")  # on ``time.perf_counter``
-    allowed: dict[str, float] = field(init=False)  # device -> bytes of the count that it may hold
+    allowed: dict[str, float] = field(init=False)  # device -> its limit, in the method's count
     least: tuple[Placement, dict[str, int]] | None = None  # the nearest to fit, and its peaks
     best: Placement | None = None
     best_s: float = float("inf")
@@ -139,7 +138,7 @@ class _Fitting:
 
     @property
     def binds(self) -> bool:
-        """Whether what the method is told keeps it from any placement."""
+        """Whether the limits exclude any placement."""
         return min(self.allowed.values(), default=0.0) < self.total
 
     def run(self) -> Placement:
@@ -179,7 +178,7 @@ class _Fitting:
         return self.best
 
     def _ask_portfolio(self) -> None:
-        """The best that its methods answer which heed capacities, each told what its own answers were."""
+        """Start from the best of its methods that respect capacities, each fitted alone."""
         half_s = self._half_s()
         last = self.last if half_s is None else min(self.last, time.perf_counter() + half_s)
         problem, best = replace(self.problem, time_limit_s=half_s), None
@@ -200,7 +199,7 @@ class _Fitting:
             self._learn(best, self._peaks(best))
 
     def _as_if_there_were_room(self) -> None:
-        """What the method answers without limits, with recomputation."""
+        """The method's placement without limits, with recomputation."""
         devices = [
             replace(each, capacity_bytes=max(each.capacity_bytes, self.total))
             for each in self.problem.cluster.devices
@@ -218,7 +217,7 @@ class _Fitting:
             self.best_s = self.problem.objective.score_s(self.problem, placement)
 
     def _without_peaks(self) -> Problem:
-        """The problem as a method that looks at peaks itself is to see it: they can be made lower."""
+        """The problem without capacities in its simulator, as recomputation can lower the peaks."""
         if not self.anew:
             return self.problem
         simulator = self.problem.the_simulator
@@ -227,7 +226,7 @@ class _Fitting:
         return replace(self.problem, simulator=simulator.moved_to(free, simulator.costs))
 
     def _asked(self) -> Problem:
-        """The problem with the allowed capacities, and half of the time that is left, where they bind."""
+        """The problem with the limits, and half of the time left, where they bind."""
         if not self.binds and min(self.capacity.values(), default=0) >= self.total:
             return self.problem
         cluster = self.problem.cluster
@@ -243,19 +242,19 @@ class _Fitting:
         return replace(self._without_peaks(), cluster=reduced, time_limit_s=self._half_s(), known=known)
 
     def _half_s(self) -> float | None:
-        """Half of the seconds that are left; a little where all is spent and nothing fits yet."""
+        """Half of the seconds left; a little if none is left and nothing fits."""
         if self.limit_s is None or self.until is None:
             return None
         return max(_LITTLE * self.limit_s, self.until - time.perf_counter()) / 2
 
     def _again(self, placement: Placement) -> bool:
-        """Whether to ask once more, having seen this answer."""
+        """Whether to ask once more after this placement."""
         placement, peaks = self._fit(placement)
         bound, before = self.binds, self.allowed
         if self._missing(peaks) > 0:
             self._note(placement, peaks)
             self._learn(placement, peaks)
-            # The same answer again would be of no use: what led to it is told no more.
+            # Limits at least this much lower rule out the same placement.
             self.allowed = {name: min(held, _LESS * before[name]) for name, held in self.allowed.items()}
             return True
         if self.best is not None or bound:
@@ -272,7 +271,7 @@ class _Fitting:
         )
 
     def _learn(self, placement: Placement, peaks: Mapping[str, int]) -> None:
-        """Tell each device what its bytes were in this answer, for each byte of its peak."""
+        """Set each limit by how many bytes of the count made a byte of the peak."""
         instance = Instance.of(self.problem.rewritten(placement.rewrites))
         held = instance.totals(placement.all_stages).nbytes
         counted = {name: int(nbytes) for name, nbytes in zip(instance.devices, held, strict=True) if nbytes}
@@ -282,7 +281,7 @@ class _Fitting:
             name: _SAFE * nbytes * ratios.get(name, usual) for name, nbytes in self.capacity.items()
         }
         if self._missing(peaks) <= 0:
-            for name, nbytes in counted.items():  # what was seen to fit may be chosen
+            for name, nbytes in counted.items():  # what fitted stays allowed
                 self.allowed[name] = max(self.allowed[name], float(nbytes))
 
     def _nearest_fill(self) -> tuple[Placement, dict[str, int]]:
@@ -326,7 +325,7 @@ class _Fitting:
             self.least = placement, peaks
 
     def _is_nearer(self, refusal: InfeasibleError) -> bool:
-        """Note what a method says is nearest to fit; False where that is no news."""
+        """Note the placement that a method calls nearest to fit; False if it is not nearer."""
         if not isinstance(refusal.nearest, Placement):
             return True
         before = self.least
@@ -337,7 +336,7 @@ class _Fitting:
         return max((peaks[name] - self.capacity[name] for name in peaks), default=0)
 
     def _fit(self, placement: Placement) -> tuple[Placement, dict[str, int]]:
-        """The placement with recomputation, where needed and left to planning; and its peaks."""
+        """The placement, recomputed as needed where planning may, and its peaks."""
         if self.anew:
             return nearest_recomputed(self.problem.rewritten(placement.rewrites), placement)
         return placement, self._peaks(placement)
@@ -346,30 +345,29 @@ class _Fitting:
         return dict(self.problem.the_simulator(placement).peak_bytes)
 
     def _infeasible(self) -> InfeasibleError:
-        """Named by the nearest plan that is known: what is missing in it, and what would do for it."""
-        if self.least is None:  # nothing was told to bind: it refuses for a reason of its own
+        """The error that names the nearest plan, what it lacks, and what would be enough."""
+        if self.least is None:  # limits did not bind: the method has its own reason
             assert self.refusal is not None
             return self.refusal
         peaks = self.least[1]
         name = max(peaks, key=lambda device: peaks[device] - self.capacity[device])
         missing = self._missing(peaks)
         if missing <= 0:
-            reason = f"{self.partitioner.name} finds none, though {self.least[0].method} fits: use auto"
-            return InfeasibleError(f"{reason}.")
+            finds = f"{self.partitioner.name} finds no placement that fits"
+            return InfeasibleError(f"{finds}, though {self.least[0].method} does: use auto.")
         same, cluster = len(set(self.capacity.values())) == 1, self.problem.cluster.name
         enough = read_bytes(peaks[name], True) if same else f"{read_bytes(missing, True)} more"
         return InfeasibleError(
-            f"{self.partitioner.name} finds no placement that fits on cluster '{cluster}', as the best "
-            f"packing found peaks at {read_bytes(peaks[name])} on device '{name}', which has "
-            f"{read_bytes(self.capacity[name])}: {read_bytes(missing)} are missing there; {enough} on each "
-            "device is enough (or use more devices, a smaller micro-batch, an optimizer with less state, "
-            "or a schedule with recompute or fewer micro-batches in "
-            f"flight{'' if self.refusal is None else self.refusal.remedy})."
+            f"{self.partitioner.name} finds no placement that fits on cluster '{cluster}': the "
+            f"best packing found peaks at {read_bytes(peaks[name])} on '{name}', {read_bytes(missing)} "
+            f"over its limit of {read_bytes(self.capacity[name])}. Give each device {enough} (or use more "
+            "devices, a smaller micro-batch, an optimizer with less state, or a schedule with recompute or "
+            f"fewer micro-batches in flight{'' if self.refusal is None else self.refusal.remedy})."
         )
 
 
 def _unproven(placement: Placement) -> Placement:
-    """The placement without what the method proved, which holds for the capacities it was told alone."""
+    """The placement without the method's proof, which holds for its limits only."""
     report = placement.report
     notes = {key: value for key, value in report.notes.items() if key != BOUND_FOR}
     return replace(placement, report=replace(report, notes=notes))

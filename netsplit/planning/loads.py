@@ -22,10 +22,10 @@ class DeviceLoad:
     """What one device does and holds. Seconds of one step, or of one period under `max_load`."""
 
     nodes: int
-    operators: int  # that it computes, or parts of, each once; what only moves tensors for parts is none
+    operators: int  # computed here, whole or in part; moves of tensors do not count
     compute_s: float
-    transfer_s: float  # max_load: as `Objective.loads` has it; else the sends it makes
-    seconds: float  # max_load: its load; else that it is busy
+    transfer_s: float  # max_load: as in `Objective.loads`; else its sends
+    seconds: float  # max_load: its load; else busy time
     nbytes: int  # `needed_bytes`
     capacity_bytes: int
 

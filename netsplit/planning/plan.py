@@ -1,4 +1,4 @@
-"""The answer to a problem: what was asked, what was chosen and of what, and what it will take.
+"""The answer to a problem: what was asked, what was chosen from what, and its predicted cost.
 
 `decide` makes it, verified; `session` deploys it, commands print and write it.
 """
@@ -64,7 +64,7 @@ _STATIC = Column("static", in_bytes=True)
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """`str` has it as plain text."""
+    """A plan in lines and a table; `str` is plain text."""
 
     lines: tuple[str, ...]
     devices: Table
@@ -83,8 +83,7 @@ class PlanSummary:
 class Plan:
     """A verified placement with its score; compiled and simulated too, where its objective asks for that.
 
-    `verified` makes it. `asked` is the problem before the placement's rewrites, `problem` that after them.
-    Printed, it says what was chosen and of what; a notebook shows tables.
+    `verified` makes it. `asked` is the problem before the placement's rewrites, `problem` the one after.
     """
 
     asked: Problem
@@ -120,7 +119,7 @@ class Plan:
     def status(self) -> Status:
         """The status for the asked objective, which is not always the method's own.
 
-        None of operators in parts is optimal: its bound is of these parts, and others may be cut.
+        A plan with operators in parts is never optimal, as its bound covers only these parts.
         """
         if self.gap is not None and self.gap <= PROVED and not self.placement.rewrites:
             return "optimal"
@@ -134,12 +133,12 @@ class Plan:
 
     @property
     def compiler(self) -> Simulator:
-        """What made the program; of an objective that is simulated."""
+        """The simulator that made the program."""
         return self.problem.the_simulator
 
     @property
     def simulated(self) -> tuple[Program, Timeline]:
-        """The program, and what is predicted of it.
+        """The program and its predicted timeline.
 
         Raises:
             TypeError: the objective is not simulated.
@@ -151,7 +150,7 @@ class Plan:
 
     @property
     def iteration_s(self) -> float:
-        """What an iteration is predicted to take, with what the controller does for it.
+        """Predicted seconds of an iteration, the controller's work included.
 
         Raises:
             TypeError: the objective is not simulated.
@@ -174,7 +173,7 @@ class Plan:
 
     @property
     def peak_bytes(self) -> dict[str, int]:
-        """Predicted most bytes alive at once, of every device."""
+        """Device -> predicted most bytes alive at once."""
         return dict(self.simulated[1].peak_bytes)
 
     @cached_property
@@ -207,7 +206,7 @@ class Plan:
 
     @property
     def nodes(self) -> dict[str, int]:
-        """Device -> nodes that it computes, where any; each replica computes all of its stage."""
+        """Device -> number of nodes that it computes, if any; each replica computes its whole stage."""
         return {name: load.nodes for name, load in self.loads.items() if load.nodes}
 
     @cached_property
@@ -219,8 +218,7 @@ class Plan:
 
     @cached_property
     def parallel_graph(self) -> tuple[Graph, ParallelGraph] | None:
-        """The operators after algebra, and what lies between their parts; None: nothing is rewritten, or what
-        is lies on no mesh."""
+        """The operators after algebra with moves between their parts; None without rewrites on a mesh."""
         return parallel_graph(self.placement, self.problem.graph)
 
     @property
@@ -241,10 +239,7 @@ class Plan:
         return {} if self.program is None else parts_of_events(self.program, self.problem.graph)
 
     def summary(self) -> PlanSummary:
-        """The decision: what was chosen and of what it is the best, and a table of the devices.
-
-        Its text is `str` of it; a notebook shows it as a table.
-        """
+        """The decision in lines, with a table of the devices."""
         method = f"{self.placement.method}: {self.placement.report.summary()}"
         if self.program is None:
             return self._summary_of_loads(method)
@@ -266,8 +261,8 @@ class Plan:
         if self.placement.exchanges:
             lines.append(exchange_line(self.placement))
         if predicted.host_bytes:
-            sizes = (f"{name} {nbytes(size)}" for name, size in predicted.host_bytes.items())
-            lines.append(f"offload {self.problem.costs.offload.name}: on the host {', '.join(sizes)}")
+            sizes = (f"{nbytes(size)} of {name}" for name, size in predicted.host_bytes.items())
+            lines.append(f"offload {self.problem.costs.offload.name}: the host holds {', '.join(sizes)}")
         initializers, rows = program.graph.initializers, []
         counted_whole = self.problem.memory == "static"
         for name, load in self.loads.items():
@@ -309,8 +304,7 @@ class Plan:
             measured: drawn below the predicted timeline; its peaks beside the predicted bytes.
 
         Raises:
-            ConfigError: another kind; `measured` is no timeline; or of an objective that is not simulated
-                anything but the graph.
+            ConfigError: an unknown kind, `measured` is no timeline, or the objective is not simulated.
         """
         if kind not in _PLOTS:
             raise ConfigError(f"there is no plot {kind!r}: choose one of {', '.join(_PLOTS)}.")
@@ -410,7 +404,7 @@ def _recomputation_line(
 ) -> str:
     """ "recomputes 5 of 12 parts on cpu:1 (310 MiB less), for 4.0 % more time".
 
-    Beside the same placement with everything kept. A device of replicas is named by the first of them.
+    Compared with keeping everything. Replicas are named by the first.
     """
     kept = compiler(replace(placement, recomputed=frozenset()))
     devices = []

@@ -1,4 +1,4 @@
-"""Two plans of one model compared: what moved, and what the objective's seconds go to before and after."""
+"""Two plans of one model compared: what moved, and where the seconds went before and after."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from netsplit.planning.plan import Plan
 __all__ = ["PlacementChange", "PlanDiff", "placement_change", "plan_diff"]
 
 SAME = 1e-9  # relative: sums of floats in another order
-ROUTES = 4  # that are told
+ROUTES = 4  # that are listed
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def placement_change(before: Plan, after: Plan, played: Mapping[str, str] | None
         there, here = sorted(was.get(operator, ())), sorted(names.get(q, q) for q in now[operator])
         if there and there != here and had.get(operator) == has.get(operator):
             routes.setdefault((listed(there), listed(here)), []).append(operator)
-    algebra = f"operators differ by algebra: {len(was.keys() - now)} before, {len(now.keys() - was)} now"
+    algebra = f"algebra gives other operators: {len(was.keys() - now)} before, {len(now.keys() - was)} now"
     lines = [
         *_route_lines(routes),
         *([f"now {parts_summary(split)}"] if split else []),
@@ -91,11 +91,11 @@ def _other_lines(before: Plan, after: Plan, names: Mapping[str, str]) -> Iterato
     there = [list(each) for each in before.placement.replicas.values()]
     here = [[names.get(q, q) for q in each] for each in after.placement.replicas.values()]
     if there != here:
-        told, then = ("; ".join(map(listed, each)) or "none" for each in (here, there))
-        yield f"replicas: {told}, {then} before"
-    copies, now = copied_nodes(before.placement), copied_nodes(after.placement)
-    if copies != now:
-        yield f"{counted(len(now), 'operator')} with copies of weights, {len(copies)} before"
+        now, then = ("; ".join(map(listed, each)) or "none" for each in (here, there))
+        yield f"replicas: {now}, {then} before"
+    old, new = copied_nodes(before.placement), copied_nodes(after.placement)
+    if old != new:
+        yield f"{counted(len(new), 'operator')} with copies of weights, {len(old)} before"
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,12 @@ class PlanDiff:
         for name, change in self._changes()[:top]:
             sign = "+" if change > 0 else "-"
             lines.append(f"    {sign + seconds(abs(change)):>12}  {name}")
-        other = [f"{q} is {p}" for q, p in self.played.items() if p != q]
-        told = [f"equal devices under other names: {', '.join(other)}"] if other else []
-        return [*lines, *(f"  {text}" for text in (*told, *self.change.lines))]
+        other = [f"{q} to {p}" for q, p in self.played.items() if p != q]
+        renamed = [f"equal devices renamed: {', '.join(other)}"] if other else []
+        return [*lines, *(f"  {text}" for text in (*renamed, *self.change.lines))]
 
     def _changes(self) -> list[tuple[str, float]]:
-        """What the seconds go to, and how many more than before; the greatest change first."""
+        """Where the seconds go, and how many more than before; the greatest change first."""
         names = dict(self.made_of_before) | dict(self.made_of_after)
         each = {k: self.made_of_after.get(k, 0.0) - self.made_of_before.get(k, 0.0) for k in names}
         least = SAME * self.before_s
@@ -134,7 +134,7 @@ class PlanDiff:
 
 
 def plan_diff(before: Plan, after: Plan) -> PlanDiff:
-    """What moved from one plan of a model to another, and what that brings.
+    """What moved between two plans of a model, and what that gains.
 
     Devices that are alike in every way may play one another's part.
 

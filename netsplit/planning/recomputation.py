@@ -1,4 +1,4 @@
-"""A placement that does not fit, with as little recomputation as makes it fit.
+"""The least recomputation that makes a placement fit.
 
     placement ──► simulated peaks ──fit──► as it is
                      │ bytes missing
@@ -10,10 +10,9 @@
     places    0 ── 1 ── 2 ── 3 ── 4 ── 5        of a device's segments, one after another
     parts     └─kept─┘└──again──┘└again┘        frees bytes, costs seconds of its forward
 
-The knapsack is a shortest path over the places, with the bytes that it frees for a budget: its items, parts
-from one place to another, must not overlap. It is the choice of Piper (Tarnawski et al., NeurIPS 2021), which
-recomputes a stage or keeps it, for parts of a stage; Checkmate (Jain et al., MLSys 2020) has the general
-problem. It reckons with estimates; which of its answers is taken is decided by the peaks.
+The knapsack is a shortest path over the places with a budget of freed bytes; its items, parts from place to
+place, must not overlap. Piper (Tarnawski et al., NeurIPS 2021) makes this choice for whole stages; Checkmate
+(Jain et al., MLSys 2020) solves the general problem. The knapsack estimates; simulated peaks decide.
 """
 
 from __future__ import annotations
@@ -37,23 +36,22 @@ from netsplit.simulate.simulator import Simulator
 __all__ = ["nearest_recomputed"]
 
 _ROUNDS = 8
-_SPARED = 6  # parts of a device, at most, that are tried without
-_BY_ESTIMATE = 3  # of them go by the knapsack's bytes
-_PLACES = 48  # of a device's segments together, but three of each
-_BUDGETS = 256  # of bytes freed, that are told apart
-_LIMITS = 6  # of the bytes that a part has inside beyond what is gone by then, that are tried
+_SPARED = 6  # parts of a device, at most, that it tries to keep after all
+_BY_ESTIMATE = 3  # trials that go by the knapsack's bytes; later ones bisect
+_PLACES = 48  # of a device's segments together, but at least three each
+_BUDGETS = 256  # steps of freed bytes
+_LIMITS = 6  # tried, of a part's inner bytes beyond those already freed
 
 
 def nearest_recomputed(
     problem: Problem, placement: Placement, until: float = float("inf")
 ) -> tuple[Placement, dict[str, int]]:
-    """The placement with recomputation of what its devices have no room for, at the fewest seconds, and its
-    peaks; where nothing fits, what exceeds the capacities least.
+    """The placement with the cheapest recomputation that fits, and its peaks; if none fits, the nearest.
 
-    Returned as it is where it fits, or where there is no backward. The same placement has the same answer.
+    A placement that fits, or has no backward, is returned unchanged. Deterministic.
 
     Args:
-        until: on ``time.perf_counter``; what is cheapest of all that fits is looked for no longer.
+        until: deadline of the search for a cheaper one, on ``time.perf_counter``.
     """
     compiler = problem.the_simulator
     capacity = {each.name: each.capacity_bytes for each in problem.cluster.devices}
@@ -70,8 +68,8 @@ def nearest_recomputed(
 
 @dataclass(eq=False)
 class _Short:
-    """One device, or replicas of one, that has too little room; which of its knapsack's answers is tried.
-    Answers are numbered by the seconds that they take. The number after the last is everything."""
+    """A device, or replicas of one, with too little room, and the search among its knapsack's answers, which
+    are numbered by seconds; the number after the last recomputes everything."""
 
     names: tuple[str, ...]
     knapsack: _Knapsack
@@ -81,7 +79,7 @@ class _Short:
     low: int = -1  # the last that did not fit
     high: int | None = None  # the first that did
     tried: int = 0
-    nearest: tuple[int, int] = (0, -1)  # bytes too many, and of which answer that is the least; -1: of none
+    nearest: tuple[int, int] = (0, -1)  # fewest bytes too many, and by which answer; -1: by none
 
     @property
     def done(self) -> bool:
@@ -92,7 +90,7 @@ class _Short:
         return self.nearest[1] if self.high is None else self.high
 
     def parts(self, number: int) -> list[frozenset[str]]:
-        """Nodes of the parts of an answer, the one of the most seconds first."""
+        """Nodes of an answer's parts, the slowest part first."""
         if number < 0:
             return []
         if number == len(self.knapsack):
@@ -105,10 +103,9 @@ class _Short:
         self.trial = int(np.searchsorted(self.knapsack.nbytes, missing))
 
     def learn(self, over: int) -> None:
-        """From the bytes by which the trial exceeds the capacity: another between what fits and what does
-        not, by the estimates at first, and in the middle then."""
+        """Choose the next trial by the bytes that this one is over its limit: by estimates, then bisect."""
         count, trial = len(self.knapsack), self.trial
-        if over < self.nearest[0]:  # everything may need more than a part, whose cuts hand on less
+        if over < self.nearest[0]:  # recomputing all may need more than a part
             self.nearest = over, trial
         if over > 0:
             self.low = trial
@@ -160,7 +157,7 @@ class _LeastRecomputation:
         placement, peaks = self._without_needless(chosen, peaks)
         everything = self._placed([[short.everything] for short in self.short])
         if everything != placement and all(peaks[name] <= self.capacity[name] for name in peaks):
-            # The last part of all that a device computes may cost nothing, as its backward follows at once.
+            # A device's last part may cost nothing, as its backward follows at once.
             other = self.compiler(everything)
             fits = all(other.peak_bytes[name] <= self.capacity[name] for name in peaks)
             if fits and other.iteration_s < self.compiler(placement).iteration_s:
@@ -170,7 +167,7 @@ class _LeastRecomputation:
     def _without_needless(
         self, chosen: list[list[frozenset[str]]], peaks: dict[str, int]
     ) -> tuple[Placement, dict[str, int]]:
-        """Drops parts for which there is room after all, as the knapsack's bytes are estimates."""
+        """Keep parts for which there is room after all, as the knapsack only estimates bytes."""
         at = [0] * len(chosen)
         for _ in range(_SPARED):
             fewer = [[*own[:n], *own[n + 1 :]] for own, n in zip(chosen, at, strict=True)]
@@ -238,7 +235,7 @@ def _options(
 
     Args:
         forward_s: of the nodes from place to place.
-        at_once: its backward always follows its forward at once, which leaves its last part as it is.
+        at_once: its backward follows its forward at once, so its last part stays.
     """
     before_s = np.concatenate([[0.0], np.cumsum(forward_s)])
     seconds = microbatches * (before_s[None, :] - before_s[:, None] + overhead_s)
@@ -254,8 +251,7 @@ def _options(
 
 
 def _turns(program: Program, device: str) -> tuple[Counter[int], dict[int, int], set[int]]:
-    """Micro-batches that a device computes of its trained segments, the most in flight at once,
-    and those whose backward always follows at once."""
+    """Of a device's trained segments: micro-batches, the most in flight, and those with backward at once."""
     counts: Counter[int] = Counter()
     now: Counter[int] = Counter()
     flights: dict[int, int] = {}
@@ -285,17 +281,17 @@ class _SegmentOptions:
     segment: int
     freed: Floats  # bytes at the peak
     seconds: Floats  # of an iteration
-    inside: Floats  # bytes that come back while one micro-batch's part is computed again
-    begins: Floats  # [K] bytes at the peak that stay because a part begins here after one that is kept
-    saved: Floats  # [K] bytes that one micro-batch keeps of what is before a place, if nothing is recomputed
+    inside: Floats  # bytes that return while one micro-batch's part is recomputed
+    begins: Floats  # [K] bytes that stay at the peak if a part begins here after a kept one
+    saved: Floats  # [K] bytes that one micro-batch keeps before a place, without recomputation
     in_flight: int  # micro-batches, at the peak
 
 
 class _Knapsack:
-    """The answers that no other beats in both: the fewest seconds, and the most bytes fewer at the peak.
+    """The Pareto front of seconds and bytes freed at the peak.
 
-    Bytes are estimates: those freed of all micro-batches in flight, less what a part that is computed again
-    has inside beyond what was let go of before.
+    Bytes are estimates: those freed in all micro-batches in flight, less a recomputed part's inner bytes
+    beyond those freed before it.
     """
 
     def __init__(self, options: Sequence[_SegmentOptions]) -> None:
@@ -323,7 +319,7 @@ class _Knapsack:
         return len(self._answers)
 
     def parts(self, number: int) -> tuple[tuple[int, int, int], ...]:
-        """The parts that an answer computes again: (segment, place, later place)."""
+        """The parts that an answer recomputes: (segment, place, later place)."""
         way, budget = self._answers[number]
         return self._paths[way][1].parts_of(budget)
 
@@ -342,8 +338,8 @@ def _most_freed(options: _SegmentOptions) -> float:
 
 
 class _Paths:
-    """Shortest paths for every budget, of parts that make no peak by more than `limit` bytes. They are found
-    from the end on: when the backward computes a part again, what comes after it is gone."""
+    """Shortest paths for every budget, of parts that raise the peak by at most `limit` bytes; from the end,
+    as all after a part is freed when the backward recomputes it."""
 
     def __init__(self, options: Sequence[_SegmentOptions], limit: float, step: float) -> None:
         self.segments = [each.segment for each in reversed(options)]

@@ -1,7 +1,6 @@
-"""The verifier of answers: reads a placement against the problem, and trusts no one.
+"""The verifier of placements, slow and plain.
 
-It shares no code with the methods or with `Instance`: everything is found again from the graph, the costs
-and the cluster, slowly and plainly.
+It shares no code with the methods or with `Instance`, and reads only the graph, the costs and the cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["Verdict", "used_bytes", "verify"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with an answer, one sentence each; empty: the answer holds."""
+    """What is wrong with a placement, a sentence each; empty: nothing."""
 
     subject: str  # "the placement of 'heft'"
     violations: tuple[str, ...]
@@ -42,9 +41,8 @@ def verify(problem: Problem, placement: Placement, capacity: bool = True) -> Ver
     """Check a placement against its problem.
 
     Args:
-        problem: what was asked; contiguity is checked where it asks for it.
-        placement: the answer.
-        capacity: the method claims to keep (5-18) within every device's capacity.
+        problem: what was asked; contiguity is checked if it asks for that.
+        capacity: check that (5-18) is within every device's capacity.
     """
     violations = list(_each_node_once(problem, placement))
     if not violations:
@@ -62,7 +60,7 @@ def _each_node_once(problem: Problem, placement: Placement) -> Iterator[str]:
                 yield f"Node '{name}' has no {what}."
         for name in table:
             if name not in problem.graph.nodes:
-                yield f"The graph has no node '{name}', which was given a {what}."
+                yield f"'{name}' has a {what}, but the graph has no such node."
     for name, device in placement.device_of.items():
         if device not in devices:
             yield f"Node '{name}' is on '{device}', which is not a device of the cluster."
@@ -88,7 +86,7 @@ def _total_order(problem: Problem, placement: Placement) -> Iterator[str]:
             yield f"Nodes '{at[r]}' and '{name}' have the same priority {r}."
         at[r] = name
         if not 0 <= r < len(graph.nodes):
-            yield f"The priority {r} of node '{name}' is not one of 0 to {len(graph.nodes) - 1}."
+            yield f"Node '{name}' has priority {r}, outside 0 to {len(graph.nodes) - 1}."
     for node in graph.nodes.values():
         for k in node.inputs:
             u = graph.variables[k].producer
@@ -98,14 +96,13 @@ def _total_order(problem: Problem, placement: Placement) -> Iterator[str]:
     for unit in graph.units:
         ordered = sorted(unit, key=captured.__getitem__)
         if [rank[name] for name in ordered] != [rank[ordered[0]] + i for i in range(len(ordered))]:
-            yield f"The unit of node '{ordered[0]}' does not run in one piece and in captured order."
+            yield f"The unit of node '{ordered[0]}' is interrupted or out of order."
 
 
 def used_bytes(problem: Problem, held: Mapping[str, Set[str]]) -> dict[str, int]:
-    """Bytes of every device with the nodes that it holds under (5-18), from the equation. A tensor of
-    parameters counts `alpha` times where its first user is (once, if it is not trained), and where another of
-    its copies is; a variable `in_flight + 1` times (or as the costs state it) where its producer or a reader
-    is."""
+    """Bytes of every device with the nodes that it holds, by (5-18). A tensor of parameters counts `alpha`
+    times (once, if not trained) where its first user or another copy is; a variable `in_flight + 1` times (or
+    as the costs state) where its producer or a reader is."""
     graph, costs = problem.graph, problem.costs
     copies = problem.in_flight + 1 if costs.variable_copies is None else costs.variable_copies
     on: dict[str, list[str]] = {}
@@ -146,10 +143,9 @@ def _memory(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _contiguous(problem: Problem, placement: Placement) -> Iterator[str]:
-    """Devices pass forward nodes on in one order, and backward nodes in one. This is the chain of ideals of
-    Tarnawski et al.'s dynamic programme: no path leaves a device's nodes and comes back to them, nor do
-    several devices wait for one another in a circle, each part of which may well be convex. Forward and
-    backward nodes are asked separately."""
+    """Forward nodes pass the devices in one order, and so do backward nodes: the chain of ideals of Tarnawski
+    et al.'s dynamic programme. No path leaves a device's nodes and returns, and no devices wait in a circle,
+    even if each one's nodes are convex."""
     names = set(problem.graph.nodes)
     backward = problem.backward_nodes & names
     for half, nodes in (("forward", names - backward), ("backward", backward)):
@@ -160,7 +156,7 @@ def _contiguous(problem: Problem, placement: Placement) -> Iterator[str]:
 
 
 def _circle(problem: Problem, placement: Placement, nodes: Set[str], half: str) -> Iterator[str]:
-    """Devices that feed each other in a circle, if there are any."""
+    """A circle of devices that wait for each other, if any."""
     feeders: dict[str, set[str]] = {}
     for name in nodes:
         for k in problem.graph.nodes[name].inputs:
@@ -175,7 +171,7 @@ def _circle(problem: Problem, placement: Placement, nodes: Set[str], half: str) 
 
 
 def _returns(problem: Problem, own: set[str], what: str) -> Iterator[str]:
-    """The first way out of a set of nodes and back into it, if there is one."""
+    """The first path out of a set of nodes and back, if any."""
     left_by: dict[str, str] = {}  # node outside -> the node of the set that a path to it leaves from
     for name, node in problem.graph.nodes.items():
         for k in node.inputs:
@@ -188,23 +184,23 @@ def _returns(problem: Problem, own: set[str], what: str) -> Iterator[str]:
             elif u in left_by:
                 yield (
                     f"The {what} are not contiguous: a path leaves at '{left_by[u]}', passes '{u}'"
-                    f" and is back at '{name}'."
+                    f" and returns to '{name}'."
                 )
                 return
 
 
 def _recomputed(problem: Problem, placement: Placement) -> Iterator[str]:
     for name in sorted(placement.recomputed - problem.graph.nodes.keys()):
-        yield f"The graph has no node '{name}', which is to be recomputed."
+        yield f"'{name}' is to be recomputed, but the graph has no such node."
     for unit in problem.graph.units:
         anew = [name for name in unit if name in placement.recomputed]
         if anew and len(anew) < len(unit):
             other = next(name for name in unit if name not in placement.recomputed)
-            yield f"Nodes '{anew[0]}' and '{other}' are one unit, and only the first is to be recomputed."
+            yield f"Nodes '{anew[0]}' and '{other}' are one unit, but only '{anew[0]}' is recomputed."
 
 
 def _exchanges(problem: Problem, placement: Placement) -> Iterator[str]:
-    """Every hop from a device that has the variable by then to one that reads it and has it not."""
+    """Every hop must go from a device that has the variable to one that still needs it."""
     known: set[str] = set()
     for exchange in placement.exchanges:
         k = exchange.variable
@@ -213,17 +209,17 @@ def _exchanges(problem: Problem, placement: Placement) -> Iterator[str]:
             yield f"The exchange of '{k}' has no node that computes it, or is a duplicate."
             continue
         if exchange.chunks < 1:
-            yield f"The exchange of '{k}' is in {exchange.chunks} chunks."
+            yield f"The exchange of '{k}' has {exchange.chunks} chunks, but needs at least 1."
         known.add(k)
         having = {placement.device_of[variable.producer]}
         reading = {placement.device_of[name] for name in variable.consumers} - having
         for p, q in exchange.hops:
             if p not in having or q not in reading:
-                yield f"'{p}' cannot forward '{k}' to '{q}', or need not."
+                yield f"'{p}' forwards '{k}' to '{q}', but lacks it, or '{q}' needs no copy."
             having.add(q)
             reading.discard(q)
         for q in sorted(reading):
-            yield f"The exchange of '{k}' leaves '{q}' out, which reads it."
+            yield f"The exchange of '{k}' leaves out '{q}', which reads it."
 
 
 def _stages(problem: Problem, placement: Placement) -> Iterator[str]:
@@ -249,21 +245,21 @@ def _stages(problem: Problem, placement: Placement) -> Iterator[str]:
                 yield f"Node '{name}' is in stage {stage_of[name]} and in stage {s}."
             stage_of[name] = s
             if name not in placement.device_of:
-                yield f"The graph has no node '{name}', which is in stage {s}."
+                yield f"'{name}' is in stage {s}, but the graph has no such node."
             elif stage.devices and placement.device_of[name] != stage.devices[0]:
                 yield (
-                    f"Node '{name}' is on '{placement.device_of[name]}', but its stage {s} begins with"
-                    f" '{stage.devices[0]}'."
+                    f"Node '{name}' is on '{placement.device_of[name]}', but the first device of its stage"
+                    f" {s} is '{stage.devices[0]}'."
                 )
     yield from _stage_order(problem, stage_of)
 
 
 def _turns(problem: Problem, s: int, stage: Stage) -> Iterator[str]:
-    """Turns are of the stage's devices, each of which has one, within the micro-batches that are known."""
+    """Turns must name the stage's devices, each at least once among the known micro-batches."""
     count = len(stage.devices)
     for place in stage.turns:
         if not 0 <= place < count:
-            yield f"Stage {s} has a turn of device number {place}, but only numbers 0 to {count - 1}."
+            yield f"A turn of stage {s} names device number {place}, but it has only 0 to {count - 1}."
     batch, within = stage.turns, ""
     if problem.objective.scheduled and problem.simulator is not None:
         microbatches = problem.simulator.turns.microbatches
@@ -279,7 +275,7 @@ def _stage_order(problem: Problem, stage_of: Mapping[str, int]) -> Iterator[str]
             yield f"Node '{name}' is in no stage."
             continue
         if problem.objective.scheduled:
-            continue  # a program comes to a stage as often as it has to: in pieces, as to any device
+            continue  # a program may run a stage in several pieces
         for k in node.inputs:
             u = problem.graph.variables[k].producer
             if u is None or {u, name} & problem.backward_nodes:

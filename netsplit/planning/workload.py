@@ -1,9 +1,9 @@
-"""A profiled graph, as a file gives it: what there is to place, what it costs, and perhaps on which devices.
+"""A profiled graph, as files hold it: what to place, its costs, and perhaps the devices.
 
     graph file ──formats.read──► Workload ──problem(cluster, objective, ...)──► Problem ──► a partitioner
 
-Three formats are read, told apart by what is in the file: our own JSON, PipeDream's `graph.txt`, and the JSON
-of Tarnawski et al. (`netsplit.formats`).
+Three formats are read, recognised by content: our own JSON, PipeDream's `graph.txt`, and Tarnawski et al.'s
+JSON (`netsplit.formats`).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Workload:
     period: Period = field(default_factory=MaxLoad)  # of `max_load`: `StageTime` of PipeDream's files
     backward_nodes: frozenset[str] = frozenset()  # tasks that are backward computations of their own
     unsupported: frozenset[str] = frozenset()
-    """Nodes that accelerators cannot run: they have more seconds there than a plan without them can take."""
-    remarks: tuple[str, ...] = ()  # what the reader changed or assumed, for people
+    """Nodes that accelerators cannot run: their seconds there exceed those of any valid plan."""
+    remarks: tuple[str, ...] = ()  # what the reader changed or assumed
 
     @property
     def base_kind(self) -> str:
@@ -58,7 +58,7 @@ class Workload:
 
     @property
     def knows_lifetimes(self) -> bool:
-        """Whether the graph says what a backward keeps, as captured ones do, in files too."""
+        """Whether the graph lists what the backward keeps, as captured graphs do."""
         return any(node.saved or node.saved_bytes for node in self.graph)
 
     def need_bytes(self, in_flight: int = 1) -> int:
@@ -66,10 +66,10 @@ class Workload:
         return memory_of(self.graph, self.graph.nodes, self.costs.alpha, self.costs.copies(in_flight))
 
     def forward_only(self) -> Workload:
-        """The same without backward: no gradients, so weights and variables count once (as in inference).
+        """The workload without backward, as in inference: weights and variables count once.
 
         Raises:
-            ConfigError: the backward computations are nodes of the graph.
+            ConfigError: backward computations are nodes of the graph.
         """
         if self.backward_nodes:
             raise ConfigError(
@@ -100,15 +100,15 @@ class Workload:
         """The problem of placing this workload.
 
         Args:
-            cluster: None for the file's own. A description gets one device kind per speed, with the seconds
-                of `base_kind` divided by the speed; or one per model of accelerator, with seconds predicted
-                from the graph's operators (`profile.predict`).
-            schedule: what ``simulated`` simulates; None: one batch at a time, as for other objectives.
+            cluster: None: the file's own. A description gets one device kind per speed, with the seconds of
+                `base_kind` divided by the speed; or one per accelerator model, with seconds predicted from
+                the graph's operators (`profile.predict`).
+            schedule: for ``simulated``; None: one batch at a time, as for other objectives.
             passes: ``forward`` leaves the backward out (see `forward_only`).
-            alpha: bytes of training state per parameter byte; None as the file has it, else 2.
-            variable_copies: how often a variable's bytes count; None as the file has it, else (5-18)'s n + 1.
-            memory: what fits: by (5-18), or by the lifetimes of a captured graph's tensors.
-            offload: what lies in the host's memory (`profile.costs.offloaded`); None as the file has it.
+            alpha: bytes of training state per parameter byte; None: as in the file, or 2.
+            variable_copies: how often a variable's bytes count; None: as in the file, or (5-18)'s n + 1.
+            memory: counted by (5-18), or by the lifetimes of a captured graph's tensors.
+            offload: what lies in host memory (`profile.costs.offloaded`); None: as in the file.
 
         Raises:
             ConfigError: no cluster, or one that does not go with the file's costs.
@@ -137,11 +137,7 @@ class Workload:
         )
 
     def check_supported(self, problem: Problem, placement: Placement) -> None:
-        """Refuse a placement with a node on an accelerator that cannot run it.
-
-        Raises:
-            InfeasibleError: the first such node.
-        """
+        """Raises InfeasibleError: a node is on an accelerator that cannot run it."""
         kinds = {device.name: device.kind for device in problem.cluster.devices}
         for node in sorted(self.unsupported):
             if kinds[placement.device_of[node]] != CPU:
@@ -178,7 +174,7 @@ class Workload:
     def _resolved(
         self, cluster: Cluster | ClusterDescription | None, in_flight: int
     ) -> tuple[Cluster, Costs]:
-        """The cluster as devices and links, and costs for all of its device kinds."""
+        """The cluster's devices and links, and costs of all its device kinds."""
         if cluster is None:
             raise ConfigError(
                 f"'{self.name}' describes no devices: give some, as in cluster=uniform cluster.devices=4 "
@@ -209,8 +205,8 @@ class Workload:
             if missing:
                 known = ", ".join(costs.devices)
                 raise ConfigError(
-                    f"device '{device.name}' is of kind '{device.kind}', for which '{self.name}' has no "
-                    f"time for node '{min(missing)}': its kinds are {known}."
+                    f"device '{device.name}' is of kind '{device.kind}', but '{self.name}' has no time for "
+                    f"node '{min(missing)}' on that kind: it knows {known}."
                 )
         if self.unsupported and all(device.kind != CPU for device in cluster.devices):
             raise ConfigError(

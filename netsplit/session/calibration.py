@@ -1,7 +1,6 @@
-"""What a worker measures of a training step: operators, optimiser, instructions, its speed; and parts; what
-it says of the machine that it is on.
+"""Measurements on a worker: operators, optimiser, instructions, speed, operators in parts, its machine.
 
-new nodes of a plan ──► those whose like was never measured ──► one worker of each kind ──► known, kept
+new nodes of a plan ──► unmeasured kinds of them ──► one worker of each device kind ──► known, cached
 """
 
 from __future__ import annotations
@@ -68,14 +67,14 @@ __all__ = [
 
 
 def identity_of(pool: WorkerPool, rank: int) -> dict[str, Any]:
-    """What a worker's seconds depend on beside what it computes."""
+    """What a worker's seconds depend on besides the graph."""
     return pool.call_one(rank, _identity)
 
 
 def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
-    """The devices with the hosts, and shared processors, that their workers name, which others started; a
-    kind for each processor model where they differ."""
-    models = [said["processor"] for said in pool.call(_identity)]
+    """The devices with the hosts and processors of workers that others started; one kind for each processor
+    model."""
+    models = [identity["processor"] for identity in pool.call(_identity)]
     allowed: dict[str, list[tuple[frozenset[int], float]]] = {}
     for hello, own in zip(pool.hellos, pool.call(_processors), strict=True):
         allowed.setdefault(hello.host, []).append(own)
@@ -93,7 +92,7 @@ def located(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
 
 
 def with_room(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]:
-    """The devices; GPUs with no more capacity than their workers found free, less `GPU_MARGIN_BYTES`."""
+    """The devices, with GPU capacities limited to the free memory less `GPU_MARGIN_BYTES`."""
     free = {name: nbytes - GPU_MARGIN_BYTES for name, nbytes in pool.free_bytes.items()}
     return tuple(
         replace(
@@ -105,7 +104,7 @@ def with_room(devices: Sequence[Device], pool: WorkerPool) -> tuple[Device, ...]
 
 
 def mates_of(devices: Sequence[Device], rank: int) -> list[int]:
-    """Ranks of the CPU devices of one kind and host; a GPU shares nothing that is measured here."""
+    """Ranks of the CPU devices of the same kind and host; a GPU's own rank alone."""
     own = devices[rank]
     if torch.device(own.torch_device).type != "cpu" or own.host is None:
         return [rank]
@@ -140,13 +139,13 @@ def _processor() -> str:
 
 log = logging.getLogger(__name__)
 
-REPEATS = 4  # timed walks over the graph in one of two rounds
+REPEATS = 4  # timed walks over the graph in each of two rounds
 MEASURING = "measuring"  # key of a worker's memory
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What there is to measure; `batch` is of one micro-batch, `in_flight` are there before a backward."""
+    """What to measure; `batch` is one micro-batch, `in_flight` of them precede a backward."""
 
     graph: Graph
     batch: tuple[Tensor, ...]
@@ -156,7 +155,7 @@ class Calibration:
 
 
 def predicted_here(graph: Graph, optimizer: OptimizerFactory, pool: WorkerPool, cluster: Cluster) -> Costs:
-    """Costs of every device kind from its rates, without measuring anything of the graph."""
+    """Costs of every device kind from its rates, without measuring the graph."""
     kinds = rates_here(cluster.devices, graph.autocast, lambda rank: float(pool.call_one(rank, speed_of)))
     costs = predicted_costs(graph, kinds, optimizer_alpha(optimizer))
     return replace(costs, scratch=optimizer_scratch(optimizer))
@@ -165,7 +164,7 @@ def predicted_here(graph: Graph, optimizer: OptimizerFactory, pool: WorkerPool, 
 def rates_here(
     devices: Sequence[Device], autocast: str | None, reference_s: Callable[[int], float]
 ) -> dict[str, Rates]:
-    """Rates of every device kind at the speed that it has here; `reference_s` by a device's rank."""
+    """Rates of every device kind at its speed here; `reference_s` takes a device's rank."""
     kinds = rates_by_kind(devices, autocast)
     for kind, each in kinds.items():
         rank = next(rank for rank, device in enumerate(devices) if device.kind == kind)
@@ -186,7 +185,7 @@ def begin_measuring(worker: Worker, task: Calibration) -> None:
 
 
 def measure_part(worker: Worker) -> Measured | None:
-    """What was measured, once there is no further part."""
+    """The measurement, once all its parts are done; else None."""
     try:
         next(worker.memory[MEASURING])
     except StopIteration as end:
@@ -197,7 +196,7 @@ def measure_part(worker: Worker) -> Measured | None:
 
 
 def _measuring(worker: Worker, task: Calibration) -> Generator[None, None, Measured]:
-    """One device alone: its operators in two rounds, what else it does between them."""
+    """Measure one device alone: operators in two rounds, the rest in between."""
     device = worker.torch_device
     reference = [reference_seconds(device)]
     profiler = Profiler(
@@ -240,7 +239,7 @@ def _instruction_seconds(worker: Worker, microbatches: int = 16) -> float:
 
 
 def measure_copying(worker: Worker, ends: list[int]) -> float:
-    """Called on all workers; those that are not `ends` only help to make the group."""
+    """Seconds per byte copied between `ends`; other workers only help to make the group."""
     group = dist.new_group(ends, backend="gloo")
     seconds = 0.0
     if worker.rank in ends:
@@ -257,7 +256,7 @@ KnownParts = dict[str, dict[str, PartCosts]]
 
 @dataclass(eq=False)
 class MeasuredParts:
-    """What is known of parts of one step's operators: a `partition.base.PartsMeter`.
+    """Measured parts of one step's operators: a `partition.base.PartsMeter`.
 
     `whole` are costs of its operators; `known` may be that of the same step at other sizes, too.
     """
@@ -275,7 +274,7 @@ class MeasuredParts:
 
     @property
     def costs(self) -> Costs:
-        """Costs of the step's operators and of all parts measured so far; the same object until more is."""
+        """Costs of the step's operators and of all parts measured so far; cached until there are more."""
         if not self._measured:
             return self.whole
         if self._costs is None:
@@ -287,7 +286,7 @@ class MeasuredParts:
         return self._costs
 
     def measured(self, graph: Graph) -> Costs:
-        """`costs`, after those nodes of a rewritten graph have been measured whose like is not known."""
+        """`costs`, after measuring the unknown nodes of a rewritten graph."""
         if graph.rewrites not in self._measured:
             began = time.perf_counter()
             if self._measure(graph):
@@ -297,7 +296,7 @@ class MeasuredParts:
         return self.costs
 
     def _measure(self, after: Graph) -> bool:
-        """Whether the graph has parts of which `costs` did not know."""
+        """Measure the graph's unknown parts; whether `costs` lacked any."""
         check_element_wise(self.task.optimizer, after)
         before, measured = self.task.graph, False
         keys = {name: operator_key(after, after.nodes[name]) for name in new_nodes(before, after)}
@@ -319,12 +318,12 @@ class MeasuredParts:
             log.info("%s", words)
             self.notify(words)
             sent, task = replace(graph, output_spec=None), self.task
-            batch = tuple(tensor.clone() for tensor in task.batch)  # of a larger one, perhaps
+            batch = tuple(tensor.clone() for tensor in task.batch)  # may be rows of a larger one
             measured = self.pool().call_one(
                 rank, _measure_parts, sent, batch, task.values, sorted(names.values()), task.in_flight
             )
             more = {key: measured[name] for key, name in names.items()}
-            kept = self.cache.get(digest, dict[str, PartCosts]) or {}  # of other graphs, perhaps since then
+            kept = self.cache.get(digest, dict[str, PartCosts]) or {}  # others may have written meanwhile
             self.cache.put(digest, {**kept, **known, **more})
             log.info("Measured split operators in %.1f s", time.perf_counter() - began)
         self.known[kind] = {**known, **more}
@@ -338,7 +337,7 @@ def _measure_parts(
     names: list[str],
     in_flight: int,
 ) -> dict[str, PartCosts]:
-    """Measure on one worker alone; a part of a parameter has memory of its own, as in training."""
+    """Measure on one worker alone; parts of parameters are copied, as in training."""
     values = {
         k: init.within(wholes) if init.region is None else init.within(wholes).contiguous().clone()
         for k, init in graph.initializers.items()

@@ -2,8 +2,8 @@
 
 problem once ──► per method: plan ──► deploy ──► fit ──► record ──► row of the table
 
-On devices that are not here (`forecast`) nothing is deployed: the model is captured on the meta device, where
-nothing is computed or held, and an iteration of every plan is predicted.
+For devices that are not here, `forecast` captures the model on the meta device and predicts an iteration of
+every plan.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ __all__ = ["PLANNED", "Experiment", "Shared", "as_saved", "compare", "described"
 log = logging.getLogger(__name__)
 
 PLANNED = {"mode": "planned"}
-"""Tag of runs in which nothing was trained."""
+"""Tag of runs without training."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Experiment:
     optimizer: OptimizerFactory
     settings: Settings
     learning_rate: LearningRate | None = None
-    config: Any = None  # resolved, for the record
-    labels: Mapping[str, str] = field(default_factory=dict)  # what its parts are called, by config group
+    config: Any = None  # resolved, for tracking
+    labels: Mapping[str, str] = field(default_factory=dict)  # config group -> chosen option
     metric: Metric | None = field(default_factory=lambda: as_metric("accuracy"))  # on the test half
 
     @property
@@ -102,14 +102,14 @@ class Experiment:
 
     @property
     def stable(self) -> Path:
-        """Where the checkpoints of this training are, whenever it runs."""
+        """Folder of this training's checkpoints, the same in every run."""
         given = self.settings.checkpoint.folder
         name = f"{type(self.model).__name__}-{self.data.name}"
         return Path(given) if given is not None else stable_folder(self.config, name)
 
 
 def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Experiment:
-    """What is asked for with its data, model and loss built; on a described cluster without values."""
+    """Build data, model and loss of a request; on a described cluster the model has no values."""
     settings = request.settings
     torch.manual_seed(settings.seed)
     data = as_data(request.dataset(), request.dataset_name, request.reading)
@@ -139,7 +139,7 @@ def experiment_of(request: Request, name: str, labels: Mapping[str, str]) -> Exp
 
 
 def _check_parts(model: Any, loss: Any) -> None:
-    """Raises ConfigError: a `_target_` of the user's own makes something else than is needed."""
+    """Raises ConfigError: a `_target_` returns no module, or no callable loss."""
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"model._target_ returns {model!r}: name a callable that returns a torch.nn.Module."
@@ -159,7 +159,7 @@ def compare(
     """
     if experiment.settings.resume not in ("never", "auto"):
         origin_checkpoint(experiment.settings.resume)
-    _ = session.pool  # a cluster that does not come up leaves no run behind
+    _ = session.pool  # if the cluster fails to start, no run is recorded
     with _recorded(experiment, session.spec.name, tracker) as parent:
         shared = _planned(experiment, session)
         problem = shared.problem
@@ -179,7 +179,7 @@ def compare(
 def forecast(
     experiment: Experiment, description: ClusterDescription, tracker: Tracker, folder: Path
 ) -> Comparison:
-    """Plan with every method, and predict an iteration of each; a method that fails keeps its row."""
+    """Plan with every method and predict its iteration; a method that fails keeps its row."""
     shared = described(experiment, description)
     unknown = unknown_in_words(shared.problem.graph)
     planned = PLANNED | ({"unknown_operators": unknown} if unknown else {})
@@ -194,7 +194,7 @@ def forecast(
 
 
 def described(experiment: Experiment, description: ClusterDescription) -> Shared:
-    """An experiment's step on described devices, with predicted costs; its whole plan, where that is open."""
+    """An experiment's step on described devices with predicted costs, and its plan with `schedule=auto`."""
     source = PredictedCosts.for_cluster(description, experiment.settings.autocast)
     batch = experiment.data.shapes(experiment.settings.batch_size)
     step = ModelStep(experiment.model, experiment.loss, batch, experiment.training)
@@ -212,11 +212,7 @@ def _recorded(
 
 @dataclass(frozen=True)
 class Shared:
-    """What all methods of a comparison share.
-
-    Args:
-        chosen: the plan, where everything was decided together.
-    """
+    """What all methods of a comparison share; `chosen` is the plan with `schedule=auto`."""
 
     step: ModelStep
     problem: Problem
@@ -230,7 +226,7 @@ class Shared:
         schedule: Schedule | AutoSchedule,
         partitioners: Mapping[str, Partitioner],
     ) -> Self:
-        """The problem under a schedule, or the plan of all that is open."""
+        """The problem under a schedule, or the plan with `schedule=auto`."""
         if not schedule.decides_everything:
             return cls(step, problem_of(step, source, schedule))
         (method,) = partitioners.values()
@@ -248,7 +244,7 @@ def _each_method(
     folder: Path,
     row: Callable[[Plan, MethodRun, Comparison], ComparisonRow],
 ) -> Comparison:
-    """What all share, then a row of each in its own run, recorded; a method that fails stops no other."""
+    """Record the workload, then each method in its own run; a failing method stops no other."""
     record_workload(parent, shared.step.workload(shared.problem), folder)
     comparison = Comparison(folder, decided=shared.chosen, charts=parent.charts)
     command = {key: value for key, value in experiment.labels.items() if key == "command"}
@@ -282,7 +278,7 @@ def _planned(experiment: Experiment, session: Session) -> Shared:
 
 
 def as_saved(asked: AutoSchedule, checkpoint: Path) -> AutoSchedule:
-    """With the number of micro-batches of a checkpoint's training, unless others are asked for."""
+    """The schedule with a checkpoint's number of micro-batches, unless the user excludes it."""
     cut, given = saved_cut(checkpoint), asked.microbatches
     if cut is None or not (
         given is None or cut.microbatches in ([given] if isinstance(given, int) else given)
@@ -293,7 +289,7 @@ def as_saved(asked: AutoSchedule, checkpoint: Path) -> AutoSchedule:
 
 
 def _check_metric(experiment: Experiment, step: ModelStep, size: int) -> None:
-    """Check the metric on a micro-batch of the test half, before hours of training."""
+    """Try the metric on a micro-batch of the test half before training."""
     metric = experiment.metric
     if metric is not None and len(experiment.data.test):
         inputs, targets = next(batches(experiment.data.test, size, shuffle=False, drop_last=False))
@@ -355,7 +351,7 @@ def _steps_per_epoch(data: Data, settings: Settings) -> int:
 
 
 def _tags(experiment: Experiment, cluster: str) -> dict[str, str]:
-    """What MLflow shows a comparison and its methods by."""
+    """Tags of a comparison and its methods in MLflow."""
     tags = {
         "model": type(experiment.model).__name__,
         "dataset": experiment.data.name,

@@ -1,7 +1,7 @@
 """What a training step costs: on workers that are here, each device kind alone, then together; or predicted.
 
 one worker of each kind, alone      operators, optimiser, instructions        reused from disk
-all CPU workers of a kind at once   contention, messages (`trial_run`)        with the rest, if it was steady
+all CPU workers of a kind at once   contention, messages (`trial_run`)        reused if it was steady
 
 What is reused is checked by a short trial run, and measured anew where it is out of date. Or all of it is
 predicted, and the speed of the devices here alone measured, by a piece of work that is always the same. Or it
@@ -70,33 +70,33 @@ log = logging.getLogger(__name__)
 
 
 class CostSource(Protocol):
-    """What training steps cost on some devices."""
+    """Costs of training steps on some devices."""
 
     @property
     def is_local(self) -> bool:
-        """Whether they are here, and what is planned will be trained on them."""
+        """Whether the devices are here, to train on."""
 
     @property
     def predicted(self) -> bool:
-        """Whether seconds are predicted at every size of micro-batches, instead of measured at two."""
+        """Whether seconds are predicted for every micro-batch size instead of measured for two."""
 
     @property
     def count(self) -> int:
         """The number of devices."""
 
     def of(self, task: Calibration, alone: bool = False) -> Costs:
-        """Costs of a step on every kind of device; alone: without how devices slow one another."""
+        """Costs of a step on every device kind; `alone`: without contention between devices."""
 
     def cluster(self, graph: Graph, costs: Costs, in_flight: int) -> Cluster:
         """The devices and links for a graph."""
 
     def meter(self, task: Calibration, whole: Costs, known: KnownParts | None = None) -> MeasuredParts | None:
-        """What measures operators in parts, known ones left out; None where seconds are predicted."""
+        """The meter of unknown operators in parts; None if seconds are predicted."""
 
 
 @dataclass(eq=False)
 class MeasuredCosts:
-    """Costs on workers; where they are `predicted` only the workers' speed is measured."""
+    """Costs on workers; if `predicted`, only the workers' speed is measured."""
 
     spec: ClusterSpec
     predicted: bool
@@ -104,7 +104,7 @@ class MeasuredCosts:
     stages: Stages
     pool: Callable[[], WorkerPool]
     linked: Callable[[], Cluster]
-    controller_s: float | None = None  # of an iteration, once it was measured
+    controller_s: float | None = None  # of an iteration, once measured
     is_local: ClassVar[bool] = True
 
     @property
@@ -125,7 +125,7 @@ class MeasuredCosts:
         return self.linked()
 
     def in_turn(self, steps: Sequence[SizedStep], values: dict[str, Tensor]) -> SizeSeconds:
-        """Seconds of whole micro-batches of several sizes on every device kind: kept ones, else measured."""
+        """Seconds of whole micro-batches of several sizes on every device kind, cached or measured."""
         seconds: dict[str, dict[int, float]] = {}
         sent = [replace(step, graph=replace(step.graph, output_spec=None)) for step in steps]
         sizes = [(step.graph.batch_size, step.in_flight) for step in sent]
@@ -149,11 +149,11 @@ class MeasuredCosts:
         return MeasuredParts(task, whole, self.pool, self.linked(), self.cache, self.stages.note, known)
 
     def measured(self, task: Calibration, alone: bool = False) -> Costs:
-        """Costs of every device kind: kept ones where nothing has changed, else measured now."""
+        """Costs of every device kind, cached or measured."""
         measured: dict[str, Measured] = {}
         devices = self.linked().devices
         mates = {rank: [rank] if alone else mates_of(devices, rank) for rank in range(len(devices))}
-        for rank in sorted(mates, key=lambda rank: -len(mates[rank])):  # where contention shows, if anywhere
+        for rank in sorted(mates, key=lambda rank: -len(mates[rank])):  # most contention first
             kind = devices[rank].kind
             if kind not in measured:
                 measured[kind] = self._of_kind(task, mates[rank], rank)
@@ -163,7 +163,7 @@ class MeasuredCosts:
         )
 
     def _of_kind(self, task: Calibration, mates: list[int], rank: int) -> Measured:
-        """Kept, or measured on worker `rank` alone and then with its `mates`; kept without what is unsure."""
+        """Cached costs, or measured on `rank` alone, then with `mates`; unsure parts are not cached."""
         device, spec, cache = self.linked().devices[rank], self.spec, self.cache
         digest = profile_digest(
             task.graph,
@@ -199,7 +199,7 @@ class MeasuredCosts:
         return complete
 
     def _measured_alone(self, task: Calibration, rank: int) -> Measured:
-        """One worker's measurement, asked for part by part, so that it can be said how far it is."""
+        """One worker's measurement, part by part, to report progress."""
         what = f"measuring on {self.linked().devices[rank].name}"
         done, parts = 0, 2 * (1 + REPEATS)
         self.stages.part(what, done, parts)
@@ -211,14 +211,14 @@ class MeasuredCosts:
         return measured
 
     def _together(self, task: Calibration, alone: Measured, mates: list[int]) -> Measured:
-        """Costs with what shows only while several devices compute: copying, and the trial run's fit."""
+        """Costs with copying and contention, which show only while several devices compute."""
         copying = self.pool().call(measure_copying, mates[:2])
         costs = replace(alone.costs, copy_s_per_byte=sum(copying[rank] for rank in mates[:2]) / 2)
         trial = self._trial(task, mates)
         log.info("Trial run: how much do %s slow each other down?", " and ".join(trial.names))
         known = Costs({trial.kind: costs}, optimizer_alpha(task.optimizer))
         fit = fit_trial(trial, known, self.linked(), self.pool(), self.stages)
-        # 0 s: nothing was found for a message, and an instruction's overhead stands for it.
+        # 0 s: no cost of a message shows, so an instruction's overhead stands for it.
         costs = replace(costs, contention=fit.contention, message_s=fit.message_s or None)
         return replace(alone, costs=costs, steady=fit.steady)
 
@@ -227,26 +227,23 @@ class MeasuredCosts:
         return TrialRun(task, devices[ranks[0]].kind, tuple(devices[rank].name for rank in ranks))
 
     def _still_true(self, task: Calibration, kept: Measured, tried: list[int], rank: int) -> bool:
-        """Whether a short trial run (a fixed one on a GPU) takes what kept costs say, within `FAR`."""
+        """Whether a short trial run (reference work on a GPU) agrees with cached costs within `FAR`."""
         device = self.linked().devices[rank]
         if torch.device(device.torch_device).type == "cpu":
             what, known = "A trial run", Costs({device.kind: kept.costs}, optimizer_alpha(task.optimizer))
-            said_s, took_s = checked_trial(self._trial(task, tried), known, self.linked(), self.pool())
+            predicted_s, took_s = checked_trial(self._trial(task, tried), known, self.linked(), self.pool())
         else:
-            what, said_s, took_s = (
-                "A reference computation",
-                kept.reference_s,
-                self.pool().call_one(rank, speed_of),
-            )
+            what, predicted_s = "A reference computation", kept.reference_s
+            took_s = self.pool().call_one(rank, speed_of)
         ago = _ago(max(time.time() - kept.measured_at, 0.0))
-        off = took_s / said_s - 1 if said_s > 0 else 0.0
+        off = took_s / predicted_s - 1 if predicted_s > 0 else 0.0
         took = f"{what} takes {100 * abs(off):.0f} % {'longer' if off > 0 else 'less'} than predicted"
         if abs(off) <= FAR:
             log.info("Using the costs measured on %s %s ago. %s.", device.name, ago, took)
             return True
         log.warning(
             "The costs measured on %s %s ago are out of date. %s (%.1f ms, not %.1f ms). Measuring again.",
-            device.name, ago, took, 1e3 * took_s, 1e3 * said_s,
+            device.name, ago, took, 1e3 * took_s, 1e3 * predicted_s,
         )  # fmt: skip
         return False
 
@@ -266,7 +263,7 @@ _TRIVIAL_REPEATS = 24
 
 
 def controller_seconds(pool: WorkerPool, cluster: Cluster, costs: Costs) -> float:
-    """Seconds of an iteration of one number on the first worker, less its instructions and batch bytes."""
+    """Seconds of a trivial iteration on the first worker, less its instructions."""
     name, graph = cluster.devices[0].name, trivial_step()
     program = compile_program(graph, Placement.given({"mul": name}, {"mul": 0}), cluster, SingleBatch())
     runtime = DistributedRuntime(program, pool, {"w": torch.ones(1, dtype=torch.float32)}, None)

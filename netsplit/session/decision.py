@@ -1,7 +1,7 @@
-"""From a training step and what it costs to a problem under a schedule, or to a plan.
+"""From a training step and its costs to a problem under a schedule, or to a plan.
 
-ModelStep + CostSource ──problem_of──► Problem        of a schedule that is given
-                          └─WholeDecision──► Plan       of all that is open
+ModelStep + CostSource ──problem_of──► Problem       under a given schedule
+                          └─WholeDecision──► Plan    with schedule=auto
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["WholeDecision", "plan_ahead", "problem_of", "training_plan"]
 
 log = logging.getLogger(__name__)
 
-_LOOKED_AT = 2**29  # bytes of a step's tensors, above which a plan does not wait for it
+_LOOKED_AT = 2**29  # bytes of a step's tensors, above which plans skip extra checks
 _UNEQUAL = "the batch does not divide into equal micro-batches, which predicted costs need"
 
 
@@ -44,18 +44,16 @@ def problem_of(
     schedule: Schedule,
     chosen: Problem | None = None,
 ) -> Problem:
-    """Capture a step, and measure its operators on each device kind, or predict them.
+    """Capture a step, and measure or predict its operators on each device kind.
 
-    Of what is trained here the capture is checked, and what micro-batches would train otherwise than their
-    batch is said in a warning.
+    For training here, the capture is checked, and differences between micro-batches and batch are logged.
 
     Args:
-        chosen: at the size of a micro-batch, of a schedule that was decided here, whose micro-batches have
-            been compared with the batch.
+        chosen: the problem that `WholeDecision` chose, whose batch was compared and costs are known.
 
     Raises:
         CaptureError: the model cannot be captured, or would train something else.
-        ConfigError: a batch that cannot be cut, or it would step on what is to be skipped.
+        ConfigError: the batch cannot be cut, or `on_nonfinite` does not go with the schedule.
         NetSplitError: the model has other operators on a smaller last micro-batch.
     """
     stages, asked, samples = step.stages, step.training, step.whole.samples
@@ -106,10 +104,7 @@ def training_plan(
     order: Schedule | AutoSchedule,
     method: Partitioner,
 ) -> Plan:
-    """The plan to train by.
-
-    Raises as `problem_of` and `ModelStep.plan`; or InfeasibleError: nothing fits.
-    """
+    """The plan to train with; raises as `problem_of` and `ModelStep.plan`."""
     if not order.decides_everything:
         return step.plan(problem_of(step, source, order), method)
     decided, problem = WholeDecision(step, source, order, method).decide()
@@ -130,7 +125,7 @@ def plan_ahead(
     order: Schedule | AutoSchedule,
     method: Partitioner,
 ) -> Plan:
-    """The plan under either kind of schedule; raises as `training_plan` does."""
+    """The plan without training; raises as `training_plan`."""
     if order.decides_everything:
         return WholeDecision(step, source, order, method).decide()[0]
     problem = problem_of(step, source, order)
@@ -148,12 +143,12 @@ def plan_ahead(
 
 @dataclass
 class WholeDecision:
-    """The choice of all that is open for a step: what is known of it, and the whole plan.
+    """The choice of a step's whole plan with `schedule=auto`.
 
-    Operators are measured at two sizes of micro-batches, whole micro-batches at all (see `StepSizes`).
+    Operators are measured at two micro-batch sizes, whole micro-batches at all sizes (see `StepSizes`).
 
     Args:
-        method: whose placements are wanted; None, or `auto`: the best of all.
+        method: the one that makes placements; None or `auto`: any.
     """
 
     step: ModelStep
@@ -173,7 +168,7 @@ class WholeDecision:
         return not self.source.is_local or self.step.training.check
 
     def decide(self) -> tuple[Plan, Problem]:
-        """The whole plan, and the problem of its micro-batches; where nothing fits, with more of these."""
+        """The whole plan and its problem; if nothing fits, it tries more micro-batches."""
         first = self._sizes(self._counts())
         if self.source.is_local and self.step.training.looks is not None and self.method is None:
             self.auto, self.remarks = changeable(self.auto, first.graph(first.counts[0]))
@@ -207,7 +202,7 @@ class WholeDecision:
         left_out = list(self.auto.not_as_given(samples, counts, why))
         cutting = self.cutting if self.compared else None
         sizes = StepSizes(self.step, self.source, counts, cutting, left_out)
-        self.step.stages.stage(f"capture at {len(counts)} sizes of micro-batches")
+        self.step.stages.stage(f"capture at {len(counts)} micro-batch sizes")
         log.info("Capturing %s at %d micro-batch sizes.", self.step.name, len(counts))
         sizes.take()
         if Offload.of(self.step.training.offload).optimizer:
@@ -236,7 +231,7 @@ class WholeDecision:
                 remarks=lambda m: (*left_out, *self.remarks, *cutting.notes_for(m), *refused),
             )
 
-        at_size = source.is_local or _is_quick(least)  # the whole batch is compared, by two forwards of it
+        at_size = source.is_local or _is_quick(least)  # comparing takes two forwards of the batch
         if self.compared and not at_size:
             cutting.not_at_size()
         plan, differed = decide(sizes.counts), cutting.differs
@@ -250,7 +245,7 @@ class WholeDecision:
 
 
 def _refused(step: ModelStep, graph: Graph) -> tuple[str, ...]:
-    """Why a training would refuse the model as it is, in a sentence, as far as a quick look shows it."""
+    """Why training would refuse the model, if a quick check shows it."""
     if not _is_quick(graph):
         return ()
     try:

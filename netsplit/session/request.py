@@ -1,4 +1,4 @@
-"""What a composed config asks for, read once, before any work: what follows takes records, and no config.
+"""A composed config, read once before any work; later code takes records, not the config.
 
 cfg ──Request──► settings and parts ──experiment_of──► Experiment
 """
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUPS", "NAMED", "Request", "without_reading"]
 
-NAMED = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler")  # of which one option is chosen
+NAMED = ("model", "dataset", "cluster", "schedule", "optimizer", "scheduler")  # groups with one chosen option
 GROUPS = (*NAMED, "partitioner", "tracking", "loss", "metrics")
-CLASSES = ("num_classes", "vocabulary")  # what models call the number of classes that they tell apart
+CLASSES = ("num_classes", "vocabulary")  # names that models give to their number of classes
 
 
 class Request:
-    """One comparison, of a config: what takes no time, and needs no torch, is built before any work."""
+    """One comparison as a config asks for it; its light parts are built at once."""
 
     def __init__(self, cfg: DictConfig) -> None:
         self.config = OmegaConf.to_container(cfg, resolve=True)  # for the record
@@ -103,7 +103,7 @@ class Request:
 
 
 def without_reading(cfg: DictConfig) -> tuple[DictConfig, dict[str, Any]]:
-    """The config without the keys that say how a dataset is read; they as a node that makes `ReadingKeys`."""
+    """The config without its dataset's reading keys, and these as a node for `ReadingKeys`."""
     reading: dict[str, Any] = {TARGET: f"{ReadingKeys.__module__}.{ReadingKeys.__qualname__}"}
     node = cfg.get("dataset")
     if not isinstance(node, DictConfig) or TARGET not in node:

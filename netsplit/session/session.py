@@ -1,4 +1,4 @@
-"""The rooms strung together: workers, capture, costs, links, decision, program, runtime.
+"""A session, from workers to a trained model: capture, costs, links, decision, program, runtime.
 
 Session(cluster) ──step──► ModelStep ──problem──► Problem ──plan──► Plan ──deploy──► ParallelModel
  workers, links                              graph, costs        verified         trains, evaluates, saves
@@ -61,10 +61,10 @@ class Session:
 
     Args:
         spec: the cluster; its links are probed unless it states them.
-        folder: for logs of the workers.
-        profile: reuse: costs are kept, and kept ones taken; refresh: measured anew and kept; off: measured;
-            predicted: from the graph, by the rates of the kinds of devices.
-        profile_cache: where costs are kept; None: in `default_folder`.
+        folder: for the workers' logs.
+        profile: reuse: costs are cached; refresh: measured again and cached; off: measured; predicted: from
+            the graph and the rates of device kinds.
+        profile_cache: folder of the cache; None: `default_folder`.
     """
 
     spec: ClusterSpec
@@ -79,18 +79,18 @@ class Session:
 
     @property
     def pool(self) -> WorkerPool:
-        """The workers; started at first use, and again after a failure."""
+        """The workers, started at first use and again after a failure."""
         if self._pool is None or not self._pool.connections:
             if not self.spec.external:
                 log.info("Starting %d workers (cluster %s).", len(self.spec.devices), self.spec.name)
             self.stages.stage(f"starting {len(self.spec.devices)} workers")
-            with interrupts_held():  # not between its start and its name here
+            with interrupts_held():  # not before `_pool` holds the workers
                 self._pool = WorkerPool(self.spec, self.folder, again=self._pool is not None)
         return self._pool
 
     @property
     def cluster(self) -> Cluster:
-        """The devices with their links, probed between the workers once."""
+        """The devices with their links, probed once between the workers."""
         if self._cluster is None:
             if (links := self.spec.stated_links) is None:
                 pairs = len(self.spec.devices) * (len(self.spec.devices) - 1)
@@ -119,14 +119,14 @@ class Session:
     def step(
         self, model: nn.Module, loss: Loss | None, batch: tuple[Any, Any], training: Training | None = None
     ) -> ModelStep:
-        """What is to be trained here, and how.
+        """The training step of a model on these workers.
 
         Args:
             batch: one whole example batch `(inputs, targets)`.
 
         Raises:
-            ConfigError: a batch without samples, a device whose costs are to be predicted and cannot be,
-                devices that cast otherwise, or a learning rate as `LearningRate.check` refuses it.
+            ConfigError: a batch without samples, a device without known rates, autocast on mixed devices, or
+                a learning rate that `LearningRate.check` refuses.
         """
         training = training or Training()
         autocast, spec = training.autocast, self.spec
@@ -145,11 +145,11 @@ class Session:
         return step
 
     def problem(self, step: ModelStep, schedule: Schedule) -> Problem:
-        """A step's graph with what its operators cost on these workers; see `problem_of`."""
+        """A step's graph and its costs on these workers; see `problem_of`."""
         return problem_of(step, self.costs, schedule)
 
     def plan(self, step: ModelStep, order: Schedule | AutoSchedule, method: Partitioner) -> Plan:
-        """What a method decides for a step.
+        """A method's plan for a step.
 
         Raises:
             InfeasibleError: nothing fits.
@@ -158,13 +158,13 @@ class Session:
         return training_plan(step, self.costs, order, method)
 
     def deploy(self, step: ModelStep, plan: Plan, owned: bool = False) -> ParallelModel:
-        """Put a step's parameters where a plan has them, ready to train from the model's present values.
+        """Put a step's parameters where a plan has them, ready to train from the model's values.
 
         Args:
             owned: closing the result closes this session too.
 
         Raises:
-            NetSplitError: replicas of a stage would write a buffer each; or it is to adapt, and cannot.
+            NetSplitError: replicas would each write a buffer, or the plan cannot adapt.
         """
         self.stages.stage("sending parameters to the devices")
         training, adapt = step.training, step.training.looks

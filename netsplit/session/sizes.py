@@ -1,4 +1,4 @@
-"""One model at several sizes of micro-batches: captured, compared with the batch, measured at two of them.
+"""One model at several micro-batch sizes: captured, compared with the batch, measured at two sizes.
 
 a few samples ──few_differ──► may the batch be cut? ◄──batch_differs── the batch, at the size that is decided
 captures ──graph_at──► a graph at every size        two measured sizes ──profile.costs──► costs at every size
@@ -35,32 +35,32 @@ __all__ = ["BatchCuts", "StepSizes"]
 
 log = logging.getLogger(__name__)
 
-CAPTURED = 3  # sizes at least, before others are taken to be on their line
-USUAL = 4  # micro-batches, whose size is measured whole
+CAPTURED = 3  # sizes at least, before others are interpolated
+USUAL = 4  # micro-batches; their size is measured first
 
 
 @dataclass
 class BatchCuts:
-    """What is known of cutting a step's batch, and what is to be said of it.
+    """Whether a step's batch may be cut, with remarks.
 
-    Not where micro-batches would train something else, unless their number is named.
+    A batch whose micro-batches would train something else is kept whole, unless `named`.
 
     Args:
-        named: the numbers of micro-batches are the user's own, and taken whatever differs.
+        named: the user gave the numbers of micro-batches, which are used in any case.
     """
 
     step: ModelStep
     named: bool
     remarks: list[str] = field(default_factory=list)  # of any plan
-    differs: str = ""  # what does, where the batch is cut all the same; or why that is not known
+    differs: str = ""  # what differs though the batch is cut, or why that is unknown
     _compared: bool = False
     _failed: str = ""  # why a few samples were not compared
 
     def allowed(self, graph: Graph, counts: Sequence[int]) -> list[int]:
-        """The numbers of micro-batches to look at, as a few samples tell.
+        """The numbers of micro-batches to try, by comparing a few samples.
 
         Args:
-            graph: of the model at any size.
+            graph: the model's, at any size.
         """
         if max(counts) == 1 or self._compared:
             return list(counts)
@@ -87,7 +87,7 @@ class BatchCuts:
             return list(counts)
 
     def not_at_size(self) -> None:
-        """The batch is not compared itself: where a few samples were not either, that is to be said."""
+        """Skip comparing the batch; if a few samples were not compared either, remark it."""
         if self._failed and not self.differs:
             self._not_compared(self._failed)
 
@@ -96,7 +96,7 @@ class BatchCuts:
         self.differs = f"micro-batch losses of {name} were not compared with its batch loss: {why}"
 
     def at_size(self, graph: Graph, counts: Sequence[int]) -> list[int]:
-        """The numbers to look at, as the batch in micro-batches of the graph's size tells."""
+        """The numbers to try, by comparing the batch with micro-batches of the graph's size."""
         step = self.step
         if graph.batch_size >= step.whole.samples or self.differs:
             return list(counts)
@@ -119,18 +119,18 @@ class BatchCuts:
         return [1]
 
     def notes_for(self, microbatches: int) -> tuple[str, ...]:
-        """What is to be said of a plan with so many."""
+        """Remarks on a plan with that many micro-batches."""
         return (*self.remarks, *([self.differs] if self.differs and microbatches > 1 else ()))
 
 
 @dataclass
 class StepSizes:
-    """Problems of planning a step by the number of micro-batches.
+    """A step's problems by number of micro-batches.
 
     Args:
-        counts: of micro-batches.
-        cutting: which of these may be looked at; None: all.
-        left_out: what is said of numbers that are not looked at.
+        counts: numbers of micro-batches.
+        cutting: decides which of them may be tried; None: all.
+        left_out: remarks on numbers that are not tried.
     """
 
     step: ModelStep
@@ -146,12 +146,12 @@ class StepSizes:
     ends: tuple[Graph, Graph] | None = None  # captures of few samples and of many
 
     def take(self) -> None:
-        """The graph at every size; sizes at which the model is another are left out.
+        """Make the graph at every size; sizes with other operators are left out.
 
-        Three sizes are captured; if the third is not what the two others say (`graph_at`), all are.
+        Three sizes are captured; if the third is not interpolated from the others (`graph_at`), all are.
 
         Raises:
-            CaptureError: the model cannot be captured at the largest of the sizes, or none may be looked at.
+            CaptureError: the model cannot be captured at the largest size, or no size may be tried.
         """
         for each in self.left_out:
             log.info("%s", each)
@@ -167,7 +167,7 @@ class StepSizes:
                 graph = self._derived(sizes[m]) or self.step.graph(self.step.example(sizes[m]))
             except CaptureError as error:
                 refused = refused or error
-                if m == min(self.counts):  # the batch is amiss, and not that there are too few samples
+                if m == min(self.counts):  # the batch is at fault, not a lack of samples
                     raise refused from None
                 self._leave_out(m, str(error).rstrip("."))
                 continue
@@ -185,7 +185,7 @@ class StepSizes:
         self.graphs = {n: g for n, g in self.graphs.items() if n in {sizes[m] for m in self.counts}}
 
     def cost(self) -> None:
-        """Costs of two of the sizes that were taken, and the problem of each."""
+        """Find the costs at two sizes, and make the problem of each number."""
         if not self.source.predicted:
             first, least = next(iter(self.graphs)), min(self.graphs)
             other = least if least < first else max(self.graphs)
@@ -198,15 +198,15 @@ class StepSizes:
             self.problem(m)
 
     def _leave_out(self, m: int, why: str) -> None:
-        self.left_out.append(f"{m} micro-batches are left out: {why}")
+        self.left_out.append(f"{m} micro-batches are not tried: {why}")
         log.info("%s", self.left_out[-1])
 
     def problem(self, m: int) -> Problem:
-        """The problem with one of `counts`; another object once more is known of parts."""
+        """The problem with `m` micro-batches; a new object once more parts are measured."""
         if m not in self.problems:
             samples = self._samples(m)
             graph = self.graphs.get(samples) or self._derived(samples)
-            assert graph is not None, "what was taken, or lies on its line"
+            assert graph is not None, "captured or interpolated"
             self.graphs[samples] = graph
             costs, schedule = self.costs(samples), GPipe(m)
             meter = None
@@ -219,7 +219,7 @@ class StepSizes:
         return self.problems[m]
 
     def by_bytes(self, m: int) -> Problem:
-        """The problem before anything is measured: nothing takes any time."""
+        """The problem without measured costs: nothing takes any time."""
         if not isinstance(self.source, MeasuredCosts):
             return self.problem(m)
         graph, cluster = self.graph(m), self.source.spec.unprobed
@@ -230,7 +230,7 @@ class StepSizes:
         return self.step.problem(graph, self.step.complete(costs, graph), cluster, GPipe(m))
 
     def _derived(self, samples: int) -> Graph | None:
-        """The graph from captures of fewer and of more samples, if a third is what these say."""
+        """The graph interpolated between captures, if a third capture agrees."""
         if self.ends is None:
             self.ends = self._line()
         if self.ends is None or not self.ends[0].batch_size < samples < self.ends[-1].batch_size:
@@ -238,9 +238,9 @@ class StepSizes:
         return graph_at(*self.ends, samples)
 
     def _line(self) -> tuple[Graph, Graph] | None:
-        """The captured graphs of the fewest samples and the most, if a third between them is what these say.
+        """The captures of the fewest and the most samples, if a third between them agrees.
 
-        Else without one sample, whose tensors lie otherwise in memory: the transposed are in plain order.
+        Otherwise without one sample, whose transposed tensors are contiguous.
         """
         captured = [self.graphs[n] for n in sorted(self.graphs)]
         for each in (captured, [graph for graph in captured if graph.batch_size > 1]):
@@ -249,14 +249,14 @@ class StepSizes:
         return None
 
     def graph(self, m: int) -> Graph:
-        """The captured graph at the size of so many micro-batches."""
+        """The graph at the size of `m` micro-batches."""
         return self.graphs[self._samples(m)]
 
     def _samples(self, m: int) -> int:
         return -(-self.step.whole.samples // m)
 
     def costs(self, samples: int) -> Costs:
-        """Complete costs of the graph at that many samples."""
+        """Complete costs of the graph at `samples`."""
         graph = self.graphs[samples]
         if self.source.predicted:
             costs = self._measure(graph)
@@ -277,7 +277,7 @@ class StepSizes:
         return between(self.measured[low], self.measured[high], low, high, samples)
 
     def _in_turn(self, source: MeasuredCosts) -> SizeSeconds:
-        """What whole micro-batches of all sizes take beside one another."""
+        """Seconds of whole micro-batches of all sizes, measured in turn."""
         most, steps, values = OneFOneB().in_flight(source.count), [], dict[str, Tensor]()
         for m in self.counts:
             graph = self.graph(m)

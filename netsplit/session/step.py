@@ -1,4 +1,4 @@
-"""One training step: what is captured of it, and what becomes a problem, a plan, and programs.
+"""One training step, from its graph to a problem, a plan and programs.
 
 model, loss, batch, Training ──graph──► Graph ──problem──► Problem ──plan──► Plan ──programs──► Programs
 """
@@ -49,7 +49,7 @@ class ModelStep:
 
     Args:
         batch: one whole example batch `(inputs, targets)`; cut into micro-batches here.
-        device_type: of the devices, whose autocast casts.
+        device_type: type of the devices, for autocast.
         known: see `Batch.of`.
     """
 
@@ -95,7 +95,7 @@ class ModelStep:
         return initial_values(self.model, graph, self.loss)
 
     def tensors(self, graph: Graph) -> dict[str, Tensor]:
-        """All that the model and a loss module have now, under the names that graphs give them."""
+        """Present tensors of the model and a loss module, by their names in graphs."""
         tensors: dict[str, Tensor] = {}
         for prefix, module in (("loss.", self.loss), ("", self.model)):
             if isinstance(module, nn.Module):
@@ -110,14 +110,14 @@ class ModelStep:
         return source
 
     def task(self, graph: Graph, in_flight: int, own: bool = True) -> Calibration:
-        """What there is to measure of a graph of this step; own: with inputs in memory of their own."""
+        """What to measure of a graph of this step; `own`: with copied inputs."""
         rows = self.whole.rows(0, graph.batch_size)
         values = {k: value.detach() for k, value in self.values(graph).items()}
-        sent = replace(graph, output_spec=None)  # which may hold classes of the user's own
+        sent = replace(graph, output_spec=None)  # it may hold the user's classes
         return Calibration(sent, (rows.own() if own else rows).tensors, values, self.optimizer, in_flight)
 
     def warn_of_values(self, example: Batch) -> None:
-        """Say what of the model's values the workers will not have."""
+        """Warn of gradients and GPU copies that workers do not get."""
         if any(p.grad is not None for p in self.model.parameters()):
             log.warning(
                 "Parameters of %s already hold gradients: the split model starts without them.", self.name
@@ -127,13 +127,13 @@ class ModelStep:
             {str(each.device) for each in tensors if each.device.type not in ("cpu", "meta")}
         ):
             log.warning(
-                "The model or its batch is on %s: workers receive a copy, and the memory it takes there "
-                "is not theirs.",
+                "The model or its batch is on %s: workers receive a copy, and the original keeps its "
+                "memory there.",
                 " and ".join(places),
             )
 
     def complete(self, costs: Costs, graph: Graph) -> Costs:
-        """Costs with the bytes of averages and of what is offloaded."""
+        """Costs with the bytes of averaged parameters and of offloading."""
         asked = self.training
         alpha = costs.alpha + (asked.ema_decay is not None)
         return offloaded(
@@ -141,7 +141,7 @@ class ModelStep:
         )
 
     def workload(self, problem: Problem) -> Workload:
-        """The graph with its costs, on this cluster: what `runners.partition` plans from a file."""
+        """The graph, costs and cluster, which `runners.partition` plans from a file."""
         known = with_known_parts(problem)
         return Workload(self.name, known.graph, known.costs, known.cluster)
 
@@ -154,7 +154,7 @@ class ModelStep:
         tail: Graph | None = None,
         meter: MeasuredParts | None = None,
     ) -> Problem:
-        """The least simulated iteration of the schedule; `tail` is of a smaller last micro-batch."""
+        """The problem of the fastest simulated iteration; `tail` is a smaller last micro-batch's graph."""
         problem = Workload(self.name, graph, costs, cluster).problem(
             objective="simulated", schedule=schedule, seed=self.training.seed, memory=self.training.memory
         )
@@ -164,12 +164,12 @@ class ModelStep:
         return with_known_parts(replace(problem, costs=costs, simulator=simulator, meter=meter))
 
     def plan(self, problem: Problem, partitioner: Partitioner) -> Plan:
-        """What a method decides. Over the capacities only if the method heeds none.
+        """A method's plan; it exceeds capacities only if the method ignores them.
 
         Raises:
-            ConfigError: it has parameters in parts, of which the optimiser would make something else.
-            InfeasibleError: the method finds no placement within the capacities.
-            NetSplitError: its answer breaks a rule, or has replicas that would train something else.
+            ConfigError: parameters are in parts, but the optimiser is not element-wise.
+            InfeasibleError: the method finds no placement that fits.
+            NetSplitError: the placement breaks a rule, or its replicas would train something else.
         """
         self.stages.stage(f"plan by {partitioner.name}", partitioner.time_limit_s, "s")
         asked = replace(with_known_parts(problem), improved=self.stages.improved)
@@ -186,7 +186,7 @@ class ModelStep:
         return plan
 
     def programs(self, plan: Plan) -> Programs:
-        """Makes the programs of batches of any shapes and sizes."""
+        """The maker of programs for batches of any shape and size."""
         return Programs(
             plan.asked.the_simulator, plan.placement, plan.simulated[0], self.captures, self.whole.key,
             self.known,
@@ -194,7 +194,7 @@ class ModelStep:
 
 
 def with_known_parts(problem: Problem) -> Problem:
-    """The problem with costs of parts measured for earlier plans; itself where none are new."""
+    """The problem with parts measured for earlier plans; the same object if none are new."""
     meter = problem.meter
     if not isinstance(meter, MeasuredParts) or meter.costs is problem.costs:
         return problem
@@ -207,11 +207,11 @@ def with_known_parts(problem: Problem) -> Problem:
 def _weight_source(
     weights: WeightSource | None, model: nn.Module, graph: Graph, values: Mapping[str, Tensor]
 ) -> WeightSource | None:
-    """Where workers have those of `values` from that are on the meta device; None where none are.
+    """The source of `values` that are on the meta device; None if none are.
 
     Raises:
-        CaptureError: one of them is a literal of the model's code.
-        ConfigError: `weights` are missing, lack one or would not be read; or no device holds a tensor.
+        CaptureError: one of them was made outside forward.
+        ConfigError: `weights` are missing, incomplete or unused; or no device holds a tensor.
     """
     wanted = {k: init for k, init in graph.initializers.items() if values[k].is_meta}
     placed = {name for k, init in graph.initializers.items() for name in (k, *init.aliases)}
@@ -221,10 +221,10 @@ def _weight_source(
             f"'{unread[0]}' is on the meta device and the training step never reads it, so no device would "
             "hold it: give it a value, or remove it from the model."
         )
-    if made := [k for k in wanted if k in graph.constants]:
+    if constants := [k for k in wanted if k in graph.constants]:
         raise CaptureError(
-            f"'{made[0]}', a tensor made outside forward, is on the meta device and has no value: make it "
-            "in forward, or register it as a buffer."
+            f"'{constants[0]}', a tensor made outside forward, is on the meta device and has no value: make "
+            "it in forward, or register it as a buffer."
         )
     if wanted and weights is None:
         raise ConfigError(
@@ -235,7 +235,7 @@ def _weight_source(
         return None
     if not wanted:
         raise ConfigError(
-            "weights would not be read, as no tensor of the model is on the meta device: make the model "
-            "under torch.device('meta'), or load them into it and leave weights out."
+            "weights is given, but no tensor of the model is on the meta device: build the model under "
+            "torch.device('meta'), or load the weights into it and leave weights out."
         )
     return weights.check(wanted, model)

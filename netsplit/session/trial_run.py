@@ -1,12 +1,12 @@
-"""Costs that only show while a program runs, fitted to programs of the graph itself on its own workers.
+"""Costs that show only while a program runs, fitted to trial programs of the graph on the workers.
 
     parts:  one piece a device    few transfers  ─► contention ┐ such that the simulator
     turns:  many pieces, in turn  many transfers ─► message_s  ┘ predicts what was measured
 
-The second runs under GPipe, where most messages are there before they are needed, and under 1F1B, where most
-are waited for; both costs are those with the least squares of relative errors of the three.
+The second runs under GPipe, where most messages arrive early, and under 1F1B, where most are waited for. Both
+costs minimise the squared relative errors of the three programs.
 
-What devices wait for a shared processor (`Device.processors`) is predicted; contention is what is left.
+Waiting for a shared processor (`Device.processors`) is predicted; contention is the rest.
 
 The three programs run in rounds, so that a machine that is busy for a while shows as rounds that differ.
 Where they do, or no cost within reason explains them, the fit is not `steady`, and should not be kept.
@@ -43,20 +43,20 @@ __all__ = ["FAR", "Fit", "TrialRun", "checked_trial", "fit_trial", "in_turns"]
 
 log = logging.getLogger(__name__)
 
-PIECES = 16  # a device's, in the program with many transfers
+PIECES = 16  # on each device, in the program with many transfers
 MICROBATCHES = 4
 ROUNDS, MORE_ROUNDS = 3, 2
 WARM_UP, TIMED = 1, 2  # iterations of a program in one round
 ROUND_S, MOST_TIMED = 0.05, 10  # short iterations are repeated for this long
-SPREAD = 0.20  # of a program's middle round over its fastest, above which other work is suspected
+SPREAD = 0.20  # of a program's median round over its fastest; more suggests other work
 MOST_MESSAGE_S = 5e-3
-FAR = 0.30  # between what a program takes and what kept costs say, from which they are out of date
-NEAR, LEAST = 1e-2, 1e-3  # to a bound, from which a cost is beyond reason, or none
+FAR = 0.30  # relative difference from which cached costs are out of date
+NEAR, LEAST = 1e-2, 1e-3  # distance to the bounds, within which a cost is implausible, or none
 
 
 @dataclass(frozen=True)
 class TrialRun:
-    """What is run: copies of a step's values are trained on devices `names` of one kind and host."""
+    """A step to train, on copies of its values, on devices `names` of one kind and host."""
 
     task: Calibration
     kind: str
@@ -65,7 +65,7 @@ class TrialRun:
     def program(
         self, cluster: Cluster, seconds: Mapping[str, NodeSeconds], pieces: int, schedule: Schedule
     ) -> Program:
-        """The graph in pieces of equal seconds, which the devices take in turn."""
+        """The graph in pieces of equal seconds, dealt to the devices in turn."""
         graph = self.task.graph
         placement = Placement.given(in_turns(graph, seconds, self.names, pieces), graph.position)
         return compile_program(graph, placement, cluster, schedule)
@@ -108,7 +108,7 @@ class Fit:
 def in_turns(
     graph: Graph, seconds: Mapping[str, NodeSeconds], names: Sequence[str], pieces: int
 ) -> dict[str, str]:
-    """Device of every node: runs of nodes of equal seconds, one after another; colocated sets kept."""
+    """Device of every node: runs of equal seconds, dealt in turn; colocated sets stay together."""
     head = {name: group[0] for group in graph.colocated for name in group}
     total = sum(each.total_s for each in seconds.values())
     device_of: dict[str, str] = {}
@@ -125,9 +125,9 @@ def in_turns(
 def fit_trial(
     trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool, stages: Stages | None = None
 ) -> Fit:
-    """The costs with which the simulator predicts the programs: at least 1 for contention, 0 for messages.
+    """The costs that best predict the programs: contention at least 1, messages at least 0.
 
-    Where rounds differ their fastest count. The catalogue's CPU thread replaces a cost beyond reason.
+    If rounds differ, the fastest count. The catalogue's CPU thread replaces an implausible cost.
     """
     seconds, count = costs.devices[trial.kind].nodes, len(trial.names)
     programs = [trial.program(cluster, seconds, count, GPipe(MICROBATCHES))]
@@ -174,31 +174,31 @@ def fit_trial(
 
 
 def checked_trial(trial: TrialRun, costs: Costs, cluster: Cluster, pool: WorkerPool) -> tuple[float, float]:
-    """Seconds of one piece a device, as complete costs say and as it takes, the nearer of two runs."""
+    """Seconds with one piece on each device, predicted and measured (the nearer of two runs)."""
     program = trial.program(cluster, costs.devices[trial.kind].nodes, len(trial.names), GPipe(MICROBATCHES))
-    said_s = simulate(program, cluster, costs).iteration_s
+    predicted_s = simulate(program, cluster, costs).iteration_s
     took_s = trial.seconds(program, pool)
-    if abs(took_s / said_s - 1) > FAR:
-        took_s = min(took_s, trial.seconds(program, pool), key=lambda took_s: abs(took_s / said_s - 1))
-    return said_s, took_s
+    if abs(took_s / predicted_s - 1) > FAR:
+        took_s = min(took_s, trial.seconds(program, pool), key=lambda took_s: abs(took_s / predicted_s - 1))
+    return predicted_s, took_s
 
 
 def _spread(rounds: Sequence[Sequence[float]]) -> float:
-    """The part by which a program's middle round took longer than its fastest; one slow round is ignored."""
+    """Largest excess of a program's median round over its fastest; one slow round is ignored."""
     return max(statistics.median(each) / min(each) - 1 for each in zip(*rounds, strict=True))
 
 
 def _explaining_costs(
     trial: TrialRun, costs: Costs, cluster: Cluster, programs: Sequence[Program], took: Sequence[float]
 ) -> tuple[float | None, float | None]:
-    """(contention, message_s) with which the programs are predicted best; None: it would be beyond reason."""
+    """(contention, message_s) that predict the programs best; None: implausible."""
     from scipy.optimize import least_squares
 
     count, processors = len(trial.names), cluster.device(trial.names[0]).processors
     most = max(min(count, processors or count), 2.0)
 
-    def errors(given: NDArray[np.float64]) -> NDArray[np.float64]:
-        contention, message_s = float(given[0]), float(given[1]) * MOST_MESSAGE_S
+    def errors(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        contention, message_s = float(x[0]), float(x[1]) * MOST_MESSAGE_S
         tried = costs.with_device(trial.kind, contention=contention, message_s=message_s)
         return np.array([simulate(each, cluster, tried).iteration_s for each in programs]) / took - 1
 

@@ -97,7 +97,7 @@ def in_sequence(optimizer: torch.optim.Optimizer) -> SequentialLR:
     "rate", [LearningRate(LambdaLR, lr_lambda=counting()), LearningRate(in_sequence)], ids=["alone", "nested"]
 )
 def test_schedulers_whose_state_lacks_what_changes_are_refused(rate: LearningRate) -> None:
-    with pytest.raises(ConfigError, match=r"gives other rates after its state_dict\(\)"):
+    with pytest.raises(ConfigError, match=r"gives other rates once its state_dict\(\)"):
         check_switchable(torch.optim.SGD, rate)
 
 

@@ -55,6 +55,6 @@ def test_a_scheduler_that_ends_before_the_training_is_refused() -> None:
 def test_devices_with_unlike_rates_stop_the_training() -> None:
     require_same_rates({"cpu:0": [0.1, 0.2], "cpu:1": [0.1, 0.2]})
     with pytest.raises(
-        NetSplitError, match=r"gives cpu:0 the learning rate 0\.2 and cpu:1 0\.3, as one .* reads"
+        NetSplitError, match=r"gives cpu:0 the learning rate 0\.2, but cpu:1 0\.3: .* step count alone"
     ):
         require_same_rates({"cpu:0": [0.1, 0.2], "cpu:1": [0.1, 0.3]})

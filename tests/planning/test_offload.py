@@ -51,7 +51,7 @@ def test_a_plan_with_offload_needs_less_of_the_devices_and_more_time(work: Workl
         assert sum(plan.timeline.host_bytes.values()) > 0
     optimizer, activations, both = (sum(p.timeline.host_bytes.values()) for p in others if p.timeline)
     assert both == optimizer + activations
-    assert "offload both: on the host d0 " in str(others[-1].summary())
+    assert "offload both: the host holds " in str(others[-1].summary())
     assert "on the host" not in str(plain.summary())
     assert others[-1].plot("memory") is not None
 

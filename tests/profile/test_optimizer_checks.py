@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a bad setting": (misspelt, "momentun"),
     "a pattern that matches nothing": (
         ParameterGroups(optim.SGD, lr=0.1, groups=[{"match": ["*bias", "*.beta"], "lr": 0.2}]),
-        r"matches '\*.beta', but no trainable parameter has such a name.*first.bias",
+        r"pattern '\*.beta', which matches no trainable parameter.*first.bias",
     ),
 }
 

@@ -1,1 +1,1 @@
-"""From samples to batches: in whose process, in which order, by which chance."""
+"""From samples to batches: processes, order and randomness."""

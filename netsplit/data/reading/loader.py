@@ -1,9 +1,9 @@
-"""Batches of a dataset, in an order and with samples that depend on the seed and the epoch only.
+"""Batches of a dataset; order and samples depend only on the seed and the epoch.
 
     order of (seed, epoch) ─► batches of (epoch, index) ─┬─► this process ──────┬─► (inputs, targets)
                               those skipped left out     └─► loader processes ──┘
 
-A loader process is told the epoch with every index, so that one which lives on serves any epoch.
+A loader process gets the epoch with every index, so it can serve any epoch.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ EPOCHS_PER_SEED = 1_000_003  # keeps (seed, epoch) pairs apart without touching 
 def batches(
     dataset: Samples, batch_size: int, *, epoch: int = 0, skip: int = 0, **options: Any
 ) -> Iterator[Pair]:
-    """One epoch of a `Loader` with these options, whose processes end with it: see there.
+    """One epoch of a `Loader` with these options; its processes end with the epoch.
 
     Args:
-        skip: begin after so many samples of the order, none of which is loaded.
+        skip: begin after this many samples of the order, without loading them.
 
     Raises:
-        ConfigError: no batch at all would come out; raised by the call, not by the first `next`.
+        ConfigError: there would be no batch; raised by the call, not by the first `next`.
     """
     return Loader(dataset, batch_size, **options).epoch(epoch, skip)
 
@@ -49,17 +49,17 @@ def batches(
 class Loader:
     """Epochs of (inputs (batch_size, ...), targets (batch_size, ...)); each epoch has its own order.
 
-    Both may be mappings and tuples of tensors, as `torch.utils.data.default_collate` makes them of samples;
-    targets that are None in every sample are None.
+    Both may be mappings and tuples of tensors, made by `torch.utils.data.default_collate`; targets that are
+    None in every sample stay None.
 
     Args:
         drop_last: leave out the samples that do not fill a batch.
-        workers: processes that load samples; they live as long as this object, or until `close`. What comes
-            out does not depend on them. 0: this process loads.
+        workers: processes that load samples, until `close`; they do not change the batches. 0: this process
+            loads.
         prefetch: batches that each of them loads ahead.
 
     Raises:
-        ConfigError: no batch at all would come out.
+        ConfigError: there would be no batch.
     """
 
     dataset: Samples
@@ -79,7 +79,7 @@ class Loader:
                 f"batch_size is {self.batch_size}, but the dataset has {len(self.dataset)} samples: "
                 "give a smaller batch_size or a larger dataset.limit."
             )
-        self.in_order = isinstance(self.dataset, Stream)  # which one process at most reads
+        self.in_order = isinstance(self.dataset, Stream)  # read by at most one process
         self.workers = min(self.workers, 1) if self.in_order else self.workers
         self._keyed = KeyedSamples(self.dataset, self.seed)
         self._order = _EpochBatches(self.batch_size)
@@ -90,12 +90,11 @@ class Loader:
         """The batches of one epoch. With workers, beginning another epoch ends this one.
 
         Args:
-            skip: begin after so many samples of the order.
-            rows: which samples of every batch are loaded, by their places in it; None: all. A batch that has
-                none of them does not come.
+            skip: begin after this many samples of the order.
+            rows: places in every batch of the samples to load; None: all. A batch without any is skipped.
 
         Raises:
-            ReadError: by `next`; a sample cannot be loaded, or a loader process died.
+            ReadError: by `next`, if a sample cannot be loaded or a loader process died.
         """
         indices = self._indices(epoch)[skip:]
         if self.drop_last:
@@ -127,7 +126,7 @@ class Loader:
             for _ in range(len(order)):
                 assert turn == self._turn, "another epoch began, or the loader was closed"
                 yield pair_of(next(ahead))
-        except (RuntimeError, OSError, EOFError) as error:  # DataLoader's ways to say that a process is gone
+        except (RuntimeError, OSError, EOFError) as error:  # as DataLoader raises when a process died
             self.close()
             raise ReadError(
                 f"a process that loads samples failed ({first_line(error)}): memory or /dev/shm may be "
@@ -135,7 +134,7 @@ class Loader:
             ) from error
 
     def _start(self) -> Iterator[Any]:
-        """Processes at work on the order; forked, where that is safe, so that they begin in milliseconds."""
+        """Start processes on the order; forked where that is safe, so they start in milliseconds."""
         if self._pool is None:
             self._pool = DataLoader(
                 cast(Any, self._keyed),
@@ -153,7 +152,7 @@ class Loader:
 
 @dataclass
 class _EpochBatches:
-    """Batches of (epoch, index). A DataLoader keeps the object that it was given: an epoch changes it."""
+    """Batches of (epoch, index). A DataLoader keeps this object, so each epoch changes it in place."""
 
     batch_size: int
     epoch: int = 0
@@ -165,7 +164,7 @@ class _EpochBatches:
         return whole + bool(self._rows(rest))
 
     def __iter__(self) -> Iterator[list[Key]]:
-        epoch, indices = self.epoch, self.indices  # of now, whatever it is turned to meanwhile
+        epoch, indices = self.epoch, self.indices  # fixed, as another epoch may change them
         for start in range(0, len(indices), self.batch_size):
             chunk = indices[start : start + self.batch_size].tolist()
             if rows := self._rows(len(chunk)):
@@ -177,9 +176,9 @@ class _EpochBatches:
 
 @contextmanager
 def _own_child_handler() -> Iterator[None]:
-    """Keep DataLoader's SIGCHLD handler out: it raises in the midst of whatever this process does then.
+    """Keep DataLoader's SIGCHLD handler out, as it raises anywhere in this process.
 
-    A process that died is found out about where its batch is asked for.
+    A dead process is noticed when its batch is asked for.
     """
     before = signal.getsignal(signal.SIGCHLD)
     try:
@@ -191,7 +190,7 @@ def _own_child_handler() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class BatchPlace:
-    """A batch: so many samples of an epoch's order, from `start` on."""
+    """A batch: `count` samples of an epoch's order, from `start` on."""
 
     epoch: int
     start: int
@@ -199,22 +198,22 @@ class BatchPlace:
 
 
 class Reader:
-    """Batches of a loader by their places; its processes read those ahead that follow in the epoch."""
+    """Batches of a loader by place; its processes read ahead in the epoch."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
         self._ahead: Iterator[Pair] = iter(())
         self._next: tuple[int, int] | None = None  # epoch and start of what comes next
-        self._rows: list[int] | None = None  # of whole batches, those that are read
+        self._rows: list[int] | None = None  # read of whole batches
 
     def batch(self, place: BatchPlace, rows: Sequence[int] | None = None) -> Pair:
         """Inputs and targets of a batch, or of the samples at some places in it; raises as `Loader.epoch`."""
-        given = list(range(place.count)) if rows is None else list(rows)
+        wanted = list(range(place.count)) if rows is None else list(rows)
         before = list(range(self.loader.batch_size)) if self._rows is None else self._rows
-        if self._next != (place.epoch, place.start) or given != [row for row in before if row < place.count]:
-            self._rows = None if rows is None else given
+        if self._next != (place.epoch, place.start) or wanted != [row for row in before if row < place.count]:
+            self._rows = None if rows is None else wanted
             self._ahead = self.loader.epoch(place.epoch, place.start, self._rows)
-        self._next = None  # until it is there
+        self._next = None  # until it has arrived
         pair = next(self._ahead)
         self._next = place.epoch, place.start + place.count
         return pair
@@ -226,7 +225,7 @@ class Reader:
 
 
 def probed(place: BatchPlace) -> list[int]:
-    """The samples of a batch by which those who read are compared."""
+    """The samples of a batch that readers are compared by."""
     return sorted({0, place.count - 1})
 
 

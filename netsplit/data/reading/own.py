@@ -20,10 +20,10 @@ _HALVES = (("train", "training"), ("test", "validation", "val"))
 
 
 def as_data(source: Any, name: str, keys: ReadingKeys) -> Data:
-    """What a dataset's target made, as the two halves of a dataset; one dataset alone is all training.
+    """The halves of what a dataset's target returned; a single dataset is the training half.
 
     Raises:
-        ConfigError: it is no dataset, a stream of unknown length, or its samples are no pairs.
+        ConfigError: no dataset, a stream of unknown length, or samples that are no pairs.
     """
     if isinstance(source, Data):
         if keys.samples is not None:
@@ -38,7 +38,7 @@ def as_data(source: Any, name: str, keys: ReadingKeys) -> Data:
 
 
 def _classes(train: Any) -> tuple[int, list[str]]:
-    """How many a dataset says it has, and their names: `classes` is often a list of these, or a number."""
+    """Number and names of classes, by a dataset's `classes`, if that is a list or a number."""
     classes = getattr(train, "classes", ())
     if isinstance(classes, int):
         return max(classes, 0), []

@@ -1,4 +1,4 @@
-"""Samples by (epoch, index) or in a stream, and batches of them; what cannot be had answers why."""
+"""Samples by (epoch, index) or from a stream, and their batches; unreadable ones carry the reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Pair = tuple[Any, Any]  # inputs, targets
 
 @dataclass
 class Unreadable:
-    """Comes in place of a sample or batch that cannot be had: an exception would lose its sentence."""
+    """Replaces an unreadable sample or batch, as an exception would lose its message."""
 
     sentence: str
     known: type[NetSplitError] = ReadError
@@ -44,14 +44,14 @@ class Unreadable:
 class KeyedSamples:
     """Samples by (epoch, index).
 
-    What a user's own samples draw from the global generators depends on the seed, the epoch and the index:
-    a sample is the same wherever, and however often, it is read. Those generators are left as they were.
+    A user's samples draw from global generators that are seeded by (seed, epoch, index) and restored after,
+    so a sample is the same wherever and however often it is read.
     """
 
     def __init__(self, samples: Samples, seed: int = 0) -> None:
         self.samples = samples
         self.seed = seed
-        # These draw from none; what is derived from a TensorDataset may.
+        # These draw nothing; subclasses of TensorDataset may.
         self.draws = not (isinstance(samples, Drawable) or type(samples) is TensorDataset)
         self._epoch: int | None = None
         self._now = samples
@@ -82,11 +82,11 @@ class KeyedSamples:
 
 
 def collated(samples: list[Any]) -> Any:
-    """A batch of samples, or what is unreadable of them."""
+    """A batch of samples, or the first unreadable one."""
     for sample in samples:
         if isinstance(sample, Unreadable):
             return sample
-    if all(len(sample) == 2 and sample[1] is None for sample in samples):  # the inputs have the targets too
+    if all(len(sample) == 2 and sample[1] is None for sample in samples):  # the inputs contain the targets
         inputs = collated([sample[:1] for sample in samples])
         return inputs if isinstance(inputs, Unreadable) else (inputs[0], None)
     shapes = [tuple(getattr(value, "shape", ()) for value in sample) for sample in samples]
@@ -102,7 +102,7 @@ def collated(samples: list[Any]) -> Any:
 
 
 def pair_of(batch: Any) -> Pair:
-    """Inputs and targets of what `collated` gave; raises what is unreadable."""
+    """Inputs and targets from `collated`; raises if unreadable."""
     if isinstance(batch, Unreadable):
         raise batch.known(batch.sentence)
     inputs, targets = batch
@@ -122,7 +122,7 @@ Generators = tuple[Any, ...]
 
 
 def seed_of_sample(*key: int) -> None:
-    """Have the global generators of Python, NumPy and torch (on the CPU) depend on these numbers alone."""
+    """Seed the global generators of Python, NumPy and torch (on the CPU) by these numbers."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=12).digest()
     random.seed(digest)
     np.random.seed(int.from_bytes(digest[:4], "little"))
@@ -135,7 +135,7 @@ def generators() -> Generators:
 
 
 def set_generators(states: Generators) -> None:
-    """Back to where they stood."""
+    """Restore the states of the three generators."""
     random.setstate(states[0])
     np.random.set_state(states[1])
     torch.default_generator.set_state(states[2])
@@ -143,7 +143,7 @@ def set_generators(states: Generators) -> None:
 
 @contextmanager
 def global_generators_kept() -> Iterator[None]:
-    """They stand afterwards where they stood before."""
+    """Restore the generators afterwards."""
     before = generators()
     try:
         yield
@@ -152,14 +152,13 @@ def global_generators_kept() -> Iterator[None]:
 
 
 class Stream:
-    """The first `count` samples of a stream, which begins anew with every epoch, in its own order.
+    """The first `count` samples of a stream, in order, which starts again with every epoch.
 
-    A sample that comes before the one read last begins the epoch again; those in between are read and
-    dropped. What the stream draws from the global generators depends on the seed and the epoch, and on
-    nothing that others draw between its samples.
+    An earlier sample than the last restarts the epoch; samples in between are dropped. What the stream draws
+    from the global generators depends only on the seed and the epoch.
 
     Args:
-        source: told of the epoch by `set_epoch`, if it has that.
+        source: gets the epoch by `set_epoch`, if it has that method.
     """
 
     def __init__(self, source: Iterable[Any], count: int, seed: int = 0, epoch: int = 0) -> None:
@@ -172,7 +171,7 @@ class Stream:
         return self.count
 
     def __getitem__(self, index: int, /) -> Any:
-        """Raises ReadError where the stream ends before, IndexError beyond the epoch."""
+        """Raises ReadError if the stream ends early, IndexError beyond the epoch."""
         if not 0 <= index < self.count:
             raise IndexError(index)
         before = generators()

@@ -1,4 +1,4 @@
-"""Handwritten digits that ship with scikit-learn, 1,797 real 8x8 images: alone, or several in a picture."""
+"""Handwritten digits of scikit-learn, 1,797 images of 8x8: alone, or several in a picture."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from netsplit.errors import ConfigError
 __all__ = ["digits", "digits_segmentation", "digits_split"]
 
 CLASSES = ("background", *"0123456789")
-INK = 0.3  # a pixel as dark as this belongs to the digit
-MEAN, STD = 0.1, 0.25  # about those of the default pictures
+INK = 0.3  # a pixel at least this dark belongs to the digit
+MEAN, STD = 0.1, 0.25  # roughly those of the default pictures
 
 
 def digits(image_size: int = 32, channels: int = 3, limit: int | None = None, seed: int = 0) -> Data:
     """Digits as float32 images (channels, image_size, image_size), scaled bilinearly, grey repeated.
 
     A fifth is the test half; the split is stratified by class and fixed by `seed`. The train half has
-    mean 0 and standard deviation 1. `limit` keeps at most so many samples of each half, for quick trials.
+    mean 0 and standard deviation 1. `limit` is the most samples of each half, for quick trials.
 
     Raises:
         ConfigError: a size, a number of channels or a limit below what can be used.
@@ -42,13 +42,13 @@ def digits(image_size: int = 32, channels: int = 3, limit: int | None = None, se
 
 
 def digits_split(image_size: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All digits, and which of them are the train and the test half.
+    """All digits, and the indices of train and test half.
 
     Returns:
         images (1797, 1, image_size, image_size) between 0 and 1, scaled bilinearly; classes (1797,) int64;
         the indices of the two halves, shuffled.
     """
-    from sklearn.datasets import load_digits  # takes a second to import, which the other datasets spare
+    from sklearn.datasets import load_digits  # slow to import
     from sklearn.model_selection import train_test_split
 
     raw = load_digits()
@@ -74,14 +74,13 @@ def digits_segmentation(
     """Float32 pictures (channels, image_size, image_size) of digits at random places, grey repeated.
 
     Targets are masks (image_size, image_size) int64: 0 is background, 1 to 10 are the digits 0 to 9; where
-    digits overlap, the later one is seen. The digits of the test half are in no training picture: it is
-    scikit-learn's digits that are split.
+    digits overlap, the later one is on top. No digit of the test half is in a training picture.
 
     Args:
         digit_size: pixels a side of a digit, scaled up from 8.
-        train, test: pictures in each half; they are drawn when asked for, so that any number costs nothing.
-        limit: at most so many of each half.
-        seed: with the index of a picture, it fixes which digits are in it, and where.
+        train, test: pictures in each half, drawn on demand, so that any number is free.
+        limit: the most pictures of each half.
+        seed: with a picture's index, determines its digits and their places.
 
     Raises:
         ConfigError: a number cannot be used.

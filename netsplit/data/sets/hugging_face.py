@@ -18,7 +18,7 @@ from netsplit.errors import ConfigError
 
 __all__ = ["hugging_face"]
 
-LAYOUT = "what Dataset.save_to_disk or DatasetDict.save_to_disk wrote"
+LAYOUT = "a dataset that save_to_disk wrote"
 
 
 def hugging_face(
@@ -33,20 +33,20 @@ def hugging_face(
     limit: int | None = None,
     seed: int = 0,
 ) -> Data:
-    """Samples of a saved dataset, whose arrow files are mapped, not read into memory.
+    """Samples of a saved dataset, whose arrow files are memory-mapped.
 
-    A column of text becomes int64 tokens (length,), cut or filled up; of pictures a normalised float32 image
-    (3, image_size, image_size); of numbers a tensor of their shape, which is the same for all.
+    A text column becomes int64 tokens (length,), cut or padded; a picture column normalised float32 images
+    (3, image_size, image_size); a column of numbers tensors of one shape.
 
     Args:
-        inputs: a column, or several, which a model gets as a mapping by their names.
-        target: a column; null: the next token at each place of the text, `IGNORED` where it is filled up.
-        train, test: the splits of a DatasetDict; of a Dataset alone all is training, and test is of no use.
+        inputs: a column, or several, which the model gets as a mapping by name.
+        target: a column; None: the next token at each place of the text, `IGNORED` in the padding.
+        train, test: the splits of a DatasetDict; a single Dataset is all training.
         tokenizer: a folder that `transformers.AutoTokenizer` reads; needed for text.
-        limit: at most so many samples of each half, drawn by `seed`.
+        limit: the most samples of each half, drawn by `seed`.
 
     Raises:
-        ConfigError: `datasets` is not installed, the folder is none of its, or a split or column is missing.
+        ConfigError: `datasets` is not installed, or the dataset, a split or a column is missing.
     """
     at_least(1, length=length, image_size=image_size)
     splits = _splits(root_folder(root, LAYOUT), train, test)
@@ -69,7 +69,7 @@ def hugging_face(
 
 @dataclass(frozen=True)
 class _RowTensors:
-    """Makes a row of columns an input and a target."""
+    """Make a row of columns an input and a target."""
 
     inputs: list[str]
     target: str | None
@@ -84,17 +84,17 @@ class _RowTensors:
             targets[max(count - 1, 0) :] = IGNORED
             return tokens[:-1], targets
         values = {name: self._tensor(name, row[name]) for name in self.inputs}
-        given = values[self.inputs[0]] if len(values) == 1 else values
-        return given, self._tensor(self.target, row[self.target])
+        inputs = values[self.inputs[0]] if len(values) == 1 else values
+        return inputs, self._tensor(self.target, row[self.target])
 
     def _tokens(self, text: str, length: int) -> tuple[Tensor, int]:
-        """Tokens (length,), cut or filled up, and how many are not filling."""
+        """Tokens (length,), cut or padded, and how many are no padding."""
         tokens = self.tokenizer(text, truncation=True, max_length=length)["input_ids"]
         filling = self.tokenizer.pad_token_id or 0
         return torch.tensor(tokens + [filling] * (length - len(tokens))), len(tokens)
 
     def _tensor(self, name: str, value: Any) -> Tensor:
-        """Raises ConfigError, where the column is of a kind that is none of these."""
+        """Raises ConfigError: the column has another kind of value."""
         if isinstance(value, str) and self.tokenizer is not None:
             return self._tokens(value, self.length)[0]
         if hasattr(value, "convert"):
@@ -104,7 +104,8 @@ class _RowTensors:
             tensor = torch.as_tensor(np.asarray(value))
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"column '{name}' holds {type(value).__name__}, which cannot become a tensor: name another."
+                f"column '{name}' holds {type(value).__name__}, which cannot become a tensor: name another "
+                "column."
             ) from error
         return tensor.float() if tensor.dtype == torch.float64 else tensor
 
@@ -114,13 +115,13 @@ def _splits(folder: Path, train: str, test: str | None) -> list[Any]:
         import datasets
     except ImportError as error:
         raise ConfigError(
-            "dataset=hugging_face needs the package 'datasets': `pip install 'netsplit[huggingface]'`."
+            "dataset=huggingface needs the package 'datasets': `pip install 'netsplit[huggingface]'`."
         ) from error
     try:
         saved = datasets.load_from_disk(str(folder))
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(
-            f"dataset.root is {folder}, which does not hold {LAYOUT}: save it there."
+            f"dataset.root is {folder}, which does not hold {LAYOUT}: save one there."
         ) from error
     if isinstance(saved, datasets.Dataset):
         return [saved]

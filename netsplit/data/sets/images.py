@@ -1,4 +1,4 @@
-"""Pictures of files, by torchvision's datasets and transforms: CIFAR-10, ImageNet, folders, Pascal VOC."""
+"""Image datasets by torchvision: CIFAR-10, ImageNet, folders, Pascal VOC."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 CIFAR_LAYOUT = "cifar-10-batches-py/ with data_batch_1 to data_batch_5, test_batch and batches.meta"
 VOC_LAYOUT = "VOCdevkit/VOC2012/ with JPEGImages, SegmentationClass and ImageSets/Segmentation"
-MODES = {1: "L", 3: "RGB"}  # of Pillow, by the number of channels
+MODES = {1: "L", 3: "RGB"}  # Pillow's, by number of channels
 VOC_CLASSES = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
     "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train",
     "tvmonitor",
 )  # fmt: skip
 
-BORDER = 255  # the devkit's index of pixels between objects, which no class owns
+BORDER = 255  # the devkit's index of pixels between objects
 SCALES = (0.5, 2.0)
 
 
 def to_tensor(mean: Sequence[float], std: Sequence[float], channels: int = 3) -> Callable[[Any], Tensor]:
-    """Makes a picture float32 (channels, height, width), normalised on the scale from 0 to 1.
+    """A transform of pictures to float32 (channels, height, width), normalised on the 0-1 scale.
 
     Raises:
-        ConfigError: not a value for each of `channels`, or a deviation that is not above 0.
+        ConfigError: not one value for each channel, or a deviation that is not above 0.
     """
     for key, values in (("mean", mean), ("std", std)):
         if len(values) != channels:
@@ -61,7 +61,7 @@ def to_tensor(mean: Sequence[float], std: Sequence[float], channels: int = 3) ->
 
 @contextmanager
 def drawing_by(rng: np.random.Generator) -> Iterator[None]:
-    """Have torch's global generator, by which torchvision's transforms draw, draw as `rng` does meanwhile."""
+    """Seed torch's global generator, which torchvision's transforms use, by `rng`; restore it after."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
         yield
@@ -69,7 +69,7 @@ def drawing_by(rng: np.random.Generator) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Transformed:
-    """Changes (picture, class) by torchvision's transforms, whose draws are those of the generator alone."""
+    """Apply torchvision's transforms to (picture, class), with draws from the generator only."""
 
     transform: Callable[[Any], Tensor]
 
@@ -79,7 +79,7 @@ class Transformed:
 
 
 def open_picture(path: str | Path, mode: str) -> Image.Image:
-    """The picture in a file, whole; `mode` is Pillow's ("L" grey, "RGB" colour).
+    """The picture in a file; `mode` is Pillow's ("L" grey, "RGB" colour).
 
     Raises:
         ConfigError: the file is not there, or cannot be read as an image.
@@ -88,7 +88,7 @@ def open_picture(path: str | Path, mode: str) -> Image.Image:
         with Image.open(path) as image:
             image.load()
             return image.convert(mode)
-    except Exception as error:  # Pillow's decoders raise whatever a broken file makes them stumble over
+    except Exception as error:  # Pillow's decoders may raise anything
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise ConfigError(f"cannot read {path} as an image ({reason}): repair or remove the file.") from error
 
@@ -103,16 +103,15 @@ def cifar10(
 ) -> Data:
     """50,000 and 10,000 float32 images (3, 32, 32) of 10 classes, kept in memory as bytes.
 
-    Training images are padded by 4 pixels of black, cut at random to their size again, and flipped half
-    of the time.
+    Training images get a border of 4 black pixels, are cropped at random, and flipped half of the time.
 
     Args:
-        augment: false leaves them as they are.
-        limit: at most so many images of each half, drawn by `seed`.
-        seed: with the epoch and the index of an image, it fixes the augmentation.
+        augment: False: no augmentation.
+        limit: the most images of each half, drawn by `seed`.
+        seed: with epoch and index, determines the augmentation.
 
     Raises:
-        ConfigError: a file is missing or not CIFAR-10's, which its MD5 says, or a number cannot be used.
+        ConfigError: a file is missing or not CIFAR-10's (by MD5), or a number cannot be used.
     """
     tensor, folder = to_tensor(mean, std), root_folder(root, CIFAR_LAYOUT)
     changes = [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip()] if augment else []
@@ -120,10 +119,10 @@ def cifar10(
     for train, change in ((True, transforms.Compose([*changes, tensor])), (False, tensor)):
         try:
             half = CIFAR10(str(folder), train)
-        except RuntimeError as error:  # a file is missing, or its MD5 is another
+        except RuntimeError as error:  # a file is missing, or its MD5 differs
             raise ConfigError(
-                f"dataset.root is {root}, which does not hold {CIFAR_LAYOUT}, as published: unpack them "
-                "there."
+                f"dataset.root is {root}, which does not hold {CIFAR_LAYOUT} as published: unpack the "
+                "archive there."
             ) from error
         chosen = limited(len(half), limit, seed)
         half.data, half.targets = half.data[chosen], np.array(half.targets)[chosen].tolist()
@@ -143,8 +142,8 @@ def imagefolder(
     """Classes are the subfolders of `root`/train in alphabetical order; `root`/val is the test half.
 
     Images are scaled and cropped to squares, the same in every epoch: float32 (channels, image_size,
-    image_size). `mean` and `std` have one value per channel, on the 0-1 scale. `limit` keeps at most so
-    many files of each half, drawn by `seed` over all classes.
+    image_size). `mean` and `std` have one value per channel, on the 0-1 scale. `limit` is the most files of
+    each half, drawn by `seed` over all classes.
 
     Raises:
         ConfigError: a folder is missing or empty, or a number cannot be used; with the file's name, when a
@@ -169,16 +168,16 @@ def imagenet(
     limit: int | None = None,
     seed: int = 0,
 ) -> Data:
-    """ImageNet (ILSVRC 2012) with the customary augmentation: float32 images (3, image_size, image_size).
+    """ImageNet (ILSVRC 2012) with the usual augmentation: float32 images (3, image_size, image_size).
 
-    Training images are a random part of the picture, scaled, and flipped half of the time; test images
-    are the middle of the picture scaled to a shorter side of `resize`. Classes are the folders of train/
-    in alphabetical order, which is the order of the 1,000 wnids.
+    Training images are random crops, scaled, and flipped half of the time; test images are centre crops after
+    scaling the shorter side to `resize`. Classes are the folders of train/ in alphabetical order, the
+    order of the 1,000 wnids.
 
     Args:
-        augment: false gives the training half the test half's treatment.
-        limit: at most so many files of each half, drawn by `seed` over all classes.
-        seed: with the epoch and the index of an image, it fixes the augmentation.
+        augment: False: treat the training half like the test half.
+        limit: the most files of each half, drawn by `seed` over all classes.
+        seed: with epoch and index, determines the augmentation.
 
     Raises:
         ConfigError: a folder is missing or empty, or a number cannot be used; with the file's name, when a
@@ -203,7 +202,7 @@ def _classified(
     limit: int | None,
     seed: int,
 ) -> Data:
-    """Both halves, each with its change; a file is opened when its index is asked for.
+    """Both halves, each with its transform; files are opened on demand.
 
     Raises:
         ConfigError: a folder is missing or empty, or has a class that train/ does not have.
@@ -238,15 +237,14 @@ def voc2012(
 ) -> Data:
     """21 classes: float32 images (3, image_size, image_size), int64 masks (image_size, image_size).
 
-    Training images are scaled by 0.5 to 2, cut at random and flipped half of the time, each with its mask.
-    Test images keep their size where they fit into the square, which all of VOC do into 500 x 500, and are
-    made smaller where they do not. What a picture does not fill is mean grey, and `IGNORED` in the mask, as
-    are the borders of objects.
+    Training images are scaled by 0.5 to 2, cropped at random and flipped half of the time, with their masks.
+    Test images are scaled down if larger than the square (VOC's fit 500 x 500). Padding is mean grey, and
+    `IGNORED` in the mask, as are borders of objects.
 
     Args:
-        augment: false gives the training half the test half's treatment.
-        limit: at most so many images of each half, drawn by `seed`.
-        seed: with the epoch and the index of an image, it fixes the augmentation.
+        augment: False: treat the training half like the test half.
+        limit: the most images of each half, drawn by `seed`.
+        seed: with epoch and index, determines the augmentation.
 
     Raises:
         ConfigError: a folder or file is missing, or a number cannot be used; with the file's name, when a
@@ -272,12 +270,12 @@ def voc2012(
 
 @dataclass(frozen=True)
 class _Scenes:
-    """Makes (picture, mask) a normalised image and its classes; the mask's pixels are class indices."""
+    """Make (picture, mask) a normalised image and its class indices."""
 
     size: int
     augment: bool
     tensor: Callable[[Any], Tensor]
-    fill: tuple[int, ...]  # of what a picture does not fill: mean grey
+    fill: tuple[int, ...]  # padding: mean grey
 
     def __call__(self, sample: tuple[Any, Any], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         classes = torch.from_numpy(np.array(sample[1]))

@@ -1,4 +1,4 @@
-"""Data of any shape and number, made when asked for: images, masks, tokens, and records of several inputs."""
+"""Synthetic data made on demand: images, masks, tokens, and records of several inputs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["records", "synthetic"]
 
 Kind = Literal["image", "mask", "tokens"]
 
-CELLS = 4  # a mask is so many by so many patches of one class
-FOLLOWS = 0.9  # how often a token is followed by the one that its own choice says
+CELLS = 4  # a mask has CELLS x CELLS patches of one class
+FOLLOWS = 0.9  # fraction of tokens that follow from the one before
 NOISE = 0.5
 
-_RULE = 2  # keeps what all samples share apart from the samples of the two halves, 0 and 1
+_RULE = 2  # keeps shared draws apart from those of the two halves, 0 and 1
 
 
 def synthetic(
@@ -35,18 +35,18 @@ def synthetic(
     limit: int | None = None,
     seed: int = 0,
 ) -> Data:
-    """Samples drawn from (seed, half, index) when they are asked for, so that their number costs no memory.
+    """Samples drawn on demand from (seed, half, index), so any number costs no memory.
 
     `image`: float32 of `shape` (channels, height, width), and a class. `mask`: such an image, and a class
     for every pixel (height, width). `tokens`: int64 of `shape` (length,) below `num_classes`, and the next
     of each.
 
     Args:
-        learnable: a class is a wave of its own in the image, or a colour of its own in the mask's patches,
-            under noise; a token mostly decides the next. False: nothing says anything about the target.
+        learnable: each class has its wave in the image, or its colour in the mask's patches, under noise; a
+            token mostly determines the next. False: inputs say nothing about targets.
         train: samples in the training half.
         test: samples in the test half.
-        limit: at most so many of each half.
+        limit: the most samples of each half.
 
     Raises:
         ConfigError: a shape that does not fit the kind, or a number that cannot be used.
@@ -71,7 +71,7 @@ class _Maker:
     seed: int
 
     def noise(self, rng: np.random.Generator) -> Tensor:
-        """(*shape,) with deviation 1, or less where a signal is to be seen in it."""
+        """(*shape,) with deviation 1, or less if a signal is added."""
         values = rng.standard_normal(self.shape, dtype=np.float32)
         return torch.from_numpy(values) * (NOISE if self.learnable else 1.0)
 
@@ -119,7 +119,7 @@ class _Tokens(_Maker):
         tokens = rng.integers(self.num_classes, size=length)
         if self.learnable:
             step = 1 + int(generator_of(self.seed, _RULE).integers(max(1, self.num_classes - 1)))
-            # A token that follows is the one before it plus a step; the others begin anew.
+            # A following token is the one before plus a step; the others are random.
             begins = rng.random(length) >= FOLLOWS
             begins[0] = True
             since = np.arange(length) - np.maximum.accumulate(np.where(begins, np.arange(length), 0))
@@ -145,16 +145,16 @@ def records(
     limit: int | None = None,
     seed: int = 0,
 ) -> Data:
-    """Samples drawn from (seed, half, index), of several inputs where there are several.
+    """Samples of one or several inputs, drawn from (seed, half, index).
 
-    Inputs: float32 of each size in `numbers`, then int64 (categories, bag), each below its own of
-    `categories`. Target: a class, which shifts all numbers and is the rest of most categories; or, without
-    classes, float32 (1,): the mean of the first numbers.
+    Inputs: float32 of each size in `numbers`, then int64 (categories, bag), each below its entry of
+    `categories`. Target: a class, which shifts all numbers and is the remainder of most categories; or,
+    without classes, float32 (1,): the mean of the first numbers.
 
     Args:
-        num_classes: 0: a number is to be predicted.
-        train, test: samples in each half, which cost no memory.
-        limit: at most so many of each half.
+        num_classes: 0: predict a number.
+        train, test: samples in each half; they cost no memory.
+        limit: the most samples of each half.
 
     Raises:
         ConfigError: no inputs, or a number that cannot be used.

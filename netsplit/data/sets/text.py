@@ -1,4 +1,4 @@
-"""Characters of the Python standard library's sources: real text that is everywhere, no download."""
+"""Characters of the Python standard library's sources: real text without a download."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ UNKNOWN, MASK = 0, 1
 
 TEST_FRACTION = 0.1
 
-# Devlin et al., BERT, 2019, section 3.1: of the masked characters so many are shown as the mask, so many as
-# any character; the rest stay.
+# Fractions of Devlin et al., BERT, 2019, section 3.1: masked characters are shown as the mask, as any
+# character, or unchanged.
 MASKED_FRACTION, SHOWN_AS_MASK, SHOWN_AS_OTHER = 0.15, 0.8, 0.1
 
 _LAST = ord("~") + 1
@@ -42,15 +42,15 @@ def text(
 ) -> Data:
     """Windows of characters: int64 tokens (context,), with the next character of each as target (context,).
 
-    Files are taken in the order of their names, a tenth of them, drawn by `seed`, as the test half. Windows
-    do not overlap. The vocabulary is fixed: printable ASCII, tab and newline; others are unknown.
+    Files are in the order of their names; a tenth, drawn by `seed`, is the test half. Windows do not overlap.
+    The vocabulary is printable ASCII, tab and newline; other characters are unknown.
 
     Args:
-        masked: targets are 15 % of the characters, which the input hides as BERT does; those of the other
-            positions are -100. Which ones, depends on `seed`, the epoch and the window's index.
-        root: a folder of other text; null is the standard library of the Python that runs.
+        masked: targets are 15 % of the characters, drawn by `seed`, epoch and index, which the input hides as
+            BERT does; other targets are -100.
+        root: a folder of other text; None: the standard library of the running Python.
         pattern: which files of the folder.
-        limit: at most so many windows of each half, drawn by `seed`.
+        limit: the most windows of each half, drawn by `seed`.
 
     Raises:
         ConfigError: there are too few files or too little text, or a number cannot be used.
@@ -121,7 +121,7 @@ def _next(window: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
 
 
 def _masked(window: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Masks as many characters in every window, so that a batch's mean is that over its micro-batches."""
+    """Mask equally many characters in every window, so a batch's mean is that of its micro-batches."""
     tokens, targets = window[:-1].clone(), torch.full((len(window) - 1,), IGNORED)
     count = max(1, round(MASKED_FRACTION * len(tokens)))
     chosen = torch.from_numpy(rng.permutation(len(tokens))[:count])

@@ -1,4 +1,4 @@
-"""Why a placement takes as long as it does: numbers for a file, or lines of text."""
+"""Why a placement takes as long as it does, in numbers or lines of text."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ __all__ = ["Explanation", "explain", "path_lines"]
 class CutEdge:
     """A variable that one device makes and another reads: moved once, however many nodes read it there.
 
-    Seconds of one micro-batch without waiting for the link. Under `max_load` they are what both ends
-    pay; the sender pays once for a variable, at the first of its readers.
+    Seconds of one micro-batch, without waiting for the link. Under `max_load` both ends pay; the sender pays
+    once, at the variable's first reader.
     """
 
     variable: str
@@ -44,7 +44,7 @@ class CutEdge:
 
 @dataclass(frozen=True)
 class Binding:
-    """The answer to "why is it not faster?"; seconds of the objective."""
+    """The bottleneck: the answer to "why is it not faster?"."""
 
     what: Literal["device", "link", "nothing"]
     name: str  # of the device or of the link
@@ -66,7 +66,7 @@ class Explanation:
     path: tuple[PathSpan, ...] = ()  # the critical path from start to end; empty under `max_load`
 
     def lines(self, top: int = 8) -> list[str]:
-        """What binds first, then the `top` costliest cut edges, and the longest spans of the path."""
+        """The bottleneck, then the `top` costliest cut edges, and the path's longest spans."""
         lines = [
             f"{self.method}: {self.objective.says} {seconds(self.objective_s)}",
             f"  {self.binding.sentence}",
@@ -100,7 +100,7 @@ def explain(
     """Explain a placement.
 
     Args:
-        simulated: the program and what is predicted of it, where the objective is simulated.
+        simulated: the program and its timeline, if the objective is simulated.
     """
     instance = Instance.of(problem)
     loads = problem.objective.loads(problem, placement)
@@ -145,7 +145,7 @@ def _cut_edges(instance: Instance, where: Ints) -> tuple[CutEdge, ...]:
 
 
 def _path_binding(path: Sequence[PathSpan], iteration_s: float) -> Binding:
-    """What the critical path is made of, in one sentence."""
+    """The device or link with the most seconds of the critical path."""
     by_place = [(where, s) for where, s in totals(path).items() if s > 0]
     if not by_place:
         return Binding("nothing", "", 0.0, "No bottleneck: the iteration takes no time.")
@@ -173,7 +173,7 @@ def _path_binding(path: Sequence[PathSpan], iteration_s: float) -> Binding:
 
 
 def _load_binding(loads: Loads, devices: Sequence[str]) -> Binding:
-    """The device with the largest load, and what the load is made of."""
+    """The device with the largest load, and the parts of that load."""
     p = int(np.argmax(loads.seconds))
     name, load = devices[p], float(loads.seconds[p])
     if load <= 0:

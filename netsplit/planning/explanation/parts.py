@@ -1,4 +1,4 @@
-"""Operators that a placement has cut in parts: along which dimension, which part of it, and where."""
+"""Operators in parts: along which dimension each is cut, and where its parts are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PlacedPart:
-    """A part of an operator: its size, and its devices: several where it was cut again, or has replicas."""
+    """A part of an operator; it has several devices if it was cut again or has replicas."""
 
     size: int
     fraction: float  # of the dimension
@@ -48,13 +48,13 @@ class PlacedSplit:
     axis: int | str  # `Split.axis`
     blocks: int
     parts: tuple[PlacedPart, ...]
-    module: str = ""  # that it is of, where the graph was asked
-    samples: bool = False  # the axis is that of the samples, as far as is known
+    module: str = ""  # of the operator, if known
+    samples: bool = False  # whether the axis is known to be that of the samples
     captured: str = ""  # the operator, of a part of one
 
     @property
     def name(self) -> str:
-        """``linear_2 (encoder.fc1)``; without what is no path of modules."""
+        """``linear_2 (encoder.fc1)``; the operator alone if `module` is no path."""
         return (
             f"{short(self.operator)} ({short(self.module)})" if is_path(self.module) else short(self.operator)
         )
@@ -75,7 +75,7 @@ class PlacedSplit:
 
 
 def placed_splits(placement: Placement, graph: Graph) -> tuple[PlacedSplit, ...]:
-    """The splits of every operator in parts, and of every part that is cut again; the whole first."""
+    """The splits of every operator in parts, then of every part that is cut again."""
     nodes: dict[tuple[str, tuple[int, ...]], list[Node]] = {}
     for node in graph:
         if node.part is not None and not node.part.moves:
@@ -114,7 +114,7 @@ def shortened_list(names: Sequence[str], most: int) -> str:
 
 
 def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
-    """One line, of the first few groups of those in parts alike; "" where nothing is in parts."""
+    """One line on the first few groups of equal splits; "" without splits."""
     if not splits:
         return ""
     alike: dict[tuple[str, str], list[PlacedSplit]] = {}
@@ -125,13 +125,14 @@ def parts_summary(splits: Sequence[PlacedSplit], most: int = 4) -> str:
         f"{shortened_list([each.name for each in group], 3)} along {along}: {where}"
         for (along, where), group in [*alike.items()][:most]
     )
-    shown, every = ({own.captured for each in some for own in each} for some in (groups[:most], groups))
+    every = {own.captured for own in splits}
+    shown = {own.captured for group in groups[:most] for own in group}
     rest = f"; and {len(every - shown)} more" if every - shown else ""
     return f"{counted(len(every), 'operator')} in parts: {lines}{rest}"
 
 
 def algebra_lines(placement: Placement) -> tuple[str, ...]:
-    """Rules that replaced operators, in order; with the seconds of the whole after each, where noted."""
+    """Rules that replaced operators, in order, with the plan's seconds after each if noted."""
     records = [each for each in placement.rewrites if isinstance(each, Algebra)]
     steps = placement.report.notes.get("substitutions") or [(r.rule.name, r.node, None) for r in records]
     return tuple(
@@ -141,9 +142,9 @@ def algebra_lines(placement: Placement) -> tuple[str, ...]:
 
 
 def parallel_graph(placement: Placement, graph: Graph) -> tuple[Graph, ParallelGraph] | None:
-    """The operators after algebra, and what lies between their parts.
+    """The operators after algebra, with the moves between their parts.
 
-    None: all are as captured; or a part is cut alone, which lies on no mesh.
+    None: nothing is rewritten, or a part is cut by itself, which no mesh describes.
     """
     before = lowered_from(graph)
     operators = graph if before is None else before.captured
@@ -169,7 +170,7 @@ def operator_cuts(placement: Placement) -> dict[str, tuple[TaskCut, ...]]:
 
 
 def copied_nodes(placement: Placement) -> dict[str, int]:
-    """Which copy of its weights each node reads, of those that read others than the first."""
+    """Node -> number of the copy of its weights that it reads, if not the first."""
     return {
         tasks.named(path, number): weights
         for tasks in folded(placement.rewrites).values()

@@ -22,18 +22,17 @@ from netsplit.simulate.timeline import Event, Timeline
 
 __all__ = ["PathSpan", "critical_path", "merged", "overheads", "totals"]
 
-TOLERANCE = 1e-9  # of the iteration: two clocks that differ by less are one
+TOLERANCE = 1e-9  # of the iteration: clocks closer than this are equal
 
 SpanKind = Literal[
     "forward", "backward", "weight", "recompute", "step", "transfer", "reduce", "overhead", "wait"
 ]
-"""``reduce``: a sum over devices, all of which are its `where`; ``overhead``: instructions of the device;
-``wait``: a transfer or sum that both ends were ready for waits for the network, or a device for a transfer
-that the timeline does not have."""
+"""``reduce``: a sum over the devices in `where`; ``overhead``: instructions of the device; ``wait``: a
+transfer or sum waits for the network, or a device for a transfer that is not in the timeline."""
 
 _MERGING = ("forward", "backward", "weight", "recompute", "step", "overhead")
 _Key = tuple[str, str, str, int]
-"""Device, its peer, name of the send event, micro-batch; of a sum: device, "", its name, how many before."""
+"""Device, peer, name of the send event, micro-batch; for a sum: device, "", its name, its number."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,12 @@ def critical_path(
     instruction_s: Mapping[str, float] | None = None,
     message_s: Mapping[str, float] | None = None,
 ) -> tuple[PathSpan, ...]:
-    """The chain of spans that makes the iteration as long as it is, from its start to its end.
+    """The chain of spans that determines the iteration's length, from start to end.
 
     Args:
-        timeline: of one iteration, as the simulator predicts it, or as it was measured: there a transfer that
-            was issued before its receiver came to it begins when the receiver does.
-        program: names the nodes of segments, and tells when each end of a transfer came to it.
+        timeline: of one iteration, simulated or measured. A measured transfer that was sent early begins when
+            its receiver is ready.
+        program: gives the nodes of segments, and when each end reaches a transfer.
         instruction_s: device -> overhead of an instruction, as in `DeviceCosts` of its kind.
         message_s: device -> overhead of a Send or a Recv; missing: `instruction_s`.
     """
@@ -79,7 +78,7 @@ def overheads(cluster: Cluster, costs: Costs) -> tuple[dict[str, float], dict[st
 
 
 def merged(path: Iterable[PathSpan]) -> list[PathSpan]:
-    """The same path with computations of one kind on one device, one after another, as one span."""
+    """The path with consecutive computations of one kind on one device joined."""
     joined: list[PathSpan] = []
     for span in path:
         last = joined[-1] if joined else None
@@ -104,7 +103,7 @@ def totals(path: Iterable[PathSpan]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Post:
-    """When a device came to one of its transfers, and how many events of its lane were over then."""
+    """When a device reached a transfer, and how many events of its lane had ended."""
 
     clock: float
     at: int
@@ -172,7 +171,7 @@ class _PathWalk:
         return (device, at - 1), min(t, before.start_s)
 
     def _transfer(self, link: tuple[str, str], i: int, t: float) -> tuple[tuple[str, int] | None, float]:
-        """Back over a transfer, and those before it on the link while they made it wait."""
+        """Back over a transfer, and earlier ones on the link that made it wait."""
         events = self.links[link]
         where = f"{link[0]} -> {link[1]}"
         while True:
@@ -193,8 +192,8 @@ class _PathWalk:
         return self._since(posts[late], link[late], where, t)
 
     def _since(self, post: _Post, device: str, where: str, t: float) -> tuple[tuple[str, int], float]:
-        """Back to when the last device came to a transfer or sum that began at t; between, it waited for a
-        network card that others used, or for the hop before it."""
+        """Back to when the last device reached a transfer or sum that began at t; in between it waited for a
+        busy network card, or for the hop before."""
         if post.clock + TOLERANCE * self.end_s < t:
             self._add("wait", where, post.clock, t)
             t = post.clock
@@ -206,7 +205,7 @@ class _PathWalk:
         return sum(e.start_s <= wait.end_s for e in events) - 1 if events else None
 
     def _sum(self, name: str, number: int, t: float) -> tuple[tuple[str, int] | None, float]:
-        """Back over a sum, to the device that came to it last."""
+        """Back over a sum, to the last device to reach it."""
         self.passed.add((name, number))
         events = {p: each[number] for p, each in self.sums[name].items() if number < len(each)}
         start = min(t, max(event.start_s for event in events.values()))
@@ -216,7 +215,7 @@ class _PathWalk:
         return self._since(posts[last], last, ", ".join(events), start)
 
     def _post(self, device: str, peer: str, event: Event, number: int | None = None) -> _Post:
-        """When the device came to the transfer, or to the sum of that number."""
+        """When the device reached the transfer, or the sum of that number."""
         return self.posts[device, peer, event.name, event.microbatch if number is None else number]
 
     def _add(self, what: SpanKind, where: str, start: float, end: float, event: Event | None = None) -> None:
@@ -231,7 +230,7 @@ class _PathWalk:
     def _replay(
         self, program: Program, instruction_s: Mapping[str, float], message_s: Mapping[str, float]
     ) -> None:
-        """The clock of each device at each of its messages, from its lane and its instructions."""
+        """Find each device's clock at each message, from its lane and instructions."""
         for device, instructions in program.instructions.items():
             lane = self.lanes.setdefault(device, [])
             overhead, clock, at = instruction_s.get(device, 0.0), 0.0, 0
@@ -258,7 +257,7 @@ class _PathWalk:
 
 
 def _computed(lane: list[Event], at: int, clock: float) -> tuple[float, int]:
-    """Clock and place in the lane after the next computation, what is recomputed for it included."""
+    """Clock and place in the lane after the next computation and its recomputation."""
     while at < len(lane):
         event = lane[at]
         at += 1

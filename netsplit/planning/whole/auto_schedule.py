@@ -1,4 +1,4 @@
-"""What a user leaves open with ``schedule=auto``, and how far."""
+"""What ``schedule=auto`` may choose."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from netsplit.signature import suggest
 
 __all__ = ["AutoSchedule", "microbatch_counts"]
 
-MOST_COUNTS = 8  # of micro-batches that are looked at, as each asks for a capture of its own
-MOST_EQUAL = 512  # micro-batches, where only few numbers of them divide a batch
+MOST_COUNTS = 8  # of micro-batches to try, as each needs a capture
+MOST_EQUAL = 512  # micro-batches, where only a few numbers divide the batch
 SYNCHRONOUS = tuple(name for name, kind in SCHEDULES.items() if kind().update_every is None)
-"""Schedules that train what one device trains with the same micro-batches."""
+"""Schedules that train what one device would with the same micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class AutoSchedule:
     """A schedule that is chosen with the placement (`planning.whole`).
 
     Args:
-        microbatches: that a batch may be cut into, as a number or a list; None: `microbatch_counts`.
-        schedules: names to choose from; None: all that train what one device trains.
+        microbatches: number of micro-batches, or a list to choose from; None: `microbatch_counts`.
+        schedules: names to choose from; None: `SYNCHRONOUS`.
         replicas: whether stages may have several devices.
-        recompute: whether activations may be computed again where they do not fit.
-        splits: whether operators may be in parts; that takes 0.4 of the time from whole ones.
-        time_limit_s: of the whole decision.
-        exchange: as schedules have it.
-        shard: as schedules have it; or "auto": what is in slices where states have no room whole.
-        no_replicas: why stages may have one device alone, where they may.
+        recompute: whether activations that do not fit may be recomputed.
+        splits: whether operators may be in parts; trying that takes 0.4 of the time.
+        time_limit_s: for the whole decision.
+        exchange: as in schedules.
+        shard: as in schedules; "auto": slices where whole states do not fit.
+        no_replicas: the reason if stages may have only one device.
 
     Raises:
         ConfigError: a value that cannot be used.
@@ -87,7 +87,7 @@ class AutoSchedule:
 
     @property
     def _whole(self) -> bool:
-        """Whether no schedule is open that cuts batches."""
+        """Whether every open schedule keeps the batch whole."""
         return self.schedules is not None and set(self.schedules) == {SingleBatch.name}
 
     @property
@@ -96,13 +96,13 @@ class AutoSchedule:
         return [given] if isinstance(given, int) else given or ()
 
     def counts(self, batch_size: int, devices: int, equal: bool = False) -> tuple[int, ...]:
-        """Numbers of micro-batches to look at, ascending; of those given, the ones that a batch can make.
+        """Numbers of micro-batches to try, ascending: the given ones that a batch can make.
 
         Args:
-            equal: micro-batches have to be, where none are given.
+            equal: whether micro-batches must be equal, if no number is given.
 
         Raises:
-            ConfigError: all that are given are more than there are samples.
+            ConfigError: every given number exceeds the number of samples.
         """
         if self._whole:
             return (1,)
@@ -116,11 +116,11 @@ class AutoSchedule:
         return tuple(sorted({_made_of(batch_size, m) for m in self._given}))
 
     def not_as_given(self, batch_size: int, counts: Sequence[int], why: str = "") -> tuple[str, ...]:
-        """A sentence for every number of micro-batches given that is not looked at as it is.
+        """A sentence for every given number of micro-batches that is changed or not tried.
 
         Args:
-            counts: that are looked at.
-            why: no others are, of those that a batch can make.
+            counts: numbers that are tried.
+            why: the reason for trying no others.
         """
         if self._whole:
             why = f"schedule.schedules has only '{SingleBatch.name}', which does not cut batches"
@@ -129,17 +129,17 @@ class AutoSchedule:
             n = _made_of(batch_size, m)
             if n not in counts:
                 remarks.append(
-                    f"{'1 micro-batch is' if m == 1 else f'{m} micro-batches are'} left out: {why}"
+                    f"{'1 micro-batch is' if m == 1 else f'{m} micro-batches are'} not tried: {why}"
                 )
             elif m != n:
-                each = f"{-(-batch_size // n)} each{', but the last' * bool(batch_size % n)}"
+                each = f"{-(-batch_size // n)} each{' (the last is smaller)' * bool(batch_size % n)}"
                 samples = counted(batch_size, "sample")
                 remarks.append(f"{m} micro-batches were requested, but {samples} make {n}, of {each}")
         return tuple(remarks)
 
     def further_counts(self, batch_size: int, known: Sequence[int]) -> tuple[int, ...]:
-        """More micro-batches than those known, for where nothing fits with as many: powers of two, as many
-        samples at last. Of numbers that are given there are none."""
+        """More micro-batches to try if nothing fits: powers of two up to one sample each; none if the user
+        named numbers."""
         if self._whole or self.microbatches is not None:
             return ()
         most = min(batch_size, MOST_EQUAL)
@@ -151,7 +151,7 @@ class AutoSchedule:
         """The schedules to choose from, for that many micro-batches.
 
         Raises:
-            ConfigError: none that is open cuts batches.
+            ConfigError: no open schedule cuts batches.
         """
         if microbatches > 1 and self._whole:
             raise _uncut(microbatches)
@@ -167,14 +167,14 @@ class AutoSchedule:
         ]
 
     def usual(self, microbatches: int, folded: bool = False) -> Schedule:
-        """The one that a placement is first tried under; `folded`: where it is stages in a V."""
+        """The schedule that a placement is tried under first; `folded`: its stages lie in a V."""
         allowed = self.orders(microbatches)
         wanted = SingleBatch.name if microbatches == 1 else ZBV.name if folded else OneFOneB.name
         return next((each for each in allowed if each.name == wanted), allowed[0])
 
     def quick(self, microbatches: int) -> Schedule | None:
-        """The order that is searched for without moves, where one may be: named schedules are up to twice as
-        far from the best order of a placement as those of another are, and say little of which is better."""
+        """The searched schedule without moves, if open. It ranks placements better than named schedules,
+        which are up to twice as far from one placement's best order as from another's."""
         searched = (each for each in self.orders(microbatches) if isinstance(each, Searched))
         return next((replace(each, quick=True) for each in searched), None) if microbatches > 1 else None
 
@@ -187,7 +187,7 @@ def _uncut(microbatches: object) -> ConfigError:
 
 
 def _made_of(batch_size: int, wanted: int) -> int:
-    """Micro-batches of equal size, but for a smaller last one, that are nearest to so many."""
+    """The nearest number of micro-batches that are equal but for a smaller last one."""
     return -(-batch_size // -(-batch_size // min(wanted, batch_size)))
 
 
@@ -198,11 +198,10 @@ def _is_list(given: object) -> TypeGuard[Sequence[Any]]:
 def microbatch_counts(batch_size: int, devices: int, equal: bool = False) -> tuple[int, ...]:
     """Powers of two and small multiples of the devices: as many parts as the batch divides into.
 
-    Up to four for each device, and at least 16: beyond, what a pipeline gains is less than what small
-    operators lose.
+    Up to four for each device, and at least 16: beyond that, small operators lose more than a pipeline gains.
 
     Args:
-        equal: those that make equal micro-batches, next to the ones wanted (of 30 samples 1, 2, 5, 10, 15).
+        equal: only numbers that make equal micro-batches (of 30 samples 1, 2, 5, 10, 15).
     """
     most = min(batch_size, max(16, 4 * devices))
     wanted = {m for m in (1, 2, 4, 8, 16, 32, 64, devices, 2 * devices, 4 * devices) if m <= most}

@@ -21,7 +21,7 @@ __all__ = ["FrontierRow", "PlanChoice", "absent_kinds", "frontier_of", "remarks_
 
 PER_KIND = 3
 _WORDS: dict[Kind, str] = {"single": "one-device", "operators": "operator-by-operator"}
-SHOWN = 0.001  # relative: no less is told apart
+SHOWN = 0.001  # relative: smaller differences are not shown
 _COLUMNS = (
     Column("kind", text=True),
     Column("placement", text=True),
@@ -36,7 +36,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class FrontierRow:
-    """One of the plans that were looked at."""
+    """One of the plans that were tried."""
 
     kind: str
     placement: str
@@ -44,8 +44,8 @@ class FrontierRow:
     microbatches: int
     devices: int
     samples_per_s: float | None  # None: it does not fit
-    peak_bytes: int  # of the device that has most alive
-    why_not: str  # "" of the one that was chosen
+    peak_bytes: int  # of the device with the most
+    why_not: str  # "" for the chosen plan
     parts: int = 0  # operators that are in parts
     recomputes: bool = False
     shard: str = ""  # what replicas keep in slices
@@ -61,27 +61,26 @@ class FrontierRow:
 
     @property
     def in_parts(self) -> str:
-        """How many operators are, in words; "" for none."""
+        """``3 operators in parts``; "" for none."""
         return f"{counted(self.parts, 'operator')} in parts" if self.parts else ""
 
 
 @dataclass(frozen=True)
 class PlanChoice:
-    """What a plan was chosen from. Empty where a placement alone was asked for."""
+    """What a plan was chosen from; empty if only a placement was asked for."""
 
     frontier: tuple[FrontierRow, ...] = ()  # the chosen one first
-    absent: tuple[str, ...] = ()  # why kinds have no row there, in sentences
-    remarks: tuple[str, ...] = ()  # what the choice changes of what is trained, in sentences
-    bound_s: float = 0.0  # no iteration of any plan of whole operators that was open is shorter
-    splits: bool = False  # whether plans in parts were open, too
-    counts: tuple[int, ...] = ()  # micro-batches of the plans that the bound is of; none: those of this one
+    absent: tuple[str, ...] = ()  # sentences: why kinds have no row
+    remarks: tuple[str, ...] = ()  # sentences: what the choice changes in training
+    bound_s: float = 0.0  # lower bound on the iteration of any open plan of whole operators
+    splits: bool = False  # whether operators could be in parts
+    counts: tuple[int, ...] = ()  # micro-batches that the bound covers; none: those of this plan
     tried: int = 0  # plans that were simulated
-    measuring_s: float = 0.0  # of the decision's seconds, that measuring operators in parts took
-    batch_size: int = 0  # samples of an iteration; 0: those that the program has
+    measuring_s: float = 0.0  # part of the decision, for measuring operators in parts
+    batch_size: int = 0  # samples of an iteration; 0: the program's
 
     @property
     def table(self) -> Table:
-        """For a terminal, a file, a notebook."""
         title = "Plans of each kind, the chosen one first:"
         return Table(_COLUMNS, [row.cells for row in self.frontier], title, marked={0: "best"})
 
@@ -96,13 +95,13 @@ def frontier_of(
     """
     rows = [_row(winner, winner, batch_size, controller_s)]
     for kind in (*KINDS, "parts"):
-        seen = [winner] if kind == winner.kind else []
+        plans = [winner] if kind == winner.kind else []
         for tried in (each for each in judge.tried if each.kind == kind):
-            shown = len(seen) - (kind == winner.kind)
+            shown = len(plans) - (kind == winner.kind)
             if shown == PER_KIND or (shown > 0 and not tried.fits):
                 break
-            if not any(_alike(tried, other) for other in seen):
-                seen.append(tried)
+            if not any(_alike(tried, other) for other in plans):
+                plans.append(tried)
                 rows.append(_row(tried, winner, batch_size, controller_s))
     return tuple(rows)
 
@@ -110,10 +109,10 @@ def frontier_of(
 def absent_kinds(
     judge: Judge, counts: Sequence[int], open_: AutoSchedule, method: Partitioner | None
 ) -> tuple[str, ...]:
-    """Sentences for the kinds that have no row, those of one reason in one.
+    """Sentences for the kinds without a row, one for each reason.
 
     Args:
-        method: whose placements alone were wanted.
+        method: the only one asked for, if any.
     """
     shown = {tried.kind for tried in judge.tried}
     skipped: dict[str, list[str]] = {}
@@ -138,10 +137,9 @@ def _why_absent(judge: Judge, counts: Sequence[int], open_: AutoSchedule, kind: 
 
 
 def _alike(tried: Tried, shown: Tried) -> bool:
-    """Plans of one origin that differ in their cuts or micro-batches alone are one to people; and those that
-    are as fast, too."""
+    """Whether plans of one origin differ only in cuts or micro-batches, or are equally fast."""
 
-    def order(each: Tried) -> str:  # "" of what has none: one device, replicas of all, one micro-batch
+    def order(each: Tried) -> str:  # "" without an order: one device, replicas of all, one micro-batch
         ordered = each.kind not in ("single", "data parallel") and each.schedule.microbatches > 1
         return each.schedule.name if ordered else ""
 
@@ -160,7 +158,7 @@ def _row(tried: Tried, winner: Tried, batch_size: int, controller_s: float) -> F
 
 
 def _why_not(tried: Tried, winner: Tried) -> str:
-    """What it has more of than the chosen plan, where that is most."""
+    """What it spends most more on than the chosen plan."""
     if not tried.fits:
         return f"does not fit: {tried.missing_on} lacks {nbytes(tried.missing_bytes)}"
     behind = tried.iteration_s / winner.iteration_s - 1
@@ -179,7 +177,7 @@ def _why_not(tried: Tried, winner: Tried) -> str:
 
 
 def remarks_on(problem: Problem, placement: Placement) -> tuple[str, ...]:
-    """What a choice changes of what is trained, and what its seconds rest on, in sentences."""
+    """Sentences: what a plan changes in training, and if its predicted seconds are uncertain."""
     graph = problem.graph
     notes = [*statistics_notes(graph)] if problem.the_simulator.schedule.microbatches > 1 else []
     if replicated_statistics(graph, placement.replicated):
@@ -191,7 +189,7 @@ def remarks_on(problem: Problem, placement: Placement) -> tuple[str, ...]:
 
 
 def _guessed(problem: Problem, placement: Placement) -> Iterator[str]:
-    """Remarks on kinds of which several devices of one host compute."""
+    """Remarks on device kinds whose workers share a host and slow each other down by a guess."""
     used = {name for stage in placement.all_stages for name in stage.devices}
     devices = [each for each in problem.cluster.devices if each.name in used and each.host is not None]
     together = Counter((device.kind, device.host) for device in devices)

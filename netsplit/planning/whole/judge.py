@@ -1,4 +1,4 @@
-"""What a placement takes under a schedule: simulated, made to fit where it does not, and kept."""
+"""The judge of whole plans: simulates a placement under a schedule, makes it fit, and keeps the result."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ from netsplit.simulate.simulate import simulate
 __all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under"]
 
 Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators", "parts"]
-"""One device; replicas of everything; a stage a device; stages with replicas; operators as they come, or in
-parts."""
+"""One device; replicas of everything; one stage per device; stages with replicas; any placement; in parts."""
 KINDS: tuple[Kind, ...] = ("single", "data parallel", "pipeline", "hybrid", "operators")
 """Kinds of plans that keep every operator whole."""
-BEHIND = 1.06  # times the best of the same kind, from which its bytes are not asked for
+BEHIND = 1.06  # times the best of the same kind, beyond which bytes are not simulated
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A placement under a schedule, and what is predicted of it. Seconds of one iteration of the batch."""
+    """A placement under a schedule and its prediction. Seconds are of one iteration."""
 
     kind: Kind
     origin: str  # what made the placement
     schedule: Schedule
     placement: Placement
     iteration_s: float
-    peak_bytes: dict[str, int]  # none: not asked for, as it is far behind the best of its kind
-    missing_bytes: int  # over a capacity, on the device that lacks most; 0: it fits
+    peak_bytes: dict[str, int]  # empty: not simulated, far behind the best of its kind
+    missing_bytes: int  # on the device that lacks most; 0: it fits
     missing_on: str
     busiest: str  # the device that computes longest
-    compute_s: float  # of it
-    recompute_s: float  # of that, for activations again
-    sums_s: float  # of it, in sums of gradients
-    cut: LineStages | None = None  # of stages of a line: what the placement was made of
+    compute_s: float  # of the busiest device
+    recompute_s: float  # part of it, for recomputed activations
+    sums_s: float  # of the busiest device, in sums of gradients
+    cut: LineStages | None = None  # the stages that the placement was made from
 
     @property
     def fits(self) -> bool:
@@ -51,7 +50,7 @@ class Tried:
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
-        """That compute."""
+        """The devices that compute."""
         return tuple(dict.fromkeys(name for stage in self.placement.all_stages for name in stage.devices))
 
     @property
@@ -61,9 +60,9 @@ class Tried:
 
     @cached_property
     def rank(self) -> tuple[bool, float, int, int, int]:
-        """Least is best: what fits, by its seconds; else by what is missing.
+        """Least is best: plans that fit by seconds, then others by missing bytes.
 
-        Among equals, sums in another order apart, fewer devices, fewer bytes, fewer micro-batches.
+        Ties (to six digits) go to fewer devices, fewer bytes, fewer micro-batches.
         """
         value = float(f"{self.iteration_s:.6g}") if self.fits else float(self.missing_bytes)
         held = max(self.peak_bytes.values(), default=0)
@@ -71,12 +70,12 @@ class Tried:
 
     @cached_property
     def where(self) -> tuple[object, ...]:
-        """Equal for the same placement with as many micro-batches, whatever the schedule."""
+        """Equal for the same placement and number of micro-batches under any schedule."""
         return (self.schedule.microbatches, *identity(self.placement))
 
 
 def problem_under(problem: Problem, schedule: Schedule) -> Problem:
-    """The same problem under another schedule of as many micro-batches."""
+    """The problem under another schedule with the same number of micro-batches."""
     return replace(
         problem,
         in_flight=schedule.in_flight(len(problem.cluster.devices)),
@@ -86,14 +85,14 @@ def problem_under(problem: Problem, schedule: Schedule) -> Problem:
 
 @dataclass(eq=False)
 class Judge:
-    """Keeps what was simulated, once. What would be the best in parts is measured, where it was not.
+    """Simulates each plan once and keeps it. A new best with operators in parts has them measured first.
 
     Args:
-        problem_of: micro-batches to the problem of planning with that many, with what is known of parts.
-        recompute: whether what does not fit is tried with activations computed again.
-        shard: whether the states of replicas that do not fit are tried in slices.
-        improved: told seconds and origin of a better plan.
-        deadline: on ``time.perf_counter``: what would end later is not begun, once there is a plan that fits.
+        problem_of: number of micro-batches -> its problem, with the parts measured so far.
+        recompute: whether to recompute activations where a plan does not fit.
+        shard: whether to slice states of replicas where a plan does not fit.
+        improved: called with seconds and origin of each better plan.
+        deadline: on ``time.perf_counter``; once a plan fits, nothing begins that would end later.
     """
 
     problem_of: Callable[[int], Problem]
@@ -102,16 +101,16 @@ class Judge:
     improved: Callable[[float, str], object] | None = None
     deadline: float = float("inf")
     seen: dict[tuple[object, ...], Tried | None] = field(default_factory=dict)  # None: verification refused
-    took_s: dict[str, float] = field(default_factory=dict)  # by `_orders`: the quickest simulation
+    took_s: dict[str, float] = field(default_factory=dict)  # `_orders` -> the quickest simulation
 
     @property
     def tried(self) -> list[Tried]:
-        """All whose bytes are known, the best first."""
+        """All plans with known bytes, the best first."""
         known = (each for each in self.seen.values() if each is not None and each.peak_bytes)
         return sorted(known, key=lambda each: each.rank)
 
     def placements(self) -> list[Tried]:
-        """Every placement under the schedule that is fastest for it; those that fit come first."""
+        """Every placement under its fastest schedule; those that fit come first."""
         fastest: dict[object, Tried] = {}
         every = (each for each in self.seen.values() if each is not None)
         for each in sorted(every, key=lambda each: (not each.fits, each.iteration_s)):
@@ -140,10 +139,10 @@ class Judge:
         cut: LineStages | None = None,
         however_late: bool = False,
     ) -> Tried | None:
-        """Simulate it; in slices, and with recomputation, where those are open and make it fit.
+        """Simulate a plan, with slices and recomputation if open and needed to make it fit.
 
         Returns:
-            None for what there is no time for, and for what was refused.
+            None if there is no time, or if verification refused the plan.
         """
         placement = replace(placement, recomputed=frozenset(), shards=())
         key = schedule, *identity(placement)
@@ -164,17 +163,16 @@ class Judge:
         return self.seen[key]
 
     def discard(self, tried: Tried) -> None:
-        """A plan that was refused is as one that was never tried."""
+        """Forget a plan that verification refused."""
         self.seen[tried.schedule, *identity(tried.placement)] = None
 
     def _affords(self, schedule: Schedule) -> bool:
-        """Whether a simulation may end in time, by the quickest that tried as many orders; always, as long as
-        nothing fits."""
+        """Whether a simulation may end in time, by the quickest of its kind; True until a plan fits."""
         least_s = self.took_s.get(_orders(schedule), 0.0)
         return self.winner is None or time.perf_counter() + least_s < self.deadline
 
     def _fitted(self, tried: Tried) -> Tried:
-        """With states of replicas in slices; with activations computed again; with both, where it must be."""
+        """The best of the plan, of it with sliced states, with recomputation, and if need be with both."""
         schedule, options = tried.schedule, [tried]
         problem = self.problem_of(schedule.microbatches).rewritten(tried.placement.rewrites)
         problem = problem_under(problem, schedule)
@@ -220,7 +218,7 @@ class Judge:
 
 
 def identity(placement: Placement) -> tuple[object, ...]:
-    """Equal for placements that are the same but for what they recompute and have in slices."""
+    """Equal for placements that differ only in recomputation and slices."""
     where = tuple(sorted(placement.device_of.items()))
     order = tuple(sorted(placement.priority, key=placement.priority.__getitem__))
     turns, rewrites = tuple(sorted(placement.turns.items())), hash(placement.rewrites)
@@ -228,13 +226,13 @@ def identity(placement: Placement) -> tuple[object, ...]:
 
 
 def _orders(schedule: Schedule) -> str:
-    """How many of them a simulation tries."""
+    """How many orders a simulation tries."""
     quick = isinstance(schedule, Searched) and schedule.quick
     return "a few" if quick else "many" if schedule.timed else "one"
 
 
 def _kind_of(problem: Problem, placement: Placement) -> Kind:
-    """A pipeline comes to every device once: none waits, by way of others, for what it made itself."""
+    """The placement's kind. In a pipeline no device waits, through others, for its own output."""
     homes = sorted({name for stage in placement.all_stages for name in stage.devices})
     if len(homes) == 1:
         return "single"

@@ -1,10 +1,10 @@
-"""The search for a whole plan, in three phases; what came of it, the judge has.
+"""The search for a whole plan, in three phases; the judge keeps the results.
 
-structures    a line cut into stages for groups of devices, and what quick methods answer,
-              each under an order that is searched for quickly
+structures    a line cut into stages for groups of devices, and placements of quick methods,
+              each under a quickly searched order
 annealing     single operators moved, from the best plans
-refinement    borders between stages, orders that are searched for, every schedule, operators in parts:
-              with the rest of the time, as long as that gains
+refinement    borders between stages, searched orders, every schedule, operators in parts:
+              in the time left, as long as that gains
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ STRUCTURES, ANSWERS, ANNEALED = 0.3, 0.55, 0.8
 """Fractions of the time at which each phase ends at the latest; the rest is refinement's."""
 UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
 CUTTING = 0.4  # of the time for structures, at most, until they are simulated
-PROMISING = 1.6  # times the best known: what promises to take longer is not simulated
+PROMISING = 1.6  # times the best known, beyond which an estimate is not simulated
 QUICK_METHODS = (
     "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
 )  # fmt: skip
-HEEDING = ("auto", "netsplit")  # that search within capacities
-PRESSED = 1 / 3  # of the time that is left where nothing fits, for each answer
-NEAR = 1.06  # times the best: whose borders are moved and orders searched for
-WORTH_S = 1.0  # at least, for annealing from one plan
-CLOSE = 0.001  # relative: so little is not worth trying for
+HEEDING = ("auto", "netsplit")  # methods that search within capacities
+PRESSED = 1 / 3  # of the time left while nothing fits, for each placement
+NEAR = 1.06  # times the best, within which borders are moved and orders searched
+WORTH_S = 1.0  # the least for annealing from one plan
+CLOSE = 0.001  # relative gain not worth trying for
 STEPS = (1, 2, 4)  # cuts by which the border between two stages is moved
 STARTS = 8  # annealed of operators in parts
 
@@ -67,8 +67,8 @@ class WholeSearch:
     """One search, from `started` to `deadline` on ``time.perf_counter``.
 
     Args:
-        counts: of micro-batches.
-        method: the user's own choice of one; None: all.
+        counts: numbers of micro-batches.
+        method: the user's choice; None: all.
     """
 
     counts: Sequence[int]
@@ -77,19 +77,19 @@ class WholeSearch:
     method: Partitioner | None
     started: float
     deadline: float
-    metered_s: float = 0.0  # that measuring parts took, on top
+    metered_s: float = 0.0  # for measuring parts, on top
     lines: dict[int, NodeLine] = field(default_factory=dict)
     promising: list[tuple[float, int, LineStages]] = field(default_factory=list)  # not simulated yet
     refusal: NetSplitError | None = None  # the last one of a method
 
     def run(self) -> None:
-        """The whole method."""
+        """All phases."""
         if self.method is None:
             self._structures(self._until(STRUCTURES))
         self._ask(self._until(ANSWERS))
         if self.judge.winner is None:
             self._squeeze()
-        if self.open.quick(self.counts[0]) is None:  # without `searched`, annealing begins from the best name
+        if self.open.quick(self.counts[0]) is None:  # without `searched`, anneal from the best named schedule
             self._searched(PROMISING, self._until(ANNEALED))
         if self.method is None:
             self._anneal(self._until(ANNEALED))
@@ -97,11 +97,11 @@ class WholeSearch:
         if self._splits:
             self._in_parts()
 
-    # Structures: stages of a line, and what methods answer.
+    # Structures: stages of a line, and placements of methods.
 
     def _structures(self, until: float) -> None:
-        """Stages of every number of devices and replicas, the ones that promise most first; one device and
-        replicas of everything however late it is."""
+        """Stages of every number of devices and replicas, the most promising first; always one device and
+        replicas of everything, however late it is."""
         self.promising = sorted(self._cuts(until), key=lambda entry: entry[0])
         plain = [(m, cut) for _, m, cut in self.promising if len(cut.groups) == 1]
         self._judge_promising(until)
@@ -111,27 +111,26 @@ class WholeSearch:
                     self._judge_cut(m, cut, self.open.usual(m, cut.folded), however_late=True)
 
     def _judge_promising(self, until: float, far: float = PROMISING) -> None:
-        """Stages that were not simulated yet, but what promises to take so many times the best."""
+        """Simulate the remaining stages that promise at most `far` times the best."""
         while self.promising and self.promising[0][0] <= far * self.judge.best_s and not self._over(until):
             _, m, cut = self.promising.pop(0)
             self._judge_cut(m, cut)
 
     def _cuts(self, until: float) -> Iterator[tuple[float, int, LineStages]]:
-        """Promised seconds, micro-batches and stages; one device, and data parallelism with every number, at
-        least."""
+        """Promised seconds, micro-batches and stages; always one device, and data parallelism."""
         begun, least = time.perf_counter(), 2 + len(self.counts)
         for asked, (m, groups) in enumerate(self._asked()):
             if asked >= least and time.perf_counter() - begun > CUTTING * (until - begun):
                 return
             costs = StageCosts(self.problem_of(m), self._line(m), m, self.open.recompute, self.judge.shard)
             cut = stages_of_line(costs, groups)
-            if cut is None and len(groups) == 1:  # which says at least what is missing
+            if cut is None and len(groups) == 1:  # its simulation says what is missing
                 cut = LineStages(((0, len(costs.line.places) - 1),), groups)
             if cut is not None:
                 yield costs.promised_s(cut), m, cut
 
     def _asked(self) -> Iterator[tuple[int, tuple[Group, ...]]]:
-        """Micro-batches and groups: each with all numbers of micro-batches, fewer devices last."""
+        """Micro-batches and groups: all groups with all numbers, fewer devices last."""
         problem = self.problem_of(self.counts[0])
         replicas = self.open.replicas and why_unreplicable(problem.graph, problem.graph.nodes) is None
         alone = orders_of_devices(problem, 1)[0]
@@ -152,8 +151,8 @@ class WholeSearch:
         return self._first(placement.method, self.open.usual(m, cut.folded), placement, cut)
 
     def _ask(self, until: float) -> None:
-        """What methods answer that take no long: all as if there were room, then within the capacities those
-        whose answers are fast and do not fit. One that was asked for heeds them at once."""
+        """Placements of quick methods: all without limits, then fitted those that are fast but do not fit. A
+        method that the user chose is fitted at once."""
         if self.method is not None:
             self._ask_for(self.method, until)
             return
@@ -170,7 +169,7 @@ class WholeSearch:
                 self._fit(self._usual(m), method)
 
     def _ask_for(self, method: Partitioner, until: float) -> None:
-        """First with a micro-batch for every device, as it may be replicas."""
+        """First with enough micro-batches for replicas on every device."""
         devices = len(self.problem_of(self.counts[0]).cluster.devices)
         for m in sorted(self.counts, key=lambda m: m < devices):
             if not self._over(until):
@@ -178,8 +177,7 @@ class WholeSearch:
                 self._fit(replace(self._usual(m), time_limit_s=limit_s), method)
 
     def _squeeze(self) -> None:
-        """Where nothing fits: methods that heed capacities, the smallest micro-batches first, for as long
-        again."""
+        """If nothing fits: capacity-aware methods, smallest micro-batches first, for as long again."""
         methods = [METHODS[name]() for name in HEEDING] if self.method is None else [self.method]
         for m, method in product(reversed(self.counts), methods):
             left_s = self._late(self._until(1.0)) - time.perf_counter()
@@ -197,8 +195,8 @@ class WholeSearch:
     def _answer(
         self, problem: Problem, method: Partitioner, answer: Callable[[Problem], Placement]
     ) -> Tried | None:
-        """A method's, simulated; None where it refuses, has replicas that may not be, or fails without having
-        been asked for."""
+        """A method's placement, simulated; None if the method refuses, gives forbidden replicas, or fails
+        though the user did not choose it."""
         first = problem.the_simulator.schedule.recomputing(False)
         try:
             placement = answer(problem)
@@ -216,11 +214,11 @@ class WholeSearch:
         except Exception:  # a plan without one method is better than none
             if self.method is not None:
                 raise
-            log.exception("%s failed and is left out", method.name)
+            log.exception("%s failed; the search goes on without it", method.name)
         return None
 
     def fill_in_order(self) -> None:
-        """Where nothing fits: the packing of all devices that is nearest to it."""
+        """If nothing fits: the packing of all devices that comes nearest."""
         for m in self.counts:
             fill = nearest_fill(self._usual(m))
             self.judge.judge(fill.method, self.open.usual(m), fill)
@@ -230,8 +228,7 @@ class WholeSearch:
     def _first(
         self, origin: str, usual: Schedule, placement: Placement, cut: LineStages | None = None
     ) -> Tried | None:
-        """Simulated under the order that is searched for quickly; where there is none, or that does not fit,
-        under the usual one."""
+        """Simulate under the quickly searched order; if there is none or it does not fit, the usual one."""
         quick = self.open.quick(usual.microbatches)
         if quick is None or len(set(placement.device_of.values())) == 1:
             return self.judge.judge(origin, usual, placement, cut)
@@ -244,8 +241,8 @@ class WholeSearch:
     # Annealing.
 
     def _anneal(self, until: float) -> None:
-        """`auto` moves single operators, from the best plan with every number of micro-batches under its
-        schedule, the best first: in equal parts of the time, unless no plan without replicas is better."""
+        """`auto` moves single operators, from the best plan of each number of micro-batches, the best first,
+        in equal time slices, where the bound allows a better plan without replicas."""
         starts: dict[int, Tried] = {}
         for tried in self.judge.tried:
             starts.setdefault(tried.schedule.microbatches, tried)
@@ -261,7 +258,7 @@ class WholeSearch:
                 self._fit(asked, METHODS["auto"]())
 
     def _quickly(self, tried: Tried) -> Tried:
-        """Under the quickly searched order, where a longer search found one: as its neighbours are."""
+        """The plan under the quickly searched order, to compare it with its neighbours."""
         quick = self.open.quick(tried.schedule.microbatches)
         if not tried.schedule.timed or quick is None:
             return tried
@@ -270,8 +267,8 @@ class WholeSearch:
     # Refinement.
 
     def _refine(self, until: float) -> None:
-        """Borders and orders of what is near the best, and stages that there was no time for; then every
-        schedule for everything, as long as that gains, and until nothing can."""
+        """Borders and orders of plans near the best, and stages left over; then every schedule for all, as
+        long as that gains and the bound allows."""
         near, before_s = NEAR, float("inf")
         bound_s = of_every_plan_s(self.problem_of, self.counts, self.open, until=0.0)
         while near == NEAR or self.judge.best_s < before_s:
@@ -285,7 +282,7 @@ class WholeSearch:
             self._searched(near, until)
 
     def _borders(self, until: float) -> None:
-        """The borders between stages of the best lines, moved as long as that gains."""
+        """Move borders between stages of the best lines, as long as that gains."""
         for tried in self.judge.placements():
             if tried.cut is not None and tried.fits and tried.iteration_s <= NEAR * self.judge.best_s:
                 best, moves = self._quickly(tried), list(_neighbours(tried.cut))
@@ -296,8 +293,8 @@ class WholeSearch:
                         best, moves = other, list(_neighbours(moved))
 
     def _searched(self, near: float, until: float) -> None:
-        """Searched orders for placements within `near` times the best; all schedules where `near` is infinite
-        or none is searched."""
+        """Searched orders for placements within `near` times the best; all schedules if `near` is infinite or
+        none is searched."""
         for tried in self.judge.placements():
             several = tried.kind not in ("single", "data parallel", "parts")
             if several and tried.iteration_s <= near * self.judge.best_s:
@@ -310,7 +307,7 @@ class WholeSearch:
     # Operators in parts.
 
     def _in_parts(self) -> None:
-        """With the fewest micro-batches, and with as many as the best plan has."""
+        """With the fewest micro-batches, and with the best plan's number."""
         winner = self.judge.winner
         best = self.counts[-1] if winner is None else winner.schedule.microbatches
         counts = list(dict.fromkeys([self.counts[0], best]))
@@ -339,11 +336,11 @@ class WholeSearch:
         return self.open.splits and self.method is None and self._several
 
     def _until(self, part: float) -> float:
-        """When that part of the time for whole operators is over."""
+        """When that fraction of the time for whole operators ends."""
         return self.started + part * (UNSPLIT if self._splits else 1.0) * (self.deadline - self.started)
 
     def _late(self, until: float) -> float:
-        """That time; where nothing fits yet, there is as much again as until it."""
+        """That time; while nothing fits, as much again."""
         return until + (until - self.started) * (self.judge.winner is None)
 
     def _over(self, until: float) -> bool:
@@ -351,7 +348,7 @@ class WholeSearch:
 
     @contextmanager
     def _metered(self, m: int) -> Iterator[None]:
-        """What measuring parts of so many micro-batches takes within is not of the search's time."""
+        """Time for measuring parts inside does not count as the search's."""
         before_s = self.problem_of(m).metered_s()
         yield
         late_s = self.problem_of(m).metered_s() - before_s
@@ -361,7 +358,7 @@ class WholeSearch:
         self.judge.deadline += late_s
 
     def problem_of(self, m: int) -> Problem:
-        """The problem with that many micro-batches, and the known seconds of parts."""
+        """The problem with that many micro-batches and the parts measured so far."""
         return self.judge.problem_of(m)
 
     def _usual(self, m: int) -> Problem:
@@ -374,7 +371,7 @@ class WholeSearch:
 
 
 def _roomy(problem: Problem) -> Problem:
-    """Every device holds everything."""
+    """The problem with room for everything on every device."""
     cluster, total = problem.cluster, 2 * problem.memory_model.total_bytes
     devices = tuple(replace(each, capacity_bytes=total) for each in cluster.devices)
     return replace(problem, cluster=replace(cluster, devices=devices))
@@ -397,13 +394,9 @@ def of_every_plan_s(
     open_: AutoSchedule,
     until: float = float("inf"),
 ) -> float:
-    """Seconds of an iteration with any of these numbers of micro-batches, under any schedule that is open.
+    """Lower bound on an iteration's seconds with any of these numbers of micro-batches and open schedules.
 
-    The least of all numbers' bounds: of each the quick one, however late it is, and the best one of those
-    that are least, as long as there is time.
-
-    Args:
-        until: on ``time.perf_counter``.
+    Every number has a quick bound; the least ones are refined until `until` on ``time.perf_counter``.
     """
 
     def bound_s(m: int, limit_s: float) -> float:
@@ -422,7 +415,7 @@ def of_every_plan_s(
 
 
 def any_schedule(problem: Problem, microbatches: int, recompute: bool, replicas: bool) -> AnySchedule:
-    """Any schedule with so many micro-batches, as bounds know it."""
+    """Any schedule with that many micro-batches, for bounds."""
     return AnySchedule(
         microbatches,
         problem.the_simulator.training,

@@ -42,18 +42,18 @@ __all__ = [
 ]
 
 MOST_CUTS = 160
-EVERY = 8  # devices, up to which every number of them is looked at
-BACK = 0.5  # of what a micro-batch's run keeps: the part of it that is computed again at once
-UNLIKE = 1.05  # times the seconds of another replica, from which it takes fewer micro-batches
+EVERY = 8  # devices, up to which every number of them is tried
+BACK = 0.5  # of what a run keeps of a micro-batch, returning at once when recomputed
+UNLIKE = 1.05  # times another replica's seconds, from which it takes fewer micro-batches
 Runs = Literal["forward_s", "seconds", "state_bytes", "trained_bytes", "saved_bytes"]
 Group = tuple[int, ...]
-"""Ranks of the devices that are to be a stage's replicas."""
+"""Ranks of the devices that replicate a stage."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodeLine:
-    """Atoms in topological order, and what lies before each cut: what runs cost are differences. Of one
-    micro-batch; shapes C cuts, D devices."""
+    """Atoms in topological order with prefix sums at each cut, whose differences are the costs of runs; of
+    one micro-batch. Shapes: C cuts, D devices."""
 
     atoms: tuple[tuple[str, ...], ...]  # [A]
     places: Ints  # [C] atoms before the cut
@@ -68,7 +68,7 @@ class NodeLine:
 
     @classmethod
     def of(cls, problem: Problem) -> NodeLine:
-        """The graph's line, with `MOST_CUTS` at most: of cuts near one another, the one least crosses."""
+        """The graph's line, with at most `MOST_CUTS` cuts: of neighbours the one with the fewest bytes."""
         graph, instance = problem.graph, Instance.of(problem)
         atoms = atoms_of(graph)
         count, first = len(atoms), {name: a for a, atom in enumerate(atoms) for name in atom}
@@ -98,7 +98,7 @@ class NodeLine:
         )
 
     def between(self, what: Runs, q: int = 0) -> Floats:
-        """[C, C] what lies between two cuts, on device q where devices differ; made once."""
+        """[C, C] the sum between two cuts (on device q, where devices differ); cached."""
         if (what, q) not in self.tables:
             until = getattr(self, what)
             until = until if until.ndim == 1 else until[:, q]
@@ -107,7 +107,7 @@ class NodeLine:
 
 
 def _saved(problem: Problem, names: Sequence[str]) -> Ints:
-    """[nodes] what autograd keeps of each; a storage counts where it is first held."""
+    """[nodes] bytes that autograd keeps of each; a storage counts at its first holder."""
     place, saved = {name: v for v, name in enumerate(names)}, np.zeros(len(names), np.int64)
     model, frozen = lifetimes_model(problem.graph, 0, 1), node_state_bytes(problem.graph, 0)
     for name, nbytes in model.state_bytes.items():
@@ -119,9 +119,8 @@ def _saved(problem: Problem, names: Sequence[str]) -> Ints:
 
 
 def _crossing(instance: Instance, atom_of: Ints, count: int) -> tuple[Ints, Ints]:
-    """[A + 1] bytes that are made on one side of a place and read on the other, and those whose gradients
-    come back. What is read before it is made goes back to an atom whose first node is earlier, as with tied
-    weights."""
+    """[A + 1] bytes that cross each place forward, and those whose gradients come back. With tied weights an
+    atom may read what a later one makes."""
     sent, returned = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
     for u, v in enumerate(instance.producer):
         places = atom_of[[v, *instance.consumers[u]]]
@@ -134,7 +133,7 @@ def _crossing(instance: Instance, atom_of: Ints, count: int) -> tuple[Ints, Ints
 
 
 def _chosen(seconds: Floats, crossing: Ints) -> Ints:
-    """Places of cuts: both ends, and of every stretch of equal seconds the one that least crosses."""
+    """Places of cuts: both ends, and in every stretch of equal seconds the one with the fewest bytes."""
     inner = np.arange(1, len(seconds) - 1)
     if len(inner) > MOST_CUTS - 2:
         total = float(seconds[-1]) or 1.0
@@ -147,7 +146,7 @@ def _chosen(seconds: Floats, crossing: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class LineStages:
-    """Stages in order, as (begin, end) cuts, one a group."""
+    """Stages in order, as (begin, end) cuts, one for each group."""
 
     runs: tuple[tuple[int, int], ...]
     groups: tuple[Group, ...]
@@ -160,17 +159,17 @@ class LineStages:
 
 @dataclass(frozen=True, eq=False)
 class StageCosts:
-    """What the programme counts, [C, C] from begin (row) to end (column) of a run."""
+    """Costs for the dynamic programme, [C, C] from begin (row) to end (column) of a run."""
 
     problem: Problem
     line: NodeLine
     microbatches: int
-    recompute: bool  # where a run does not fit otherwise
+    recompute: bool  # where a run would not fit
     shard: bool = False  # replicas keep slices of their states where whole ones do not fit
 
     def period_s(self, groups: Sequence[Group], g: int) -> Floats:
-        """Seconds a micro-batch of every run as stage g: of computing or of transfers, what takes longer; inf
-        where it does not fit."""
+        """Seconds per micro-batch of every run as stage g, the longer of computing and transfers; inf if the
+        run does not fit."""
         group = groups[g]
         work = self._spread("seconds", group) + self._summed_s(group)
         moved = self._moved_s(groups, g)
@@ -180,7 +179,7 @@ class StageCosts:
         return np.asarray(np.where(fits, np.maximum(computed, moved), np.inf))
 
     def promised_s(self, cut: LineStages) -> float:
-        """About what an iteration takes: the way of one micro-batch, the slowest stage's others, its sum."""
+        """Estimated iteration: one micro-batch's way, the slowest stage's others, the largest sum."""
         line, m = self.line, self.microbatches
         way_s, sums_s = 0.0, 0.0
         loads_s: dict[Group, float] = {}  # of all micro-batches
@@ -195,7 +194,7 @@ class StageCosts:
         return way_s + max(loads_s[group] - each_s[group] for group in loads_s) + sums_s
 
     def _spread(self, what: Runs, group: Group) -> Floats:
-        """Seconds of a micro-batch where the group takes them as fast as its devices are."""
+        """Seconds per micro-batch if the group's devices take turns by speed."""
         devices = self.problem.cluster.devices
         first = {devices[q].kind: q for q in reversed(group)}
         count = Counter(devices[q].kind for q in group)
@@ -213,7 +212,7 @@ class StageCosts:
         return np.asarray(2 * (r - 1) * (latency_s + trained / r * per_byte) / self.microbatches)
 
     def _moved_s(self, groups: Sequence[Group], g: int) -> Floats:
-        """What comes in at a run's begin and goes back there, shared by the replicas."""
+        """Seconds of transfers at a run's begin, both ways, divided among the replicas."""
         line, count = self.line, len(self.line.places)
         if g == 0 or groups[g - 1] == groups[g]:
             return np.zeros((count, count))
@@ -225,7 +224,7 @@ class StageCosts:
         return np.asarray(np.broadcast_to(np.maximum(each / ways, at_nics)[:, None], (count, count)))
 
     def _nic_s_per_byte(self, sources: Group, targets: Group) -> tuple[float, float]:
-        """Seconds that a byte of every micro-batch holds the busiest NIC, there and back; by turns."""
+        """Seconds that a byte per micro-batch holds the busiest NIC, there and back."""
         devices, cluster = self.problem.cluster.devices, self.problem.cluster
         rounds = lcm(len(sources), len(targets)) if cluster.nics else 0
         held: tuple[Counter[tuple[str, str]], ...] = (Counter(), Counter())
@@ -238,16 +237,15 @@ class StageCosts:
         return there, home
 
     def _link(self, sources: Group, targets: Group) -> tuple[float, float]:
-        """The slowest between two groups, as latency and seconds per byte."""
+        """Latency and seconds per byte of the slowest link between two groups."""
         devices, links = self.problem.cluster.devices, self.problem.cluster.links
         ways = [links[devices[p].name, devices[q].name] for p in sources for q in targets if p != q]
         latency_s = max((way.latency_s for way in ways), default=0.0)
         return latency_s, max((way.seconds_per_byte for way in ways), default=0.0)
 
     def _again(self, groups: Sequence[Group], g: int) -> Floats:
-        """[C, C] the part of its forward that a run computes again to fit on every device of the group, under
-        1F1B; inf where it does not fit. Bytes are taken to be as many to a second everywhere, and half of a
-        micro-batch's to be back at once."""
+        """[C, C] the fraction of its forward that a run recomputes to fit under 1F1B; inf if it cannot fit.
+        Assumes even bytes per second, and half of a micro-batch's bytes back at once."""
         line, r = self.line, len(groups[g])
         behind = sum(len(group) for group in dict.fromkeys(groups[g:]))
         flight = min(ceil(self.microbatches / r), ceil(behind / r))
@@ -262,7 +260,7 @@ class StageCosts:
 
 
 def stages_of_line(costs: StageCosts, groups: Sequence[Group]) -> LineStages | None:
-    """The best cut for groups in this order, each with a stage of its own; None: none fits."""
+    """The best cut for groups in this order, one stage for each; None: none fits."""
     count = len(costs.line.places)
     least = np.full(count, np.inf)
     least[0] = 0.0
@@ -282,8 +280,7 @@ def stages_of_line(costs: StageCosts, groups: Sequence[Group]) -> LineStages | N
 
 
 def placed(problem: Problem, line: NodeLine, cut: LineStages, microbatches: int) -> Placement:
-    """Stages as a placement, whose nodes run stage by stage. Unlike replicas take unlike numbers of
-    micro-batches; one without any is left out."""
+    """Stages as a placement that runs stage by stage. Slower replicas take fewer micro-batches, or none."""
     names, workers = [device.name for device in problem.cluster.devices], [len(each) for each in cut.groups]
     stages: list[Stage] = []
     for g, ((begin, end), group) in enumerate(zip(cut.runs, cut.groups, strict=True)):
@@ -312,11 +309,10 @@ def placed(problem: Problem, line: NodeLine, cut: LineStages, microbatches: int)
 
 
 def turns_for(seconds: Sequence[float], microbatches: int) -> tuple[int, ...]:
-    """`Stage.turns` by which the last of the devices is done as early as can be.
+    """`Stage.turns` that end the last device as early as possible.
 
-    Every micro-batch goes to the device that is done with it first, which is exact for equal jobs on unlike
-    machines (Q | p_j = 1 | C_max in the notation of Graham et al., 1979). A device so slow that the others
-    are done without it gets no turn.
+    Every micro-batch goes to the device that finishes it first, which is optimal for equal jobs on uniform
+    machines (Q | p_j = 1 | C_max in the notation of Graham et al., 1979). A slow device may get no turn.
 
     Args:
         seconds: [D] of one micro-batch on each device; above zero.
@@ -329,7 +325,7 @@ def turns_for(seconds: Sequence[float], microbatches: int) -> tuple[int, ...]:
 
 
 def _words(cut: LineStages, stages: Sequence[Stage]) -> str:
-    """As "4 stages x 2 replicas"; of devices that have micro-batches."""
+    """``4 stages x 2 replicas``; replicas without micro-batches do not count."""
     sizes = [len(stage.devices) for stage in stages]
     if cut.folded:
         back = cut.groups[: len(sizes) // 2] == cut.groups[: len(sizes) // 2 - 1 : -1]
@@ -344,9 +340,9 @@ def _words(cut: LineStages, stages: Sequence[Stage]) -> str:
 
 
 def orders_of_devices(problem: Problem, count: int) -> list[tuple[int, ...]]:
-    """Orders of the best `count` devices: as the cluster has them, and by speed where they are unlike.
+    """Orders of the best `count` devices: the cluster's, by speed, and by capacity.
 
-    Best are the fastest on the whole graph; of equally fast ones the roomiest, then the first.
+    Best are the fastest on the whole graph (then the largest, then the first), or the largest.
     """
     devices, costs = problem.cluster.devices, problem.costs
     kinds = {device.kind for device in devices}
@@ -358,7 +354,7 @@ def orders_of_devices(problem: Problem, count: int) -> list[tuple[int, ...]]:
 
 
 def device_counts(devices: int) -> list[int]:
-    """Numbers of devices to use: all, one, and those between from most to least, beyond eight only some."""
+    """Numbers of devices to try: all, one, and those between in descending order (beyond eight some)."""
     between = list(range(devices - 1, 1, -1))
     if devices > EVERY:
         powers = {2**i for i in range(1, devices.bit_length())}
@@ -367,9 +363,9 @@ def device_counts(devices: int) -> list[int]:
 
 
 def groupings(order: Sequence[int], replicas: bool) -> Iterator[tuple[Group, ...]]:
-    """Runs of the devices in order as stages: all in one, one each, and all numbers in between; two each.
+    """Runs of the devices in order as stages: every number of stages; then two stages on each device.
 
-    Where the devices do not divide into the stages, the first stages, or the last, have one more.
+    If the devices do not divide evenly, the first stages, or the last, get one more.
     """
     n = len(order)
     single = tuple((q,) for q in order)

@@ -52,7 +52,7 @@ def test_a_refusal_names_the_nearest_plan_that_was_judged() -> None:
         fitted(tight, method)
     search = UnitySearch(method, tight)
     least = min(each.missing for each in (*search.programmes(), *search.others()))
-    (said,) = re.findall(r"\((\d+) bytes\) are missing there", str(refused.value))
+    (said,) = re.findall(r"\((\d+) bytes\) over its limit", str(refused.value))
     peaks = tight.the_simulator(nearest_fill(tight)).peak_bytes
     assert int(said) <= least < max(peaks.values()) - tight.cluster.devices[0].capacity_bytes
 
