@@ -18,7 +18,7 @@ from netsplit.graph.quotient import Sets, joined, strong_components
 
 __all__ = [
     "Facts", "Strides", "analyse", "carries", "copy_as_it_lies", "is_spread", "kept_for_backward",
-    "memory_order", "repeated_dims", "storage_id",
+    "memory_order", "repeated_dims", "storage_id", "strays",
 ]  # fmt: skip
 
 
@@ -192,11 +192,11 @@ def _colocated(graph: Graph, facts: Facts, units: Sets) -> Sets:
             if source is not None and source.producer is not None:
                 groups.append([source.producer, node.name])
     groups += list(users.values())
-    groups += _strays(graph)
+    groups += strays(graph)
     return _merged(graph, groups)
 
 
-def _strays(graph: Graph) -> list[list[str]]:
+def strays(graph: Graph) -> list[list[str]]:
     """Nodes joined to no other (a counter in a buffer) stay with the rest of their module."""
     home: dict[str, str] = {}
     strays = []

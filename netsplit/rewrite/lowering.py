@@ -164,7 +164,8 @@ class _Lowering:
         self.weights = WeightsRead(self.emitter, self.holdings, weights, direct, self.parts)
 
     def _reader(self, leaf: Leaf, k: str, region: Region) -> WeightReader:
-        uncut = not leaf.role.cuts and region == self.planner.full(("init", k))
+        several = leaf.role.place and k in self.graph.constants  # of which there are no copies
+        uncut = not several and not leaf.role.cuts and region == self.planner.full(("init", k))
         return WeightReader(leaf.name, region, leaf.weights, uncut)
 
     def _looked_through(self, node: Node) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node
+from netsplit.graph.operators import written_references
 from netsplit.rewrite.columns_rows import columns_and_rows
 from netsplit.rewrite.emitter import weights_of
 from netsplit.rewrite.following import AxisIn, FollowedCut, cut_fitting, ways_of_graph
@@ -47,6 +48,10 @@ def tensor_parallel_tasks(
     """
     if parts < 2:
         return ()
+    statistics = (
+        node.name for node in graph if any(tag == "init" for tag, _ in written_references(graph, node))
+    )
+    whole = {*whole, *statistics}
     cuts = _products(graph, parts, whole)
     if not cuts:
         raise RewriteError(f"no product of the model can be cut into {parts} parts: give fewer.")

@@ -195,11 +195,13 @@ def test_what_is_refused_says_why() -> None:
 
 
 def test_a_draw_is_not_split() -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 5)).double()
+    """But that of a dropout, which each part makes for the whole."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.AlphaDropout(0.5), nn.Dropout(0.5), nn.Linear(8, 5)).double()
     step: Step = STEPS["mlp"]
     graph = capture(model, step.loss, (step.inputs, step.targets))
-    assert "random" in refused(graph, "dropout", 0, 2)
-    assert split_axes(graph, "dropout") == {}
+    assert "random" in refused(graph, "alpha_dropout", 0, 2)
+    assert split_axes(graph, "alpha_dropout") == {}
+    assert split_axes(graph, "dropout") == {0: 8, 1: 8}
 
 
 class _Turned(nn.Module):

@@ -18,6 +18,7 @@ from itertools import accumulate
 import numpy as np
 
 from netsplit.errors import ConfigError, RewriteError
+from netsplit.graph.analyse import strays
 from netsplit.graph.arguments import gives_sparse_gradients
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import unchanging, written_references
@@ -168,7 +169,7 @@ def _ends(spent: Floats, count: int, slowest_s: float) -> list[int]:
 def _pieces(graph: Graph) -> Sets:
     """What no cut divides, in an order in which it may run: units, views with what they are of, and readers
     of tensors of which there can be no copies."""
-    groups: list[Sequence[str]] = [*graph.units]
+    groups: list[Sequence[str]] = [*graph.units, *strays(graph)]
     alone: dict[str, list[str]] = {}
     for node in graph:
         for k in filter(None, node.outputs):
@@ -209,15 +210,18 @@ def _with_copies(graph: Graph, tasks: Sequence[OperatorTasks], run_of: dict[str,
 
 
 def _places(graph: Graph, run_of: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """Run and part of each node; what only moves what readers want is with the first of them."""
+    """Run and part of each node; what only moves tensors, from no place, is with the first of its readers."""
     where: dict[str, tuple[int, int]] = {}
+    loose = set[str]()
     for node in reversed([*graph]):
+        name = node.part.operator if node.part is not None else node.name
+        place = node.part.place[0] if node.part is not None and node.part.place else 0
         readers = [where[v] for v in graph.successors[node.name]]
-        part = node.part
-        if part is None or part.operator not in run_of:
-            where[node.name] = (run_of[node.name], 0) if node.name in run_of else min(readers)
-        elif part.place or not part.moves or graph.predecessors[node.name] or not readers:
-            where[node.name] = run_of[part.operator], part.place[0] if part.place else 0
-        else:
+        if readers and node.part is not None and node.part.moves and not node.part.place:
+            loose.add(node.name)
             where[node.name] = min(readers)
+        else:
+            where[node.name] = run_of[name], place
+    for group in graph.colocated:
+        where |= dict.fromkeys(group, where[next((v for v in group if v not in loose), group[0])])
     return {name: where[name] for name in graph.nodes}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from netsplit.errors import ConfigError
+from netsplit.formats.placements import read_placement
 from netsplit.graph import capture, draws, initial_values
 from netsplit.graph.ir import Graph
 from netsplit.partition import Problem, SimulatedIteration
@@ -26,6 +29,9 @@ from netsplit.simulate.simulator import Simulator
 from tests.builders import costs_of, cpus
 from tests.cover import covering
 from tests.language_models import LANGUAGE_MODELS, GptLike, NextTokens, tokens
+from tests.nets import CASES, DRAWING, DROPPED, Case
+from tests.nets import SGD as CASES_SGD
+from tests.runtime.equivalence.running import assert_same, batches_of, captured_for, local
 from tests.runtime.references import Trained, plain_loop
 from tests.workers import Pools
 
@@ -57,8 +63,11 @@ def graph_of(name: str, samples: int) -> Graph:
 
 
 def planned(name: str, mesh: Mesh3D, schedule: Schedule) -> Plan:
-    graph, devices = graph_of(name, 8 // schedule.microbatches), cpus(mesh.data * mesh.tensor * mesh.pipeline)
-    costs = costs_of(graph)
+    return planned_of(graph_of(name, 8 // schedule.microbatches), mesh, schedule)
+
+
+def planned_of(graph: Graph, mesh: Mesh3D, schedule: Schedule) -> Plan:
+    costs, devices = costs_of(graph), cpus(mesh.data * mesh.tensor * mesh.pipeline)
     simulator = Simulator(graph, devices, costs, schedule)
     problem = Problem(graph, costs, devices, simulator=simulator, objective=SimulatedIteration())
     return decide(problem, mesh, room=False)
@@ -104,6 +113,25 @@ def test_a_mesh_trains_what_plain_pytorch_trains(
     program = plan.simulated[0]
     runtime = LocalRuntime(program, plan.problem.cluster, initial_values(fresh(name), program.graph), SGD)
     require_same(trained(name, runtime), plain(name, 2))
+
+
+@covering(case=[*CASES.values(), DROPPED, DRAWING], degrees=[(2, 2), (2, 1), (1, 3), (3, 2)])
+def test_models_of_any_kind_train_on_a_mesh(case: Case, degrees: tuple[int, int]) -> None:
+    """Pictures, statistics, constants, tied weights, what is written in place, what draws."""
+    graph = captured_for(case, OneFOneB(4))
+    program = planned_of(graph, Mesh3D(1, *degrees, sequence=True), OneFOneB(4)).simulated[0]
+    wanted = plain_loop(
+        case.fresh(), case.loss, batches_of(case), 2, CASES_SGD, drawing=lambda n, i: draws(graph, 0, n, i)
+    )
+    assert_same(local(program, case, batches_of(case)), wanted)
+
+
+def test_a_mesh_comes_back_from_its_file(tmp_path: Path) -> None:
+    plan = planned("gpt", Mesh3D(2, 2, 2), OneFOneB(4, shard="gradients"))
+    file = tmp_path / "placement.json"
+    file.write_text(json.dumps(plan.placement.to_dict()))
+    placement = read_placement(file, plan.asked)
+    assert placement == replace(plan.placement, report=placement.report)
 
 
 @pytest.mark.parametrize("name", ["gpt", "llama"])
