@@ -37,8 +37,8 @@ class _BeforeTorchvision(MetaPathFinder):
 
 def install() -> None:
     """Install the import hook; imports nothing."""
-    there = any(isinstance(finder, _BeforeTorchvision) for finder in sys.meta_path)
-    if not there and "torchvision" not in sys.modules:
+    installed = any(isinstance(finder, _BeforeTorchvision) for finder in sys.meta_path)
+    if not installed and "torchvision" not in sys.modules:
         sys.meta_path.insert(0, _BeforeTorchvision())
 
 

@@ -135,7 +135,11 @@ class Table:
         for row in rows:
             cells = map("{:{}{}}".format, row, sides, widths)
             first = "  ".join(compress(cells, beside)).rstrip()
-            below = (f"{_BELOW}{cell}" for cell, has in zip(row, beside, strict=True) if cell and not has)
+            below = (
+                f"{_BELOW}{cell}"
+                for cell, is_beside in zip(row, beside, strict=True)
+                if cell and not is_beside
+            )
             aligned.append([first, *below])
         return aligned
 

@@ -22,15 +22,13 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.hydra_config import HydraConfig
@@ -72,7 +70,6 @@ EXIT_BUG, EXIT_MISTAKE = 1, 2
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _SEVERAL = ("partitioner",)
 """Groups that take a list of options."""
-_FOLDERS = ("outputs", "outputs/*", "outputs/*/runs")
 
 PLUGINS = {  # options that Hydra knows only where a package is installed -> the extra that has it
     "hydra/launcher=joblib": "sweep",
@@ -98,9 +95,8 @@ def entry(config_name: str = "config", conf: Path = CONF) -> Callable[[Job], Cal
         @functools.wraps(job)
         def command() -> None:
             sys.argv[1:] = addable(sys.argv[1:])
-            _name_options_at_once()
             start = hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)
-            _run(start(_logged(job, set(_default_folders()))))
+            _run(start(_logged(job)))
 
         return command
 
@@ -127,10 +123,10 @@ def settings_of(cfg: DictConfig, owner: str, names: Iterable[str], groups: Itera
     for key in map(str, cfg):
         if key not in known:
             raise ConfigError(f"{key} is not a config key: {suggest(key, known)}")
-    given = OmegaConf.masked_copy(cfg, [name for name in own if name in cfg])
-    OmegaConf.set_struct(given, False)
-    given[TARGET] = owner
-    return build(given)
+    chosen = OmegaConf.masked_copy(cfg, [name for name in own if name in cfg])
+    OmegaConf.set_struct(chosen, False)
+    chosen[TARGET] = owner
+    return build(chosen)
 
 
 def experiment() -> str | None:
@@ -201,29 +197,11 @@ def _run(start: Callable[[], None]) -> None:
             os.environ.pop(FULL_ERROR, None)
 
 
-def _name_options_at_once() -> None:
-    """Speed up `--help`: Hydra copies all its sources for every group."""
-    slowly = ConfigLoaderImpl.get_group_options
-
-    def options_of(
-        self: ConfigLoaderImpl,
-        group_name: str,
-        results_filter: ObjectType | None = ObjectType.CONFIG,
-        config_name: str | None = None,
-        overrides: list[str] | None = None,
-    ) -> list[str]:
-        if config_name is None and not overrides:
-            return self.repository.get_group_options(group_name, results_filter)
-        return slowly(self, group_name, results_filter, config_name, overrides)
-
-    ConfigLoaderImpl.get_group_options = options_of  # type: ignore[method-assign]
-
-
 def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:
     if isinstance(error, OSError) and error.errno in UNUSABLE and not wants_traceback:
         place = f"cannot use '{error.filename}'" if error.filename else "a file cannot be written"
-        where = "" if error.filename else " for the run (hydra.run.dir=) or its database (tracking.uri=)"
-        _leave(f"error: {place}: {error.strerror}; choose another place{where}, or make room.", EXIT_MISTAKE)
+        cure = "" if error.filename else " for the run (hydra.run.dir=) or its database (tracking.uri=)"
+        _leave(f"error: {place}: {error.strerror}; choose another place{cure}, or make room.", EXIT_MISTAKE)
     if isinstance(error, ValueError) and "group override must be" in str(error) and not wants_traceback:
         _leave("error: a group cannot be null: choose one of its options (tracking=none).", EXIT_MISTAKE)
     if isinstance(error, USER_MISTAKES) and not wants_traceback:
@@ -238,12 +216,8 @@ def _leave(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _logged(job: Job, before: Collection[Path]) -> Job:
-    """The job, with its failure written to its own log, and, of a multirun, its end to its folder.
-
-    Args:
-        before: what was there of `_default_folders` when the command began.
-    """
+def _logged(job: Job) -> Job:
+    """The job, which logs its failure in its folder, and in a multirun its end."""
 
     def single(cfg: DictConfig) -> Any:
         try:
@@ -251,7 +225,6 @@ def _logged(job: Job, before: Collection[Path]) -> Job:
             return job(cfg)
         except Exception as error:
             _record(error, on_console=False)
-            _forget_unused(error, before)
             raise JobEnd from error
 
     def one_of_many(cfg: DictConfig) -> Any:
@@ -271,23 +244,6 @@ def _logged(job: Job, before: Collection[Path]) -> Job:
         return run_marked(lambda composed: one_of_many(of_own_targets(composed, words)), cfg, sentence)
 
     return run
-
-
-def _default_folders() -> list[Path]:
-    """The existing folders in which Hydra makes job folders (conf/hydra/default.yaml)."""
-    return [path.absolute() for pattern in _FOLDERS for path in Path().glob(pattern)]
-
-
-def _forget_unused(error: Exception, before: Collection[Path]) -> None:
-    """Remove the empty folders of a job that was refused."""
-    folder = Path(HydraConfig.get().runtime.output_dir)
-    written = [entry for entry in folder.rglob("*") if entry.is_file() and ".hydra" not in entry.parts]
-    if isinstance(error, USER_MISTAKES) and all(entry.suffix == ".log" for entry in written):
-        shutil.rmtree(folder, ignore_errors=True)
-        made = [path for path in reversed(_default_folders()) if path not in before]
-        for parent in [path for path in made if path in folder.absolute().parents]:
-            with suppress(OSError):  # it has something, of another command
-                parent.rmdir()
 
 
 def _record(error: Exception, on_console: bool) -> None:
@@ -343,8 +299,8 @@ def _of_target(key: str, node: Any) -> str:
         node = node._get_parent()
     if node is None:
         return ""
-    given = key_as_given(key)
-    return f" To add an argument of {node[TARGET]}, write + before it: +{given}=<value>."
+    full_key = key_as_given(key)
+    return f" To add an argument of {node[TARGET]}, write + before it: +{full_key}=<value>."
 
 
 def _check_choices(cfg: DictConfig) -> None:
@@ -359,9 +315,9 @@ def _refuse_lists(words: Iterable[str]) -> None:
         ConfigError: a list of options for a group of which one is chosen.
     """
     for override in OverridesParser.create().parse_overrides(list(words)):
-        group, given = override.key_or_group, override.value()
-        if isinstance(given, list) and group not in _SEVERAL and options(group):
-            names = ",".join(map(str, given))
+        group, value = override.key_or_group, override.value()
+        if isinstance(value, list) and group not in _SEVERAL and options(group):
+            names = ",".join(map(str, value))
             raise ConfigError(
                 f"{group}=[{names}] is a list, but {group} takes one option: run several one after another "
                 f"with --multirun {group}={names or 'a,b'}."
@@ -382,9 +338,9 @@ def _require_one_of_each(cfg: DictConfig) -> None:
     for group, name in chosen:
         places = [each.path for each in sources if each.is_config(f"{group}/{name}")]
         if len(places) > 1 and not group.startswith("hydra"):
-            taken, hidden = (_place(each) for each in places[:2])
+            winner, hidden = (_place(each) for each in places[:2])
             raise ConfigError(
-                f"{group}={name} is both in {taken}, which wins, and in {hidden}: rename one of them."
+                f"{group}={name} is both in {winner}, which wins, and in {hidden}: rename one of them."
             )
 
 

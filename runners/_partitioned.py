@@ -130,9 +130,9 @@ def show_plan(console: Console, plan: Plan, work: Workload) -> None:
     _lines(console, plan.lines_on_parts)
     for i, stage in enumerate(plan.placement.stages):
         turns = f", micro-batches on {', '.join(stage.in_turn)}" if stage.turns else ""
-        where = ", ".join(stage.devices)
+        devices = ", ".join(stage.devices)
         console.print(
-            f"stage {i}: {len(stage.nodes)} nodes on {where}, warm-up {stage.warm_up}{turns}",
+            f"stage {i}: {len(stage.nodes)} nodes on {devices}, warm-up {stage.warm_up}{turns}",
             highlight=False,
             markup=False,
         )

@@ -198,10 +198,10 @@ def read_rates(path: str | Path, key: str) -> Rates:
     try:
         written = parsed_json(Path(path).read_text(encoding="utf-8"))
         efficiency = {str(kind): Efficiency(**each) for kind, each in written["efficiency"].items()}
-        given = {**written, "efficiency": efficiency, "tensor_classes": tuple(written["tensor_classes"])}
+        fields = {**written, "efficiency": efficiency, "tensor_classes": tuple(written["tensor_classes"])}
         if (beside := written.get("overheads")) is not None:
-            given["overheads"] = Overheads(**beside)
-        rates = Rates(**given)
+            fields["overheads"] = Overheads(**beside)
+        rates = Rates(**fields)
         positive = [rates.flops, rates.bandwidth, *(s.compute for s in efficiency.values())]
         if rates.overheads is not None:
             positive += [rates.overheads.instruction_s, rates.overheads.message_s]

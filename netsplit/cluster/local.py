@@ -72,8 +72,8 @@ class ClusterSpec:
         """Every pair's link, if given."""
         if self.bandwidth is None:
             return None
-        given = Link(self.latency_s or 0.0, 1.0 / self.bandwidth)
-        return {(p.name, q.name): given for p, q in permutations(self.devices, 2)}
+        link = Link(self.latency_s or 0.0, 1.0 / self.bandwidth)
+        return {(p.name, q.name): link for p, q in permutations(self.devices, 2)}
 
     @property
     def unprobed(self) -> Cluster:

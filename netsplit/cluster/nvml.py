@@ -86,9 +86,9 @@ def visible_gpu(index: int, key: str = "torch_device") -> Gpu:
             return _gpu(index, _handles()[index])
     except (nvml.NVMLError, IndexError) as error:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        shown = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
+        setting = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
         raise ConfigError(
-            f"{key} is cuda:{index}, but there is no such GPU here ({error}{shown}): give cpu or another "
+            f"{key} is cuda:{index}, but there is no such GPU here ({error}{setting}): give cpu or another "
             "index."
         ) from error
 

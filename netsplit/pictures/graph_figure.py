@@ -178,7 +178,7 @@ def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], crossing: bool
 
 
 def _device_sentence(placement: Placement, device: str, seconds: Mapping[str, float]) -> str:
-    names = [name for name, where in placement.device_of.items() if where == device]
+    names = [name for name, home in placement.device_of.items() if home == device]
     sentence = f"{device}: {len(names)} node{'' if len(names) == 1 else 's'}"
     if seconds:
         sentence += f", {_time(sum(seconds.get(name, 0.0) for name in names))} per micro-batch"

@@ -190,11 +190,11 @@ def acknowledged(
         over: list[Send] = []
         for recv in taken.get(index, ()):
             sends = under_way.get(recv.peer, [])
-            told = {
+            confirmed = {
                 send.tag for send in sends if taken_at.get(send.tag, sent_at[recv.tag]) < sent_at[recv.tag]
             }
-            under_way[recv.peer] = [send for send in sends if send.tag not in told]
-            over += [send for send in sends if send.tag in told]
+            under_way[recv.peer] = [send for send in sends if send.tag not in confirmed]
+            over += [send for send in sends if send.tag in confirmed]
         if over:
             freed[index] = tuple(over)
     return freed

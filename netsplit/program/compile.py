@@ -164,13 +164,13 @@ def _check_own_steps(
         for first, each in placement.replicas.items()
         for start in range(0, len(placement.turns[first]), len(each))
     )
-    asked = {
+    needs = {
         "clip_norm and float16 need": shared_norm,
         "states in slices (shard) need": bool(placement.shards),
         "copies of a weight on several devices need": bool(copied),
         "uneven turns of replicas need": uneven,
     }
-    for what in (each for each, given in asked.items() if given):
+    for what in (each for each, needed in needs.items() if needed):
         raise ConfigError(
             f"{what} the gradients of all devices at once, but under {schedule.name} every device steps on "
             "its own: leave them out, or choose a synchronous schedule."
@@ -429,8 +429,8 @@ class _Compiler:
 
     def _copies(self, k: str) -> list[str]:
         if k not in self.copies:
-            made = copies_of(self.graph, k)
-            self.copies[k] = sorted(made, key=lambda copy: self.rank[self.device_of[copy]])
+            copies = copies_of(self.graph, k)
+            self.copies[k] = sorted(copies, key=lambda copy: self.rank[self.device_of[copy]])
         return self.copies[k]
 
 

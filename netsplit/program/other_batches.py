@@ -137,9 +137,9 @@ def _summing(program: Program, holders: Holders, late: Collection[str]) -> Progr
         return program
     stepping = [name for name in program.devices if name in late or _steps(program, name)]
     every = [ins for each in program.instructions.values() for ins in each]
-    taken = [ins.tag + ins.chunks for ins in every if isinstance(ins, Send)]
-    taken += [ins.tag + 1 for ins in every if isinstance(ins, Collective)]
-    tag = max(taken, default=0)
+    tags = [ins.tag + ins.chunks for ins in every if isinstance(ins, Send)]
+    tags += [ins.tag + 1 for ins in every if isinstance(ins, Collective)]
+    tag = max(tags, default=0)
     tail: list[tuple[str, Instruction]] = []
     normed = any(kind == "norm" for kind, _ in _sums(program))
     summing: list[tuple[Reduction, tuple[str, ...]]] = [("gradients", each) for each in (*sums, *copied)]
@@ -255,10 +255,10 @@ def _algebra_likewise(
             other, replace(algebra[i], nodes=tuple(like.get(v, "") for v in algebra[i].nodes)), True
         )
         if match is not None:
-            made = applied(other, (*other.rewrites, match.record))
-            pairs = zip(_new(before, after), _new(other, made), strict=False)
+            rewritten = applied(other, (*other.rewrites, match.record))
+            pairs = zip(_new(before, after), _new(other, rewritten), strict=False)
             like |= {one.name: two.name for one, two in pairs if one.op == two.op}
-            other = made
+            other = rewritten
         before = after
     return algebra_of(other.rewrites)
 
@@ -292,12 +292,12 @@ def _twins(graph: Graph, other: Graph) -> dict[str, str]:
     """Node -> its counterpart with the same module, operator and occurrence."""
 
     def numbered(graph: Graph) -> dict[tuple[str, str, int], str]:
-        seen: Counter[tuple[str, str]] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         names = {}
         for node in graph:
-            names[node.module, node.op, seen[node.module, node.op]] = node.name
-            seen[node.module, node.op] += 1
+            names[node.module, node.op, counts[node.module, node.op]] = node.name
+            counts[node.module, node.op] += 1
         return names
 
-    there = numbered(other)
-    return {name: there[key] for key, name in numbered(graph).items() if key in there}
+    counterparts = numbered(other)
+    return {name: counterparts[key] for key, name in numbered(graph).items() if key in counterparts}

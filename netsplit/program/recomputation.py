@@ -90,11 +90,11 @@ def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tupl
     for node in graph:
         if node.checkpoint:
             checkpoints.setdefault(node.checkpoint, []).append(node.name)
-    where = {name: segment.index for segment in segments for name in segment.nodes}
+    segment_of = {name: segment.index for segment in segments for name in segment.nodes}
     apart = [
-        [name for name in names if where.get(name) == s]
+        [name for name in names if segment_of.get(name) == s]
         for names in checkpoints.values()
-        for s in {where.get(name) for name in names}
+        for s in {segment_of.get(name) for name in names}
     ]
     whole = replace(graph, units=joined(graph, [*graph.units, *apart])) if apart else graph
     order = units_in_order(whole, lambda unit: graph.position[unit[0]])
@@ -102,8 +102,8 @@ def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tupl
         order = units_in_order(graph, lambda unit: graph.position[unit[0]])
     pieces: list[list[tuple[str, ...]]] = [[] for _ in segments]
     for unit in order:
-        if unit[0] in where:
-            pieces[where[unit[0]]].append(unit)
+        if unit[0] in segment_of:
+            pieces[segment_of[unit[0]]].append(unit)
     return pieces
 
 
@@ -219,7 +219,7 @@ def _lifetimes(
     graph: Graph, segment: Segment, pieces: Sequence[tuple[str, ...]]
 ) -> tuple[dict[str, int], dict[str, int], set[str], list[int]]:
     """Storage -> its first and last piece; saved storages; other bytes of each piece."""
-    made: dict[str, int] = {}
+    first: dict[str, int] = {}
     last: dict[str, int] = {}
     kept: set[str] = set()
     beside = []
@@ -227,14 +227,14 @@ def _lifetimes(
         nodes = [graph.nodes[name] for name in piece]
         for node in nodes:
             for k in filter(None, node.outputs):
-                made.setdefault(storage_of(graph, k), number)
+                first.setdefault(storage_of(graph, k), number)
             last.update((storage_of(graph, k), number) for k in (*node.inputs, *filter(None, node.outputs)))
             kept.update(storage_of(graph, k) for k in node.saved)
         beside.append(sum(node.saved_bytes for node in nodes))
     last.update((storage_of(graph, k), len(pieces)) for k in segment.outputs)
     for k in segment.inputs:
-        made.pop(storage_of(graph, k), None)
-    return made, last, kept, beside
+        first.pop(storage_of(graph, k), None)
+    return first, last, kept, beside
 
 
 def _places(

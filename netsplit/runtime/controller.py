@@ -46,9 +46,9 @@ def tell(pool: WorkerPool, graphs: list[Graph], *others: Any) -> None:
     pool.call(_take, settings())
 
 
-def _take(worker: Worker, given: dict[str, Any]) -> None:
+def _take(worker: Worker, settings: dict[str, Any]) -> None:
     del worker
-    take_settings(given)
+    take_settings(settings)
 
 
 class LoadedPrograms:
@@ -247,7 +247,7 @@ class LossWords:
     def of_nonfinite(self) -> bool:
         return self.rule is not None and not (self.rule == "warn" and self._warned)
 
-    def tell(self, said: str, stepped: bool) -> bool:
+    def tell(self, sentence: str, stepped: bool) -> bool:
         """Report a non-finite loss; returns whether to train on the batch.
 
         Args:
@@ -257,15 +257,15 @@ class LossWords:
             NonFiniteError: the rule says so.
         """
         if stepped:
-            said += ", and under this schedule devices have already stepped on it"
+            sentence += ", and under this schedule devices have already stepped on it"
         elif self.rule != "stop":
-            said += f"; the batch is {'skipped' if self.rule == 'skip' else 'trained on anyway'}"
+            sentence += f"; the batch is {'skipped' if self.rule == 'skip' else 'trained on anyway'}"
         if self.rule == "stop":
             cure = " (on_nonfinite=warn trains on)."
             if not stepped:
                 cure = f": {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip skips it)."
-            raise NonFiniteError(f"{said}{cure}")
-        log.warning("%s", said)
+            raise NonFiniteError(f"{sentence}{cure}")
+        log.warning("%s", sentence)
         self._warned = True
         return self.rule == "warn"
 

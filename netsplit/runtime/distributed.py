@@ -281,10 +281,10 @@ class DistributedRuntime:
             )
         late, moving = self.late_state(), moves.moves_of(program, every)
         single = {key: value for name in reversed(devices) for key, value in every[name].values.items()}
-        given = light(program), before, moving, single, self.optimizer, self.rule
+        arguments = light(program), before, moving, single, self.optimizer, self.rule
         with interrupts_held(firmly=True):
             self.pool.programs = {TRAINING: program}
-            self.pool.call_each(moves.move, [given for _ in devices])
+            self.pool.call_each(moves.move, [arguments for _ in devices])
             self.program, self.programs, self.resized, self.absent = program, {}, resized, {}
             self.loaded.switched(program, late)
         return sum(each.like.nbytes for each in moving)
@@ -342,15 +342,15 @@ class DistributedRuntime:
         outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
-            said = f"the loss of iteration {self.draws.batches + 1} is {loss}"
+            sentence = f"the loss of iteration {self.draws.batches + 1} is {loss}"
             if not program.steps_last:  # it is done, and cannot be taken back
-                self._words.tell(said, stepped=True)
+                self._words.tell(sentence, stepped=True)
             else:
                 self.attempts.abandon()
                 inputs = input_tensors(program, batch)
                 inspections = self.attempts.inspected(program, inputs, number, fractions, key)
-                said += f": {origin_of(program, inspections, inputs)}"
-                if not self._words.tell(said, stepped=False):
+                sentence += f": {origin_of(program, inspections, inputs)}"
+                if not self._words.tell(sentence, stepped=False):
                     self.loss, self.metrics = loss, None
                     return []
                 outputs = self._trained(program, batch, inputs, number, how)
@@ -365,9 +365,9 @@ class DistributedRuntime:
         return results
 
     def _commit(self, wait: bool = True) -> list[DeviceIteration]:
-        asked = wait or self.rule.loss_scaling or self.rule.learning_rate is not None
+        awaited = wait or self.rule.loss_scaling or self.rule.learning_rate is not None
         with interrupts_held(firmly=True):
-            results = self.attempts.commit(asked)
+            results = self.attempts.commit(awaited)
             self.draws.batches += 1
             self.scale = next((each.scale for each in results if each.scale is not None), self.scale)
         return results

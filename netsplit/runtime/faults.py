@@ -86,8 +86,8 @@ def one_line(error: BaseException) -> str:
     """The error's type and text, without torch's C++ stack and gloo's advice."""
     text = " ".join(str(error).partition("Exception raised from")[0].split())
     text = re.sub(r"^\[\S+\] ", "", text).partition(" This is typically caused")[0]
-    shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+    shortened = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return f"{type(error).__name__}: {shortened}" if shortened else type(error).__name__
 
 
 def _node_of(error: BaseException) -> str:

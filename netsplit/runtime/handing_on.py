@@ -247,13 +247,13 @@ class HandingOn:
     def _waited(self, ins: Instruction, transfer: Send | Recv | Collective, wait: Callable[[float], T]) -> T:
         recorder, start_s = self.recorder, time.perf_counter()
         recorder.waits(transfer.tag)
-        came = self._carried(ins, transfer, partial(wait, self.limit_s))
+        tensor = self._carried(ins, transfer, partial(wait, self.limit_s))
         recorder.waits(-1)
         if recorder.recording:
             what = str(transfer) if isinstance(transfer, Collective) else transfer.what
             i = -1 if isinstance(transfer, Collective) else transfer.microbatch
             recorder.waited(start_s, what, i, _peer(transfer))
-        return came
+        return tensor
 
     def repeated(self, recv: Recv, tensor: Tensor) -> Tensor:
         """What has come, as it repeats itself where it was made."""

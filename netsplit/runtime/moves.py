@@ -112,9 +112,9 @@ def moves_of(program: Program, inventories: Mapping[str, Inventory]) -> list[Sta
         for k in program.held[target]:
             states = below.get(f"optimizer.state.{k}", ())
             for key in (f"model.{k}", f"average.{k}", *states):
-                there = holders.get(key, [])
-                if there and target not in there:
-                    moves.append(StateMove(key, there[0], target, inventories[there[0]].tensors[key]))
+                sources = holders.get(key, [])
+                if sources and target not in sources:
+                    moves.append(StateMove(key, sources[0], target, inventories[sources[0]].tensors[key]))
     return moves
 
 

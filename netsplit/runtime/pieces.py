@@ -85,9 +85,9 @@ class Piece:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Outputs without autograd, and earlier values of the buffers it writes, for `again`."""
         buffers = {k: self.tensors[k].clone() for k in self.written_buffers}
-        given = {k: t.clone() if k in self.written_inputs else t for k, t in inputs.items()}
+        values = {k: t.clone() if k in self.written_inputs else t for k, t in inputs.items()}
         with torch.set_grad_enabled(self.calls):  # Python code that stays whole would see that there is none
-            results = self.compute(given)
+            results = self.compute(values)
         return {k: t.detach() for k, t in results.items()}, buffers
 
     def again(self, inputs: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:

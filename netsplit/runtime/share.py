@@ -308,18 +308,18 @@ class Share:
         own = self.parameters
         parameters = [own[k] for k in names]
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        there = torch.tensor([float(p.grad is not None) for p in parameters])
+        present = torch.tensor([float(p.grad is not None) for p in parameters])
         dtype = reduce(torch.promote_types, (part.dtype for part in parts), torch.float32)
         flat = [part.reshape(-1).to(dtype) for part in parts]
-        return torch.cat([*flat, there.to(dtype=dtype, device=flat[0].device if flat else None)])
+        return torch.cat([*flat, present.to(dtype=dtype, device=flat[0].device if flat else None)])
 
     def unpack_gradients(self, packed: Tensor, names: Iterable[str]) -> None:
         """Store the sum of all devices' `packed_gradients`."""
         own = self.parameters
         parameters = [own[k] for k in names]
-        there = packed[len(packed) - len(parameters) :].tolist()
+        present = packed[len(packed) - len(parameters) :].tolist()
         start = 0
-        for parameter, count in zip(parameters, there, strict=True):
+        for parameter, count in zip(parameters, present, strict=True):
             part = packed[start : start + parameter.numel()].view_as(parameter).to(parameter.dtype)
             parameter.grad = part if count else None
             start += parameter.numel()

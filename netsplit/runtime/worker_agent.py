@@ -36,9 +36,9 @@ _BACKEND = "netsplit"
 class _OneHost(StaticTCPRendezvous):
     """torchrun's rendezvous for one host, listening only at the given address."""
 
-    def __init__(self, asked: RendezvousParameters) -> None:
-        host, port = parse_rendezvous_endpoint(asked.endpoint, default_port=0)
-        super().__init__(host, port, rank=0, world_size=1, run_id=asked.run_id, timeout=600)
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        host, port = parse_rendezvous_endpoint(parameters.endpoint, default_port=0)
+        super().__init__(host, port, rank=0, world_size=1, run_id=parameters.run_id, timeout=600)
 
     def get_backend(self) -> str:
         return _BACKEND
@@ -54,8 +54,8 @@ class _OneHost(StaticTCPRendezvous):
                 timeout=self.timeout,
                 master_listen_fd=door.detach(),
             )
-        where = RendezvousStoreInfo(self.master_addr, self.master_port)
-        return RendezvousInfo(PrefixStore(self.run_id, self._store), self.rank, self.world_size, where)
+        store_info = RendezvousStoreInfo(self.master_addr, self.master_port)
+        return RendezvousInfo(PrefixStore(self.run_id, self._store), self.rank, self.world_size, store_info)
 
 
 def _work(controller: str) -> None:

@@ -100,20 +100,20 @@ class Simulator:
         ``time.perf_counter``, is not tried.
         """
         own = self.rewritten(placement.rewrites)
-        asked = self.schedule.exchange
-        others = exchanges_to_try(own.graph, self.cluster, asked, placement)
+        exchange = self.schedule.exchange
+        others = exchanges_to_try(own.graph, self.cluster, exchange, placement)
         if not others:
             program = own.program(placement)
             return ScoredPlan(placement, program, simulate(program, self.cluster, own.costs))
         began, trials = time.perf_counter(), list[ScoredPlan]()
-        for exchanges in others if asked == "broadcast" else ((), *others):
+        for exchanges in others if exchange == "broadcast" else ((), *others):
             now = time.perf_counter()
             if trials and now + 2 * (now - began) / len(trials) > until:
                 break
             tried = replace(placement, exchanges=exchanges)
             program = own.whole_microbatches(tried)
             trials.append(ScoredPlan(tried, program, simulate(program, self.cluster, own.costs, peaks=False)))
-        if asked == "broadcast":
+        if exchange == "broadcast":
             return own._with_peaks(min(trials, key=lambda each: each.iteration_s))
         plain, room = trials[0], {each.name: each.capacity_bytes for each in self.cluster.devices}
         for each in sorted(trials[1:], key=lambda each: each.iteration_s):
@@ -137,8 +137,8 @@ class Simulator:
     @property
     def hands_on(self) -> bool:
         """Whether a placement may get exchanges, which compiled steps do not support."""
-        asked = self.schedule.exchange
-        return asked == "broadcast" or (asked == "auto" and bool(self.cluster.nics))
+        exchange = self.schedule.exchange
+        return exchange == "broadcast" or (exchange == "auto" and bool(self.cluster.nics))
 
     def rewritten(self, rewrites: Sequence[Rewrite]) -> Simulator:
         """Simulator of the graph, and of the last micro-batch's graph, after these rewrites.
@@ -224,15 +224,15 @@ _MOST_CHUNKS = 16  # with any more the second host that receives it has it at mo
 
 
 def exchanges_to_try(
-    graph: Graph, cluster: Cluster, asked: ExchangeName, placement: Placement
+    graph: Graph, cluster: Cluster, exchange: ExchangeName, placement: Placement
 ) -> list[tuple[Exchange, ...]]:
     """Broadcasts of all variables to try, whole and in chunks; may be empty."""
-    if asked == "send_receive" or placement.exchanges or (asked == "auto" and not cluster.nics):
+    if exchange == "send_receive" or placement.exchanges or (exchange == "auto" and not cluster.nics):
         return []
     possible = [
         each
         for each in _broadcasts(graph, cluster, placement)
-        if asked == "broadcast" or _gains(each, cluster)
+        if exchange == "broadcast" or _gains(each, cluster)
     ]
     whole = tuple(replace(each, chunks=1) for each in possible)
     return list(dict.fromkeys((whole, tuple(possible)))) if possible else []

@@ -192,8 +192,8 @@ def _arrows(timeline: Timeline, program: Program | None) -> list[Arrow]:
     arrows: list[Arrow] = []
     for send in (e for e in timeline.events if e.kind == "send"):
         kind = "backward" if send.name.startswith(GRADIENT_OF) else "forward"
-        there = (work.get((send.peer, kind, send.microbatch, name)) for name in readers.get(send.name, ()))
-        reading = sorted(filter(None, there), key=lambda e: e.start_s)
+        tasks = (work.get((send.peer, kind, send.microbatch, name)) for name in readers.get(send.name, ()))
+        reading = sorted(filter(None, tasks), key=lambda e: e.start_s)
         arrows += [(send, consumer) for consumer in reading[:1]]
     return arrows
 

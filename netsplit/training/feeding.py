@@ -132,11 +132,11 @@ class Feeding:
         if digest_of(self.once.batch(place, probed(place))) != expected:
             return "samples differ when they are read again, although every generator is seeded"
         runtime = self.model.runtime
-        for who, (digest, why) in give_samples(runtime.pool, runtime.program, self.packed, place).items():
+        for worker, (digest, why) in give_samples(runtime.pool, runtime.program, self.packed, place).items():
             if why:
-                return f"worker {who} cannot read it ({why})"
+                return f"worker {worker} cannot read it ({why})"
             if digest != expected:
-                return f"worker {who} reads different samples from the training process"
+                return f"worker {worker} reads different samples from the training process"
         return None
 
     def _leave_to_controller(self, reason: str, level: int = logging.WARNING) -> None:

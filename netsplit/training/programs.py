@@ -240,17 +240,17 @@ class Programs:
     def _placed(self, graph: Graph) -> Placement:
         """Place another graph's nodes like their training counterparts, next to their parameters."""
         placed, device_of = self._graph, self.placement.device_of
-        where = inference_placement(placed, graph, device_of)
+        devices = inference_placement(placed, graph, device_of)
         homes = {k: device_of[node.name] for node in placed for k in node.initializers}
         for node in graph:
             for k in node.initializers:
-                if homes.setdefault(k, where[node.name]) != where[node.name]:
+                if homes.setdefault(k, devices[node.name]) != devices[node.name]:
                     raise NetSplitError(
                         f"on a batch of these shapes one operator needs '{k}' and parameters of another "
                         "device: give parallelize an example batch of these shapes."
                     )
-        exchanges = exchanges_that_hold(graph, where, self.placement.exchanges)
-        return replace(self.placement, device_of=where, exchanges=exchanges, rewrites=graph.rewrites)
+        exchanges = exchanges_that_hold(graph, devices, self.placement.exchanges)
+        return replace(self.placement, device_of=devices, exchanges=exchanges, rewrites=graph.rewrites)
 
     def _require_same_parameters(self, graph: Graph) -> None:
         known = self.compiler.graph.initializers

@@ -111,8 +111,8 @@ class ModelWatch:
             finally:
                 for each, key, value, _ in changed:
                     setattr(each, key, value)
-                for space, given, _ in others:
-                    _fill(space, given)
+                for space, content, _ in others:
+                    _fill(space, content)
                 if programs.made_s != made_s:
                     self._versions = self._written()
 

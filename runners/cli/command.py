@@ -140,10 +140,10 @@ def plan(context: click.Context, words: tuple[str, ...], **options: Any) -> None
         request = _work("composed").requested(folder, overrides, **groups)
         _work("plan").plan(words[0], **options, request=request)
         return
-    given = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if set(given) - {"config_dir"}:
-        raise click.UsageError(f"--{min(given)} needs MODEL: give KEY=VALUE, as in cluster=v100x8.")
-    config_dir = ["--config-dir", options["config_dir"]] if given else []
+    stated = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if set(stated) - {"config_dir"}:
+        raise click.UsageError(f"--{min(stated)} needs MODEL: give KEY=VALUE, as in cluster=v100x8.")
+    config_dir = ["--config-dir", options["config_dir"]] if stated else []
     sys.argv = ["netsplit plan", *config_dir, *words]
     import_module(f"{__package__.rpartition('.')[0]}.plan").main()
 
@@ -212,9 +212,9 @@ def _work(name: str) -> Any:
 
 def main() -> None:
     """The command's entry point; finds code in the current folder after the standard library's."""
-    here = os.getcwd()
-    if here not in sys.path and str(Path(here)) not in sys.path:
-        sys.path[:] = standard_first([here, *sys.path])
+    folder = os.getcwd()
+    if folder not in sys.path and str(Path(folder)) not in sys.path:
+        sys.path[:] = standard_first([folder, *sys.path])
     _clear(netsplit)
 
 

@@ -38,10 +38,10 @@ def doctor(links: bool) -> None:
     lines, problems = ["```text", *_versions(), *_host()], 0
     for name, check in CHECKS.items():
         try:
-            said = check()
+            answer = check()
         except (NetSplitError, OSError, RuntimeError, ImportError) as error:
-            said, problems = f"PROBLEM: {' '.join(str(error).split())}", problems + 1
-        lines.append(f"{name:16}{said}")
+            answer, problems = f"PROBLEM: {' '.join(str(error).split())}", problems + 1
+        lines.append(f"{name:16}{answer}")
     console = Console(soft_wrap=True)
     console.print("\n".join([*lines, "```"]), highlight=False, markup=False)
     if links:

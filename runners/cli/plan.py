@@ -136,13 +136,13 @@ def _subject(
     build = _named(model, "MODEL")
     try:
         with device:
-            made = build if isinstance(build, nn.Module) else build()
+            answer = build if isinstance(build, nn.Module) else build()
     except Exception as error:
         raise ConfigError(f"{model} failed: {type(error).__name__}: {error}") from error
-    if isinstance(made, tuple) and len(made) == 3:
-        module, own_loss, own_batch = made
+    if isinstance(answer, tuple) and len(answer) == 3:
+        module, own_loss, own_batch = answer
     else:
-        module, own_loss, own_batch = made, None, None
+        module, own_loss, own_batch = answer, None, None
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{model} returned {type(module).__name__}: it must return a torch.nn.Module.")
     if batch is None and own_batch is None:

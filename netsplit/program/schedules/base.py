@@ -214,9 +214,9 @@ class Schedule(_Exchanging, ABC):
 def check_choices(exchange: object, shard: object, *more: str) -> None:
     """Raises ConfigError for an unknown `ExchangeName` or `ShardName`."""
     choices = {"exchange": get_args(ExchangeName), "shard": (*more, "none", *get_args(ShardName))}
-    for key, given in (("exchange", exchange), ("shard", shard)):
-        if given not in choices[key]:
-            raise ConfigError(f"schedule.{key} is {given!r}: choose one of {', '.join(choices[key])}.")
+    for key, value in (("exchange", exchange), ("shard", shard)):
+        if value not in choices[key]:
+            raise ConfigError(f"schedule.{key} is {value!r}: choose one of {', '.join(choices[key])}.")
 
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:
@@ -349,15 +349,15 @@ def _waits(
         phase, s, i = task
         if phase == "weight":
             return [(("input", s, i), 0.0)]
-        here = pipeline.on(s, i)
+        device = pipeline.on(s, i)
         if phase == "forward":
             return [
-                (("forward", u, i), times.moving.get((u, s, pipeline.on(u, i), here), 0.0))
+                (("forward", u, i), times.moving.get((u, s, pipeline.on(u, i), device), 0.0))
                 for u in pipeline.feeders[s]
             ]
         waits: list[tuple[Compute, float]] = [(("forward", s, i), 0.0)]
         for v in readers[s]:
-            delay = times.returning.get((s, v, here, pipeline.on(v, i)), 0.0)
+            delay = times.returning.get((s, v, device, pipeline.on(v, i)), 0.0)
             waits.append((("input" if (v, i) in split else "backward", v, i), delay))
         return waits
 

@@ -354,9 +354,9 @@ def _delays(links: TaskLinks, times: TaskTimes | None) -> list[list[float]]:
         return [[]] * len(links.followers)
 
     def delay(t: int, follower: int) -> float:
-        here, there = t % links.cells, follower % links.cells
-        s, v = here // links.microbatches, there // links.microbatches
-        p, q = links.names[links.device[here]], links.names[links.device[there]]
+        source, target = t % links.cells, follower % links.cells
+        s, v = source // links.microbatches, target // links.microbatches
+        p, q = links.names[links.device[source]], links.names[links.device[target]]
         forward = t < links.cells
         return times.moving.get((s, v, p, q), 0.0) if forward else times.returning.get((v, s, q, p), 0.0)
 

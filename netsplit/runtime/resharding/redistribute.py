@@ -199,8 +199,8 @@ def redistribute(
     meeting = meeting_of(int(ways[0].devices[0]), ranks, device, timeout_s)
     meeting.calls += 1
     name = f"redistribution {meeting.calls}"
-    asked = _asked(tensor, (origin, mesh), ways, tuple(placements))
-    task = meeting.agree(name, asked, lambda every: _agreed(every, meeting, network))
+    request = _asked(tensor, (origin, mesh), ways, tuple(placements))
+    task = meeting.agree(name, request, lambda every: _agreed(every, meeting, network))
     meeting.plans.update(task.plans)
     carrier = _Carrier(name, task, meeting, device)
     moved = _Redistribute.apply(carrier.local(tensor), carrier)
@@ -299,9 +299,9 @@ def _agreed(every: Mapping[int, _Asked], meeting: Meeting, network: Network | No
         raise ReshardError(wrong)
     assert first.tensor is not None
     shape, dtype, held = first.tensor
-    told = {rank: _told(each, first) for rank, each in every.items()}
-    for rank, own in told.items():
-        for part, theirs in zip(own, told[meeting.leader], strict=True):
+    requests = {rank: _told(each, first) for rank, each in every.items()}
+    for rank, own in requests.items():
+        for part, theirs in zip(own, requests[meeting.leader], strict=True):
             if part != theirs:
                 raise ReshardError(
                     f"rank {rank} {part}, rank {meeting.leader} {theirs}: give the same on all ranks."

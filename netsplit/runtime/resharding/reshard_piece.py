@@ -102,9 +102,9 @@ class _PieceMover:
     def _arrive(self, index: int) -> None:
         if (coming := self.coming.pop(index, None)) is not None:
             chunk, handle = coming
-            came = self._wait(handle, self.plan.hops[index])
-            if came is not chunk:
-                chunk.copy_(came)
+            tensor = self._wait(handle, self.plan.hops[index])
+            if tensor is not chunk:
+                chunk.copy_(tensor)
 
     def _wait(self, handle: Handle, hop: Hop) -> Tensor:
         try:

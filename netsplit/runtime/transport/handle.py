@@ -110,9 +110,9 @@ class Chunks:
         self.over = 0  # chunks known to be complete
 
     def wait_for_next(self, timeout_s: float) -> None:
-        came = self.handles[self.over].wait(timeout_s)
-        if self.parts and came.data_ptr() != self.parts[self.over].data_ptr():
-            self.parts[self.over].copy_(came)
+        tensor = self.handles[self.over].wait(timeout_s)
+        if self.parts and tensor.data_ptr() != self.parts[self.over].data_ptr():
+            self.parts[self.over].copy_(tensor)
         self.over += 1
 
     def wait(self, timeout_s: float) -> Tensor:

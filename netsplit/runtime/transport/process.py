@@ -347,8 +347,8 @@ class _Watcher:
     def _await(self, watched: _WatchedTransfer) -> None:
         assert watched.work is not None
         try:
-            came = watched.work.wait(_FOREVER_S)
-            watched.tensor = came if watched.comes else watched.tensor
+            completed = watched.work.wait(_FOREVER_S)
+            watched.tensor = completed if watched.comes else watched.tensor
         except (TransportTimeout, TransportLost) as error:
             watched.error = error
         watched.work = None

@@ -238,7 +238,7 @@ class Launcher:
         self.log = folder / "workers.log"
         # -P: what lies in this folder is found where `sys.path` has it, and not before all else.
         path = standard_first(absolute_path())
-        given = (
+        arguments = (
             len(spec.devices), controller, f"{spec.host}:{spec.port}", str(folder / "torchelastic"),
             _start_method(spec),
         )  # fmt: skip
@@ -246,7 +246,7 @@ class Launcher:
             f"import os, sys, threading; sys.path[:] = {path!r}; "
             # It ends at once when this process's end of its standard input closes; its workers end with it.
             "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "
-            f"from netsplit.runtime.worker_agent import main; main(*{given!r})"  # loads torch: seconds
+            f"from netsplit.runtime.worker_agent import main; main(*{arguments!r})"  # loads torch: seconds
         )
         own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1"}
         own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}

@@ -311,13 +311,13 @@ class WorkerPool:
 
     def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watchdog, ended: str) -> None:
         """Read from all workers; of late answers only errors count."""
-        open_ = {
+        rank_of = {
             connection: rank
             for rank, connection in enumerate(self.connections)
             if rank not in replies and rank not in dead
         }
-        for ready in wait(list(open_), timeout=_LOOK_S):
-            rank = open_[ready]  # type: ignore[index]
+        for ready in wait(list(rank_of), timeout=_LOOK_S):
+            rank = rank_of[ready]  # type: ignore[index]
             try:
                 message = cloudpickle.loads(self.connections[rank].recv_bytes())
             except OSError as error:  # EOFError is none

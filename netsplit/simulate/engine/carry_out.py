@@ -124,20 +124,20 @@ def _advance(d: int, work: ProgramArrays, run: CarriedOut, pace: Paces, slowed: 
     clock, i, stop = run.clock[d], run.at[d], work.first[d + 1]
     stands = -1
     while i < stop:
-        first, last, there = work.wait_from[i], work.wait_to[i], 0.0
+        first, last, arrived_s = work.wait_from[i], work.wait_to[i], 0.0
         # a. wait
         for k in range(first, last):
             if arrived[waits[k]] < 0:
                 stands = waits[k]
                 break
-            there = max(there, arrived[waits[k]])
+            arrived_s = max(arrived_s, arrived[waits[k]])
         if stands >= 0:
             break
         clock += work.overhead_s[i]
-        if there > clock:
+        if arrived_s > clock:
             if len(notes.kind) > 0:
                 _note_waits(d, clock, first, last, work, run, notes)
-            clock = there
+            clock = arrived_s
         message, seconds = work.meets[i], work.compute_s[i]
         i += 1
         if message >= 0:

@@ -215,17 +215,17 @@ class BackwardWalk:
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:
         """The gradient of an input: the output's, a view of it, or a new one."""
-        read, made = self.shape.graph.variables[k], self.shape.graph.variables[node.outputs[0]]
+        read, output = self.shape.graph.variables[k], self.shape.graph.variables[node.outputs[0]]
         gradient, whole = arrived[0]
-        turned, part = made.name in self.turned, node.kind in _PART_OF_GRADIENT
-        same = part or (_hands_on(node, k) and read.nbytes == made.nbytes)
+        turned, part = output.name in self.turned, node.kind in _PART_OF_GRADIENT
+        same = part or (_hands_on(node, k) and read.nbytes == output.nbytes)
         copied = turned and node.kind in _IN_OTHER_SIZES
         if same:
             turned = not copied and turned != (node.kind in _TURNED)
         elif "conv" in node.kind or "max_pool" in node.kind:
             turned = _is_turned(read)
         else:
-            turned = turned and made.shape == read.shape
+            turned = turned and output.shape == read.shape
         if k not in self.held:  # else a sum, which lies as its first term does
             (self.turned.add if turned else self.turned.discard)(k)
         if copied or not same:

@@ -129,9 +129,9 @@ class CheckpointRun:
 def _checkpoint_run(
     graph: Graph, nodes: tuple[Node, ...], own: Mapping[str, int], transients: Mapping[str, NodeBytes]
 ) -> CheckpointRun:
-    made, inside = {k for node in nodes for k in node.outputs if k}, {node.name for node in nodes}
-    arguments = _roots(graph, (k for node in nodes for k in node.inputs if k not in made))
-    produced = _roots(graph, made) - arguments
+    outputs, inside = {k for node in nodes for k in node.outputs if k}, {node.name for node in nodes}
+    arguments = _roots(graph, (k for node in nodes for k in node.inputs if k not in outputs))
+    produced = _roots(graph, outputs) - arguments
     saving: dict[str, frozenset[str]] = {}
     extra: dict[str, int] = {}
     for node in nodes:
@@ -143,7 +143,7 @@ def _checkpoint_run(
     last = max((i for i, node in enumerate(nodes) if node.name in saving), default=-1)
     if last >= 0 and not extra.get(nodes[last].name):  # torch stops once all is there that is saved
         produced -= _roots(graph, nodes[last].outputs) - saving[nodes[last].name]
-    leaving = (k for k in made if not inside.issuperset(graph.variables[k].consumers))
+    leaving = (k for k in outputs if not inside.issuperset(graph.variables[k].consumers))
     staying = _roots(graph, leaving).union(*saving.values())
     peak = _forward_peak(graph, nodes[: last + 1], produced, staying, own, extra, transients)
     return CheckpointRun(nodes, arguments, saving, extra, peak)
@@ -175,13 +175,13 @@ def _forward_peak(
     dying: dict[str, list[str]] = {}
     for root in last.keys() & (set(produced) - set(staying)):
         dying.setdefault(last[root], []).append(root)
-    seen: set[str] = set()
+    allocated: set[str] = set()
     now = peak = 0
     for node in nodes:
-        made = _roots(graph, node.outputs).intersection(produced) - seen
-        seen |= made
+        fresh = _roots(graph, node.outputs).intersection(produced) - allocated
+        allocated |= fresh
         saved = extra.get(node.name, 0)
-        now += sum(own[root] for root in made) + saved
+        now += sum(own[root] for root in fresh) + saved
         peak = max(peak, now, now - saved + transients.get(node.name, _NONE).forward)
         now -= sum(own[root] for root in dying.get(node.name, ()))
         now -= saved if leaving else 0
@@ -216,8 +216,8 @@ def written_bases(graph: Graph) -> dict[str, str]:
     """Node that writes into a view -> the variable that owns the storage, whose gradient autograd copies."""
     bases = {}
     for node in graph:
-        made = [graph.variables[k] for k in node.outputs if k]
-        if node.kind.endswith("_") and node.inputs and any(each.requires_grad for each in made):
+        outputs = [graph.variables[k] for k in node.outputs if k]
+        if node.kind.endswith("_") and node.inputs and any(each.requires_grad for each in outputs):
             k = node.inputs[0]
             if storage_of(graph, k) in graph.variables and _is_view(graph, k):
                 bases[node.name] = storage_of(graph, k)
@@ -289,6 +289,6 @@ def segment_memory(
             for name in segment.nodes
             if (each := transients.get(name))
         }
-        made = SegmentMemory(graph, training, segment, own_bytes(graph), deferred, own, offloaded)
-        known[key] = made, transients
+        memory = SegmentMemory(graph, training, segment, own_bytes(graph), deferred, own, offloaded)
+        known[key] = memory, transients
     return known[key][0]

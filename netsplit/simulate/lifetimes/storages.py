@@ -197,9 +197,9 @@ class VariableGradients:
         """The gradient to send: the sum of own and received ones."""
         i = ins.microbatch
         for copy, j, _ in self.program.handed_on(ins, self.device):
-            came = self.arriving.pop((copy, j))
-            self.storages.move(came, to_transfer=False)
-            self.parts.setdefault((ins.variable, i), []).append(came)
+            received = self.arriving.pop((copy, j))
+            self.storages.move(received, to_transfer=False)
+            self.parts.setdefault((ins.variable, i), []).append(received)
         if ins.variable in self.program.lasting and (own := self.sums.pop(ins.variable, None)):
             self.parts.setdefault((ins.variable, i), []).append(own)
         key = self._total(ins.variable, i) or self._new(ins.variable, i)
