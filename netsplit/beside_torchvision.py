@@ -58,7 +58,7 @@ def _prepare() -> None:
     spec = PathFinder.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return
-    # What an import that failed left behind would be taken for whole.
+    # A failed import leaves modules that would pass for complete.
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
     try:

@@ -71,7 +71,7 @@ FULL_ERROR = "HYDRA_FULL_ERROR"
 _SEVERAL = ("partitioner",)
 """Groups that take a list of options."""
 
-PLUGINS = {  # options that Hydra knows only where a package is installed -> the extra that has it
+PLUGINS = {  # options of optional packages -> the extra that installs them
     "hydra/launcher=joblib": "sweep",
     "hydra/launcher=submitit_local": "slurm",
     "hydra/launcher=submitit_slurm": "slurm",
@@ -175,7 +175,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _run(start: Callable[[], None]) -> None:
-    logging.raiseExceptions = False  # a log that cannot be written, on a full disk, is not worth tracebacks
+    logging.raiseExceptions = False  # no tracebacks for a log on a full disk
     wants_traceback = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors instead of printing them
     try:
@@ -240,7 +240,7 @@ def _logged(job: Job) -> Job:
         words = HydraConfig.get().overrides.task
         if HydraConfig.get().mode == RunMode.RUN:
             return single(of_own_targets(cfg, words))
-        # a job is known again by what its overrides compose to, before other targets' keys go
+        # a job is recognised by its composed overrides, before `of_own_targets`
         return run_marked(lambda composed: one_of_many(of_own_targets(composed, words)), cfg, sentence)
 
     return run
@@ -334,7 +334,7 @@ def _require_one_of_each(cfg: DictConfig) -> None:
     chosen = [(group, name) for group, name in HydraConfig.get().runtime.choices.items() if name]
     chosen += [
         ("partitioner", name) for name in cfg.get("partitioner") or ()
-    ]  # several, which have no choice
+    ]  # a list, which Hydra has no choice for
     for group, name in chosen:
         places = [each.path for each in sources if each.is_config(f"{group}/{name}")]
         if len(places) > 1 and not group.startswith("hydra"):

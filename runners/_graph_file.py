@@ -140,7 +140,7 @@ def memory_rule(settings: GraphSettings, work: Workload, of_a_step: bool) -> Mem
 def need_graph(cfg: DictConfig) -> None:
     """Raises NetSplitError if the command line gives no graph file, or a missing one."""
     how = "the path of a graph file, as in graph=vgg16.txt."
-    if "graph" not in cfg:  # so it is where ??? was left
+    if "graph" not in cfg:  # where ??? was left
         raise ConfigError(f"graph must be given: {how}")
     if isinstance(cfg.graph, str) and not cfg.graph.strip():
         raise ConfigError(f"graph is empty: give {how}")
@@ -203,7 +203,7 @@ def described(cfg: DictConfig, command: str) -> ClusterDescription | None:
     if node is None:
         return None
     is_local = str(node.get(TARGET, "")).startswith(HERE)
-    description = None if is_local else build(node)  # GPUs that are not there would be refused for that
+    description = None if is_local else build(node)  # building would refuse missing GPUs first
     if not isinstance(description, ClusterDescription):
         raise ConfigError(
             f"cluster={HydraConfig.get().runtime.choices.get('cluster')} needs workers, which {command} "

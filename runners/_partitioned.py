@@ -35,7 +35,7 @@ __all__ = ["NO_LIMIT", "read", "run"]
 
 log = logging.getLogger(__name__)
 
-NO_LIMIT = 2**50  # bytes: a capacity that stands for none
+NO_LIMIT = 2**50  # bytes: stands for no limit
 
 
 def run(

@@ -74,7 +74,7 @@ class DescribedHost:
 
     name: str
     devices: list[str]
-    nic: int | float | str = "auto"  # bytes per second of each direction; auto: of the fastest link out of it
+    nic: int | float | str = "auto"  # bytes per second each way; auto: the fastest outgoing link's
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def uniform_cluster(
     rates = [given_rate(value, "cluster.bandwidth") for value in _spread(given["bandwidth"], len(counts))]
     waits = [given_number(value, "cluster.latency") for value in _spread(given["latency"], len(counts))]
     if nodes == 1:
-        counts.pop()  # with its link, which joins nothing
+        counts.pop()  # without its link
     names = [f"d{i}" for i in range(total)]
     if model is None and capacity is None:
         raise ConfigError(

@@ -126,7 +126,7 @@ def _box_lines(group: NodeGroup, seconds: float) -> list[str]:
     lines = [_fitted(group.label, _CHARACTERS)]
     if group.moves:
         return lines
-    if module := group.module:  # whose end says more than its beginning
+    if module := group.module:  # the end says more than the beginning
         lines.append(module if len(module) <= _CHARACTERS else f"…{module[1 - _CHARACTERS :]}")
     lines += [_fitted(line, _CHARACTERS + 2) for line in group.part_lines]
     return [*lines, _time(seconds)] if seconds > 0 else lines

@@ -63,7 +63,7 @@ def check_progress(program: Program) -> None:
     if alone := next((ins for ins in transfers if ends[ins.tag] != 2), None):
         raise DeadlockError(f"the program's {alone} has no counterpart.")
     sent: set[int] = set()
-    summing: dict[int, set[str]] = {}  # tag of a sum or gathering -> devices that have not come to it
+    summing: dict[int, set[str]] = {}  # tag of a sum or gathering -> devices yet to reach it
     begun: dict[str, list[Collective]] = {name: [] for name in program.devices}  # sums to wait for
     received: dict[str, dict[_Key, int]] = {name: {} for name in program.devices}
     at = dict.fromkeys(program.devices, 0)
@@ -75,7 +75,7 @@ def check_progress(program: Program) -> None:
         while at[name] < len(program.instructions[name]):
             instruction = program.instructions[name][at[name]]
             waits: list[tuple[_Key | Collective, tuple[bool, int | None]]] = [
-                (key, (False, tag))  # None: its own Recv comes later, to which it never comes
+                (key, (False, tag))  # None: its own Recv comes later
                 for key in _wanted(program, name, instruction, planned)
                 if (tag := received[name].get(key)) not in sent
             ]
@@ -158,7 +158,7 @@ class Arrivals:
     """Indices of a program's transfer instructions on the devices of both ends, by tag."""
 
     sent_at: dict[int, int]
-    taken_at: dict[int, int]  # that waits for it first; of those that some instruction waits for
+    taken_at: dict[int, int]  # first instruction that waits for it
 
     @classmethod
     def of(cls, program: Program) -> Arrivals:

@@ -112,10 +112,10 @@ def compile_orders(
     copied = _copied(placed, holders, groups, names) if training else ()
     if schedule.update_every is not None:
         _check_own_steps(schedule, shared_norm, placement, copied)
-    once = not training or schedule.update_every is None  # else there are several versions of weights
+    once = not training or schedule.update_every is None  # else weights have several versions
     same = unchanging(graph) if once else frozenset()
     lasting = _copies_of(placed, same)
-    for exchange in exchanges:  # what lasts goes to each replica with the first of its own micro-batches
+    for exchange in exchanges:  # lasting values go to each replica with its first micro-batch
         if exchange.variable in same and not {p for hop in exchange.hops for p in hop}.isdisjoint(groups):
             raise ConfigError(
                 f"'{exchange.variable}', computed from weights, is exchanged through a stage with replicas: "
@@ -208,7 +208,7 @@ class _Compiler:
         self.trained = trained_segments(self.graph, self.segments) if self.training else frozenset()
         self.left: dict[tuple[str, int | str], int] = {}
         """("k@q", micro-batch; of one that lasts, device) -> gradients of it still to come there."""
-        self.sent: set[tuple[str, str]] = set()  # of those that last, with the device that has it
+        self.sent: set[tuple[str, str]] = set()  # lasting copies, with their device
         self.readers = Counter(k for s in self.trained for k in self.segments[s].inputs)  # with a backward
         self.returning = self._returning()
         self.rank = {name: p for p, name in enumerate(self.names)}

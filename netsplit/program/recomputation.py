@@ -35,8 +35,8 @@ __all__ = [
     "without_idle_recomputation",
 ]
 
-_EVERY, _LIMITS = 64, 24  # of the largest inside: all where they are few, else so many
-_PLACES = 48  # of a run, at most, between which its cuts are chosen
+_EVERY, _LIMITS = 64, 24  # bounds on the largest inside to try
+_PLACES = 48  # most candidate places for cuts in a run
 
 Table = NDArray[np.float64]
 
@@ -98,7 +98,7 @@ def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tupl
     ]
     whole = replace(graph, units=joined(graph, [*graph.units, *apart])) if apart else graph
     order = units_in_order(whole, lambda unit: graph.position[unit[0]])
-    if sum(map(len, order)) < len(graph):  # with the checkpoints they wait for one another in a circle
+    if sum(map(len, order)) < len(graph):  # checkpoints would make a cycle
         order = units_in_order(graph, lambda unit: graph.position[unit[0]])
     pieces: list[list[tuple[str, ...]]] = [[] for _ in segments]
     for unit in order:

@@ -94,8 +94,8 @@ class BundleTurns:
     ) -> None:
         self.bundles, self.work = bundles, work
         self.device = [segments[s].on(i) for s, i, _ in work]
-        self.reading: dict[int, list[int]] = {}  # segment -> bundles that it computes with
-        self.giving: dict[int, list[int]] = {}  # segment -> bundles of whose gradients it makes some
+        self.reading: dict[int, list[int]] = {}  # segment -> bundles it reads
+        self.giving: dict[int, list[int]] = {}  # segment -> bundles it gives gradients of
         for b, bundle in enumerate(bundles):
             for s in bundle.segments:
                 if bundle.level == "parameters":

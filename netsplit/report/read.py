@@ -39,7 +39,7 @@ Recorded: TypeAlias = dict[str, Any]
 Runs = int | str | Sequence[str]
 """NEWEST of each name, a number of newest, or (beginnings of) run ids."""
 _INFINITE = 1e300  # MLflow keeps an infinity as the largest number of its database
-_MOST_TOLD, _VALUE = 6, 40  # parameters that tell jobs of a sweep apart; characters of a value
+_MOST_TOLD, _VALUE = 6, 40  # differing parameters shown; characters of a value
 _OWN = ("tracking.", "checkpoint.")
 _SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.link.")
 _DESCRIBED = ("model", "dataset", "cluster", "schedule", "optimizer", "batch_size", "epochs", "seed")
@@ -111,7 +111,7 @@ class _ReportReader:
         best = winner_of(rows)
         pictures = self.pictures(run, PICTURES)
         chosen = [each for each in methods if not inner or _method_of(each) == best]
-        for each in chosen:  # of a job only the fastest method's
+        for each in chosen:  # of a sweep's job, only the fastest method
             pictures += self.pictures(each, {"timeline": f"An iteration of {_method_of(each)}"})
         reasons = [row.error for row in rows]
         failed = [f"{row.method}: {row.error}" for row in rows if row.error]

@@ -58,9 +58,9 @@ class LoadedPrograms:
         self, program: Program, pool: WorkerPool, values: Mapping[str, Tensor], backend: str | None
     ) -> None:
         self.pool, self.values, self.backend = pool, values, backend
-        self.uncompiled = backend is not None  # in part: a program's first iteration compiles its segments
+        self.uncompiled = backend is not None  # partly: a program's first iteration compiles
         self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
-        self.sent_s = 0.0  # that it took to send further ones
+        self.sent_s = 0.0  # spent on sending further programs
         self._every = [program]
 
     def __iter__(self) -> Iterator[Program]:
@@ -147,8 +147,8 @@ class Attempts:
 
     def __init__(self, pool: WorkerPool, loaded: LoadedPrograms) -> None:
         self.pool, self.loaded = pool, loaded
-        self.begun: Program | None = None  # of an iteration that is neither committed nor abandoned
-        self._stepped: Program | None = None  # the last one that devices stepped by
+        self.begun: Program | None = None  # pending, of an iteration
+        self._stepped: Program | None = None  # last program that devices stepped with
 
     def computed(
         self, function: Any, program: Program, feeds: list[dict[str, Tensor]] | BatchPlace, *args: Any
@@ -169,7 +169,7 @@ class Attempts:
         self.abandon()
         require_read(self.pool, parts)
         self.pool.note([f"rank {rank}\n{failure.trace}" for failure, rank in failures])
-        first, rank = min(failures, key=lambda each: each[0].at)  # it made the others compute with zeros
+        first, rank = min(failures, key=lambda each: each[0].at)  # it sent zeros to the others
         raise BatchError(f"worker {self.pool.who(rank)} {first.reason}: {AS_BEFORE}.")
 
     def inspected(
@@ -240,8 +240,8 @@ class LossWords:
 
     def __init__(self, rule: OnNonFinite | None) -> None:
         self.rule = rule
-        self._warned = False  # that losses are not finite, since the last that was
-        self._zeros_said = False  # that zeros were taken where there was no gradient
+        self._warned = False  # warned since the last finite loss
+        self._zeros_said = False  # warned of zeros in place of gradients
 
     @property
     def of_nonfinite(self) -> bool:

@@ -317,9 +317,9 @@ class DistributedRuntime:
         feeds = batch.place if isinstance(batch, UnreadBatch) else split_batch(program, batch)
         number = self.loaded.number(program)
         if self.scale is not None and self.pool.programs[TRAINING] is not program:
-            self.pool.call(on_share, setattr, "scale", self.scale)  # other devices may step than did
+            self.pool.call(on_share, setattr, "scale", self.scale)  # the devices that step may change
         if self.pool.programs[TRAINING] is not program:
-            self.finish()  # where it went wrong is told by the program that it was of
+            self.finish()  # the failed program knows the place
             self.pool.programs[TRAINING] = program
         if isinstance(feeds, BatchPlace) and not (program.steps_last and not shared_microbatches(program)):
             read = self.pool.call(read_ahead, number, feeds)
@@ -343,7 +343,7 @@ class DistributedRuntime:
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
             sentence = f"the loss of iteration {self.draws.batches + 1} is {loss}"
-            if not program.steps_last:  # it is done, and cannot be taken back
+            if not program.steps_last:  # too late to take it back
                 self._words.tell(sentence, stepped=True)
             else:
                 self.attempts.abandon()
@@ -355,7 +355,7 @@ class DistributedRuntime:
                     return []
                 outputs = self._trained(program, batch, inputs, number, how)
         self._words.trained(loss)
-        let_interrupt()  # until here it can be taken back
+        let_interrupt()  # last chance to interrupt
         with interrupts_held(firmly=True):
             results = self._commit(wait=mode != "plain")
             self.waiting = not step

@@ -116,7 +116,7 @@ class Executor(HandingOn):
         self.computing = program.computing(device) if program.steps_last else len(self.instructions)
         self.written = self.pieces.written
         self.before: Before | None = None
-        self.inspection: Inspection | None = None  # what to look at every result with
+        self.inspection: Inspection | None = None  # looks at every result
         self.versions = versions_of(self.instructions, self.share.parameters, self.pieces.trains)
         self.state = IterationValues([])
         self.key = DrawKey()
@@ -126,7 +126,7 @@ class Executor(HandingOn):
         self.gathering: dict[int, tuple[Gather, Handle]] = {}  # by their bundle
         self.reading, self.let_go_at = bundles_used(program, device)
         self.prepared = -1
-        self.fresh = self.backend is not None  # segments are still to be compiled, here and elsewhere
+        self.fresh = self.backend is not None  # some device still compiles segments
 
     def run(
         self,

@@ -35,7 +35,7 @@ __all__ = [
 AS_BEFORE = "the batch was skipped and the model is unchanged"
 
 _LONGEST = 600  # characters of an error's text
-_GENERATED = "<eval_with_key>"  # how fx calls the files of the code it writes
+_GENERATED = "<eval_with_key>"  # fx's names for files of generated code
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class BatchFailure:
 
     device: str
     reason: str  # 'raised IndexError: … at its forward of segment 1, micro-batch 0, in operator …'
-    at: int  # -1: before all, as it had no batch
+    at: int  # -1: before the first, without a batch
     trace: str
     unread: bool = False  # it could not read the batch
-    unlike: bool = False  # the batch that it read is not of the kind that it was told, or it cannot read any
+    unlike: bool = False  # it read an unexpected kind of batch, or could not read
 
 
 def failure_of(error: Exception, device: str, place: str, graph: Graph, at: int) -> BatchFailure:

@@ -217,7 +217,7 @@ def take_samples(worker: Worker, packed: bytes, probe: BatchPlace) -> tuple[str,
         )
     except NetSplitError as error:
         return "", str(error).rstrip(".")
-    except Exception as error:  # whatever its code raises where it is rebuilt
+    except Exception as error:  # unpickling runs the dataset's code
         return "", one_line(error)
     worker.memory[_SAMPLES], worker.memory[_READER] = shared, Reader(loader)
     return digest, ""

@@ -59,7 +59,7 @@ class CarriedState(Saved):
         return flat
 
 
-_ATTRIBUTES = "optimizer.attributes"  # a checkpoint has none, as torch's has none
+_ATTRIBUTES = "optimizer.attributes"  # checkpoints have none, like torch's
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class StateMove:
 def inventory(worker: Worker, copies: Copies) -> Inventory:
     state = _state(worker, copies)
     share: Share = worker.memory["share"]
-    if share.optimizer is not None and share.parameters:  # others need not have taken every step
+    if share.optimizer is not None and share.parameters:  # others may have taken fewer steps
         state[_ATTRIBUTES] = plain_attributes(share.optimizer)
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim() > 0}
     return Inventory(
@@ -150,7 +150,7 @@ def _state(worker: Worker, copies: Copies) -> State:
     name = worker.device.name
     share: Share = worker.memory["share"]
     state = Holder(_by_parts(share), name, copies=copies).state()
-    for k, region in share.regions.items():  # an optimiser's groups are of wholes
+    for k, region in share.regions.items():  # optimiser groups name whole parameters
         start = f"optimizer.param_groups.{k}."
         own = {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
         state |= {f"optimizer.param_groups.{region.whole}.{key}": value for key, value in own.items()}

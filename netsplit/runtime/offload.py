@@ -59,7 +59,7 @@ class HostMemory:
         """[nbytes] of uint8 on the host."""
         if self.pinned:
             tensor = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-        else:  # from its storage, so that a meter knows it when it first sees it
+        else:  # from its storage, which a memory meter knows
             storage = torch.UntypedStorage(nbytes)
             self._note(storage)
             return flat(storage)
@@ -219,7 +219,7 @@ class SavedTensors:
         self.moved.clear()
 
     def _pack(self, tensor: Tensor) -> Any:
-        if is_functorch_wrapped_tensor(tensor):  # of a transform that is going on: it has no storage
+        if is_functorch_wrapped_tensor(tensor):  # inside a torch.func transform: no storage
             return tensor
         if not self._moves(tensor):
             return _Staying(tensor.detach(), tensor._version)
@@ -238,7 +238,7 @@ class SavedTensors:
     def _moves(self, tensor: Tensor) -> bool:
         plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
         on_device = plain and tensor.device.type == self.host.device.type
-        # What stands for zeros in forward-mode derivatives has no memory.
+        # Zero tensors of forward-mode derivatives have no memory.
         return on_device and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
 
 
@@ -260,7 +260,7 @@ def _check_version(tensor: Tensor, version: int) -> None:
         )
 
 
-_PARTS = ("params", "param_names")  # of an optimiser's group, that go by the parameter
+_PARTS = ("params", "param_names")  # per-parameter entries of an optimiser's group
 
 
 class HostMoments:

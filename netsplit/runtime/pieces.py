@@ -75,7 +75,7 @@ class Piece:
             self.usual = _compiled_call(self.module, backend, apart)
         else:
             find_at_once(self.module)
-        self.run = self.usual  # or the module, watched, where a value that is not finite is looked for
+        self.run = self.usual  # or the watched module, to find non-finite values
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(zip(self.segment.outputs, self.run(*inputs.values()), strict=True))
@@ -86,7 +86,7 @@ class Piece:
         """Outputs without autograd, and earlier values of the buffers it writes, for `again`."""
         buffers = {k: self.tensors[k].clone() for k in self.written_buffers}
         values = {k: t.clone() if k in self.written_inputs else t for k, t in inputs.items()}
-        with torch.set_grad_enabled(self.calls):  # Python code that stays whole would see that there is none
+        with torch.set_grad_enabled(self.calls):  # uncaptured code could see that there is no autograd
             results = self.compute(values)
         return {k: t.detach() for k, t in results.items()}, buffers
 

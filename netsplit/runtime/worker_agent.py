@@ -10,7 +10,7 @@ import os
 import socket
 from contextlib import suppress
 
-# What workers need, so that it is there before they are forked.
+# Loaded here so that forked workers have it.
 import torch._dynamo  # noqa: F401
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -80,6 +80,6 @@ def main(workers: int, controller: str, rendezvous: str, logs: str, start_method
     )
     if hasattr(config, "shutdown_timeout"):  # from torch 2.13 on
         config.shutdown_timeout = STOP_S
-    with suppress(SignalException):  # the controller's, which has let its workers go
+    with suppress(SignalException):  # the controller's, which has released its workers
         elastic_launch(config, _work)(controller)
-    os._exit(0)  # an interpreter that takes torch down in good order needs a second for it
+    os._exit(0)  # an orderly exit of torch takes a second

@@ -87,7 +87,7 @@ class Simulator:
     schedule: Schedule
     training: bool = True
     shared_norm: bool = False  # see `compile_program`
-    tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
+    tail: Graph | None = None  # of a smaller last micro-batch
     like: tuple[Bundle, ...] = ()  # see `compile_orders`
 
     def __call__(self, placement: Placement) -> Timeline:
@@ -220,7 +220,7 @@ class Simulator:
 
 
 _BETTER = 1 - 1e-9
-_MOST_CHUNKS = 16  # with any more the second host that receives it has it at most 6 % of a hop sooner
+_MOST_CHUNKS = 16  # more would save the second receiving host at most 6 % of a hop
 
 
 def exchanges_to_try(

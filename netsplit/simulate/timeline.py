@@ -105,7 +105,7 @@ class DeviceTimes:
 
     device: str
     busy_s: float  # computing
-    wait_s: float  # for a tensor or a sum that is not there yet
+    wait_s: float  # waiting for a tensor or a sum
     transfer_s: float  # at least one of its links is in use
     idle_s: float  # nothing left to do, or between instructions
     hidden_s: float  # of `transfer_s`, while it computed

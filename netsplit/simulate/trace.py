@@ -142,7 +142,7 @@ def _whole_ns(tracks: Iterable[Sequence[Event]], arrows: Iterable[Arrow]) -> dic
     overlapping, no computation before a send that it reads from."""
     read: dict[int, list[Event]] = {}
     for send, consumer in arrows:
-        if send.start_s <= consumer.start_s:  # clocks of two machines may say otherwise
+        if send.start_s <= consumer.start_s:  # clocks of two machines may disagree
             read.setdefault(id(consumer), []).append(send)
     spans: dict[int, tuple[int, int]] = {}
     for track in sorted(tracks, key=lambda track: track[0].kind != "send"):

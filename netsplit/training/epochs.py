@@ -147,7 +147,7 @@ class _EpochLoop:
         self.random = torch.get_rng_state()
         self.reported = Position(epoch=0, step=0)  # what the observer knows already
         self.since_start = 0  # iterations on these workers
-        self.plan = self.model.plan  # that is recorded, though another may come
+        self.plan = self.model.plan  # whose timelines are recorded, even if it changes
         self.failures = 0  # since the last checkpoint
 
     def begin(self) -> None:
@@ -181,7 +181,7 @@ class _EpochLoop:
         self.model.runtime.finish()  # here, where it can be recovered from
 
     def end(self) -> None:
-        self._tell_adaptation(None, None)  # batches after these epochs are nobody's steps
+        self._tell_adaptation(None, None)  # later batches belong to no steps
         self.feeding.close()
 
     def recover(self, error: WorkerError, restart: Restart) -> None:
@@ -275,7 +275,7 @@ class _EpochLoop:
         loss, timeline = self.model.measure_batch(inputs, targets, metered, fraction=fraction, step=last)
         if self._is_left_out(loss):
             return loss, False
-        if plan is not self.plan:  # as after workers were restarted under another
+        if plan is not self.plan:  # as after a restart with another plan
             return loss, metered
         if metered:
             self.history.peak_bytes = timeline.peak_bytes
@@ -291,7 +291,7 @@ class _EpochLoop:
             return
         try:
             pair = self.feeding.once.batch(BatchPlace(self.position.epoch, self._samples - rest, rest))
-        except ReadError:  # is told when it is that batch's turn
+        except ReadError:  # raised when that batch is due
             return
         with _naming_last_batch(rest):
             self.model.make_program(*pair)

@@ -48,9 +48,9 @@ class Feeding:
             Loader(data.train, size, workers=data.workers, prefetch=data.prefetch, **self.options)
         )
         self.once = Reader(Loader(data.train, size, **self.options))  # of single batches, without processes
-        # A model that only poses as one has no workers.
+        # Stand-ins for a ParallelModel have no workers.
         self.by_workers = data.read_by != "controller" and isinstance(model, ParallelModel)
-        self.kind: Batch | None = None  # the first batch, which the others are taken to be like
+        self.kind: Batch | None = None  # the first batch, as an example of the others
         self.kinds: set[tuple[Hashable, int]] = set()  # of batches that were read here, by key and samples
         self.given: Any = None  # the runtime whose workers have the dataset
         self.packed: bytes | None = None
@@ -128,7 +128,7 @@ class Feeding:
         if nbytes > MOST_SENT and self.data.read_by != "workers":
             return f"every worker would hold a copy of its {nbytes / 2**20:.0f} MiB"
         expected = digest_of(self.once.batch(place, probed(place)))
-        self.once.close()  # so that it reads them once more
+        self.once.close()  # so that it reads the samples again
         if digest_of(self.once.batch(place, probed(place))) != expected:
             return "samples differ when they are read again, although every generator is seeded"
         runtime = self.model.runtime

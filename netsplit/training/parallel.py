@@ -64,12 +64,12 @@ class ParallelModel:
         self.runtime = runtime
         self.programs = programs
         self.plan = plan
-        self.adaptation = adaptation  # what looks for other plans, where that is asked for
+        self.adaptation = adaptation  # looks for other plans, if asked to
         self._measured: Timeline | None = None
         # Also when it is dropped, and when the interpreter ends.
         self._end = None if on_close is None else weakref.finalize(self, _end_here, os.getpid(), on_close)
         self._turn = threading.RLock()
-        placed = weakref.proxy(self)  # in no circle with what it has: it ends when it is dropped
+        placed = weakref.proxy(self)  # no reference cycle: it ends when dropped
         self._watch = ModelWatch(model, programs, lambda: placed._open(), self._turn)
 
     @property
@@ -415,7 +415,7 @@ class ParallelModel:
         """The runtime; raises NetSplitError once the workers have ended."""
         if not self.runtime.pool.connections:
             raise WorkerError("the workers of this model have ended: it was closed, or one of them failed.")
-        with self._turn:  # else it would take back what another thread is about to step on
+        with self._turn:  # else it would undo another thread's iteration
             self.runtime.settle()
         return self.runtime
 

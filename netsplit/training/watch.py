@@ -93,9 +93,7 @@ class ModelWatch:
         """Mark NetSplit's own changes of the model."""
         with self._turn:
             refuse_surrounding(programs.captures.asked.autocast)
-            programs.captures.trained = (
-                self._values
-            )  # others have them, too, as one that only started new workers
+            programs.captures.trained = self._values  # other runtimes may have replaced it
             self.look()
             spaces = () if captures_none else self._spaces
             others = [(space, dict(space), was) for space, was in spaces if not _is_same(space, was)]
@@ -119,7 +117,7 @@ class ModelWatch:
     @contextmanager
     def training(self, programs: Programs, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
         with self._turn:
-            # Tensors of an unread batch are new ones, on the workers.
+            # An unread batch becomes new tensors on the workers.
             batch = inputs if isinstance(inputs, UnreadBatch) else programs.batch(inputs, targets)
             with self.own(programs, isinstance(batch, Batch) and programs.has(batch)):
                 yield batch

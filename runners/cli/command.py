@@ -36,7 +36,7 @@ RUNNERS = {
     "report": "Write recorded comparisons and studies as one page.",
 }
 SHELLS = ("bash", "zsh", "fish")
-IN_SCRIPTS = {  # of click's completion: no space follows a key or stands within a list, and a list has commas
+IN_SCRIPTS = {  # click's completion, without a space after a key and with lists
     "COMPREPLY+=($value)": 'COMPREPLY+=("$value"); [[ $value == *[=[,]* ]] && compopt -o nospace',
     'string split ","': 'string split -m1 ","',
 }

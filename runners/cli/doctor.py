@@ -30,7 +30,7 @@ PACKAGES = (
     "highspy", "ortools", "cvxopt", "numba", "numpy", "scipy", "networkx",
 )  # fmt: skip
 OPTIONAL = ("swiglpk", "ray", "optuna", "transformers", "lightning", "safetensors")
-LEAST_SHARED = 64 * 2**20  # bytes: what processes that load data pass on lies there
+LEAST_SHARED = 64 * 2**20  # bytes; data-loading processes pass batches there
 
 
 def doctor(links: bool) -> None:
@@ -128,7 +128,7 @@ def _profiles() -> str:
 
 def _compiled() -> str:
     function = import_module("netsplit.partition.engines.anneal").anneal.dispatcher
-    folder = getattr(function._cache, "cache_path", None)  # numba's: a function that is not kept has none
+    folder = getattr(function._cache, "cache_path", None)  # numba's; a function that is not cached has none
     if folder is None:
         raise OSError(
             "compiled in every process, as no cache folder is writable: name one in NUMBA_CACHE_DIR"

@@ -59,7 +59,7 @@ class Pipeline:
     devices: tuple[tuple[str, ...], ...]  # of segment s: the replicas that take the micro-batches in turn
     trained: frozenset[int]  # segments with a backward
     turns: tuple[tuple[str, ...], ...] = ()  # of segment s: its devices by their turns; empty: all in order
-    times: TaskTimes | None = None  # where they are known, for schedules that go by them
+    times: TaskTimes | None = None  # if known, for schedules that use them
 
     def __len__(self) -> int:
         return len(self.feeders)
@@ -225,7 +225,7 @@ def split_backward(order: Iterable[Compute]) -> list[Compute]:
     return [(part, s, i) for phase, s, i in order for part in parts.get(phase, (phase,))]
 
 
-_EQUAL = 1e-9  # of a makespan: sums of floats in another order differ by less
+_EQUAL = 1e-9  # of a makespan; rounding differs by less
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class _ListSchedule:
         self.forwards: list[list[int]] = [[] for _ in links.names]  # of trained segments: ranks
         self.others: list[list[int]] = [[] for _ in links.names]
         self.idle = [True] * len(links.names)
-        self.touched = set(range(len(links.names)))  # devices that may begin what they could not before
+        self.touched = set(range(len(links.names)))  # devices that may have become able to begin a task
         self.coming: list[tuple[float, int, bool]] = []
         """Time, task; whether it ends, or the result that was under way to it arrives."""
         self.limits = _InFlight(links, policy)

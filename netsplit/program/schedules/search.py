@@ -42,7 +42,7 @@ __all__ = ["Searched", "most_pairs"]
 _POLICIES = 28  # of `_list_schedules`, at most
 _WHOLE = (OneFOneB, EagerOneFOneB, Interleaved, GPipe)
 _IN_PARTS = (ZBH1, ZBV, VHalf, VMin, DualPipeV)
-_BEST = 3  # by its own model, that are simulated beside the named ones
+_BEST = 3  # best by its own model, simulated beside the named ones
 _FEW = 6  # policies of a quick search
 
 

@@ -159,7 +159,7 @@ def plain_values() -> DefaultLoadPlanner:
         ) -> None:
             parts = {key: value for key, value in state_dict.items() if isinstance(value, TensorParts)}
             super().set_up_planner(state_dict, metadata, is_coordinator)
-            self.state_dict.update(parts)  # torch keeps tensors alone
+            self.state_dict.update(parts)  # torch's loads only tensors
 
         def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
             tensor: torch.Tensor = piece_at(self.state_dict, index, super().lookup_tensor)

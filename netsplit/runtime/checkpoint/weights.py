@@ -178,7 +178,7 @@ class SeededWeights:
 
     seed: int = 0
     initialize: Callable[[str, Tensor], object] | None = None
-    modules: Mapping[str, nn.Module] | None = None  # that own what is wanted, on the meta device
+    modules: Mapping[str, nn.Module] | None = None  # modules that own the wanted names, on the meta device
 
     def check(self, wanted: Mapping[str, Initializer], model: nn.Module) -> WeightSource:
         if self.initialize is not None:

@@ -49,7 +49,7 @@ class Meeting:
     leader: int
     ranks: tuple[int, ...]
     transport: ProcessTransport
-    timeout_s: float  # of each thing that they say, and of each transfer
+    timeout_s: float  # of each message and transfer
     hosts: dict[int, str] = field(default_factory=dict)
     calls: int = 0
     plans: dict[Hashable, ReshardPlan] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, 
 
 __all__ = ["reshard_piece"]
 
-_FIRST_TAG = 1 << 24  # of transfers between two devices that may have others on their way
+_FIRST_TAG = 1 << 24  # between two devices, several at a time
 
 
 def reshard_piece(
@@ -57,7 +57,7 @@ class _PieceMover:
     kind: Tensor
     timeout_s: float
     in_order: bool
-    flat: dict[int, Tensor] = field(default_factory=dict)  # task -> its elements, as they were or come
+    flat: dict[int, Tensor] = field(default_factory=dict)  # task -> its old or received elements
     coming: dict[int, tuple[Tensor, Handle]] = field(default_factory=dict)  # by hop
     held: Box | None = field(init=False)
     needed: Box | None = field(init=False)

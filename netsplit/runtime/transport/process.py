@@ -46,7 +46,7 @@ _CARRIED = frozenset(
 )  # fmt: skip
 
 _LOOK_S = 50e-6  # between looks at what a GPU waits for
-_FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
+_FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; callers wait less
 GROUP_MARGIN_S = 60.0
 """Groups time out this much later than devices, whose errors are clearer."""
 
@@ -80,7 +80,7 @@ class ProcessTransport:
         self.devices = dict(devices)
         self.name = name
         self.device = devices[name]
-        self.watchers: dict[tuple[str, bool], _Watcher] = {}  # of what goes to a peer, or comes from it
+        self.watchers: dict[tuple[str, bool], _Watcher] = {}  # by peer and direction
         self.pairs: dict[tuple[str, str], dist.ProcessGroup] = {}
         self.groups: dict[tuple[str, ...], dist.ProcessGroup | None] = {}
 
@@ -158,7 +158,7 @@ class ProcessTransport:
             return Sum([tensor[0]], 1, tensor.device)
         device, group = self._collecting(devices), self.groups[devices]
         term = tensor.to(device).contiguous()
-        if device.type == "cpu":  # gloo sums whole vectors for it: each sends the others theirs, and adds
+        if device.type == "cpu":  # gloo would sum whole vectors; sending rows costs less
             every = torch.empty_like(term)
             if self._neighbourly(devices):
                 place = devices.index(self.name)
@@ -251,9 +251,9 @@ class _PendingWork:
     def wait(self, timeout_s: float) -> torch.Tensor:
         try:
             if self.tensor.is_cuda:
-                self.work.wait()  # by the stream: the host goes on, and later asks `done`
+                self.work.wait()  # the stream waits; the host goes on and asks `done` later
                 if self.device.type == "cpu":
-                    self._look(timeout_s)  # to copy it below would wait without a limit
+                    self._look(timeout_s)  # the copy below would wait without a limit
             else:
                 self.work.wait(timedelta(seconds=timeout_s))
         except RuntimeError as error:
@@ -272,7 +272,7 @@ class _PendingWork:
         if not self.work.is_completed():
             return False
         failed = self.work.exception() if self.tensor.is_cuda else None
-        if failed is not None:  # NCCL calls that completed too, and to wait by the stream says nothing of it
+        if failed is not None:  # NCCL also calls failed work completed
             raise failed
         return True
 

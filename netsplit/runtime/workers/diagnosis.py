@@ -21,7 +21,7 @@ class Standing:
     """A device's place in its program."""
 
     instruction: Instruction | None  # None: at its end
-    waits: Send | Recv | Collective | None  # None: it computes, or does not say
+    waits: Send | Recv | Collective | None  # None: it computes, or is unknown
 
     @property
     def where(self) -> str:
@@ -46,7 +46,7 @@ class Findings:
     """What is known about a failed call, by rank."""
 
     asked: list[int]
-    dead: dict[int, str]  # how they ended, the first first
+    dead: dict[int, str]  # how they ended, in order
     replies: dict[int, Reply]
     quiet: list[int]  # without sign of life
     standings: Mapping[int, Standing]

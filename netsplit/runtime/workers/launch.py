@@ -236,7 +236,7 @@ class Launcher:
     def __init__(self, spec: ClusterSpec, folder: Path, controller: str, key: str) -> None:
         self.spec = spec
         self.log = folder / "workers.log"
-        # -P: what lies in this folder is found where `sys.path` has it, and not before all else.
+        # -P: do not put this folder first in `sys.path`.
         path = standard_first(absolute_path())
         arguments = (
             len(spec.devices), controller, f"{spec.host}:{spec.port}", str(folder / "torchelastic"),
@@ -244,13 +244,13 @@ class Launcher:
         )  # fmt: skip
         begin = (
             f"import os, sys, threading; sys.path[:] = {path!r}; "
-            # It ends at once when this process's end of its standard input closes; its workers end with it.
+            # It and its workers end when its standard input closes.
             "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "
             f"from netsplit.runtime.worker_agent import main; main(*{arguments!r})"  # loads torch: seconds
         )
         own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1"}
         own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-        own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA counts as NVML does, by which capacities are looked up
+        own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA counts GPUs as NVML does
         with self.log.open("wb") as output:
             # A session of its own: Ctrl-C reaches the controller alone, which then stops the workers.
             self.process = subprocess.Popen(

@@ -47,9 +47,9 @@ from netsplit.simulate.engine.arrays import (
 __all__ = ["CarriedOut", "carry_out", "carry_out_noted"]
 
 
-_COPY_END, _COPY, _BEGIN = 1, 2, 3  # of what happens at one moment: after the ends of computations
+_COPY_END, _COPY, _BEGIN = 1, 2, 3  # at one moment, after the ends of computations
 _STANDS = 1e-9  # a slower computation stands still until a transfer ends
-_LATER = 2**40  # more than there are entries
+_LATER = 2**40  # more than any entry
 _ENTRIES, _COPIES = range(2)
 
 
@@ -93,7 +93,7 @@ def carry_out(work: ProgramArrays, device: DeviceSeconds, notes: Notes) -> Carri
         np.zeros((devices, devices)), np.zeros(device.nic_per_byte.shape), np.zeros(2, np.int64),
     )  # fmt: skip
     pace = pace_of(devices, 2 * messages + len(work.groups) if slowed else 0)
-    # taken out of their tuples once: each time would count references
+    # unpacked once: each access would count references
     waiting, since, counts = run.ready.size, run.ready.time, run.counts
     counts[_GO], gone = devices, 0
     while True:
@@ -283,7 +283,7 @@ class Paces(NamedTuple):
     """The pace of each device's computation; [D] unless noted."""
 
     left: Floats  # seconds that it would take undisturbed
-    since: Floats  # when they were left
+    since: Floats  # when that was noted
     rate: Floats
     copying: Floats  # fraction of the device's time that transfers take
     started: Floats
@@ -353,7 +353,7 @@ def happen(first: int, now: float, pace: Paces, device: DeviceSeconds) -> bool:
     if first < 2 * devices:
         d = first - devices
         pace.begin[d], pace.computes[d], pace.since[d], pace.started[d] = np.inf, 1, now, now
-        pace.rate[d] = 0.0  # whatever it was, it is another now
+        pace.rate[d] = 0.0  # the entry is outdated
         _company(d, 1, now, pace, device)
         return False
     stops = pace.copies.key[0] < _COPY * _LATER

@@ -65,7 +65,7 @@ class SegmentMemory:
         self.written = frozenset(written_initializers(graph, (v for v in fixed if is_here(graph, v))))
         self.snapshot_bytes = sum(graph.initializers[k].nbytes for k in self.written)  # see `runtime.pieces`
         self.made_again = _roots(graph, self.requires_backward) & self.produced
-        # Outputs leave too while it is not known that they stay.
+        # Outputs leave too until they are known to stay.
         leaving = sum(own[root] for root in saved & self.produced & self.outputs)
         self.leaving_bytes = self.kept_bytes + leaving if offloaded else 0
         self.deferred = {
@@ -115,10 +115,10 @@ class CheckpointRun:
     """
 
     nodes: tuple[Node, ...]
-    arguments: frozenset[str]  # storages that come from outside
-    saving: Mapping[str, frozenset[str]]  # nodes that save anything, in order -> storages that are made again
-    extra: Mapping[str, int]  # of these, bytes of what else they save
-    peak: int  # bytes, beside all that is there, while it is made again
+    arguments: frozenset[str]  # storages from outside
+    saving: Mapping[str, frozenset[str]]  # nodes that save anything, in order -> recomputed storages
+    extra: Mapping[str, int]  # of these, other saved bytes
+    peak: int  # extra bytes during recomputation
 
     @property
     def last_back(self) -> str:
@@ -141,7 +141,7 @@ def _checkpoint_run(
         elif run.saves:
             saving[node.name], extra[node.name] = _roots(graph, run.saved) & produced, run.saved_bytes
     last = max((i for i, node in enumerate(nodes) if node.name in saving), default=-1)
-    if last >= 0 and not extra.get(nodes[last].name):  # torch stops once all is there that is saved
+    if last >= 0 and not extra.get(nodes[last].name):  # torch stops once all saved tensors exist
         produced -= _roots(graph, nodes[last].outputs) - saving[nodes[last].name]
     leaving = (k for k in outputs if not inside.issuperset(graph.variables[k].consumers))
     staying = _roots(graph, leaving).union(*saving.values())
@@ -227,7 +227,7 @@ def written_bases(graph: Graph) -> dict[str, str]:
 def _is_view(graph: Graph, k: str) -> bool:
     producer = graph.variables[k].producer
     while producer is not None and graph.nodes[producer].kind.endswith("_") and graph.nodes[producer].inputs:
-        k = graph.nodes[producer].inputs[0]  # it answers what it wrote into
+        k = graph.nodes[producer].inputs[0]  # it returns what it wrote into
         producer = graph.variables[k].producer
     if producer is None or storage_of(graph, k) != k:
         return producer is not None

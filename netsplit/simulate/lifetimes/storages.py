@@ -19,15 +19,15 @@ class MemoryProfile:
     """What fills a device when its bytes peak."""
 
     device: str
-    index: int  # of the instruction during which they peak; -1: before the first
+    index: int  # instruction at the peak; -1: before the first
     instruction: str
-    parameter_bytes: int  # buffers too, and copies of them (see `device_memory`)
+    parameter_bytes: int  # and buffers, with copies (see `device_memory`)
     moment_bytes: int  # the optimiser's
     gradient_bytes: int  # of parameters
     activation_bytes: int  # the batch, values, saved tensors, gradients of variables
-    transfer_bytes: int  # received and not yet read, or being sent and not otherwise held; sums on their way
-    version_bytes: int = 0  # older weights that micro-batches in flight began on
-    host_bytes: int = 0  # at most at once in the host's memory: what is offloaded
+    transfer_bytes: int  # received but unread, or held only to be sent; sums under way
+    version_bytes: int = 0  # older weights of micro-batches in flight
+    host_bytes: int = 0  # peak of offloaded bytes
     course: tuple[tuple[int, int], ...] = ()
     """Peak bytes within every instruction, and bytes after it."""
 

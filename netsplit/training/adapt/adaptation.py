@@ -50,9 +50,9 @@ Change = Callable[[Plan], Switched]
 """Changes the plan between two iterations."""
 
 _SETTLING = 2  # iterations after a switch, or at the beginning, that are not measured
-_CHANGED = 0.15  # relative change of an iteration, or of a worker's costs, that is worth a look
+_CHANGED = 0.15  # relative change of an iteration or a worker that triggers a search
 _MOST_PAUSE = 4  # windows
-_FRACTION = 0.1  # of what was trained since the last look, at most, for a search
+_FRACTION = 0.1  # most of the time since the last search that a search may take
 _LEAST_S = 0.1  # for a search, however short iterations are
 _BOUND_S = 0.05  # for a plan's proven bound, which nothing here asks
 
@@ -97,7 +97,7 @@ class Decision:
     """One search for a plan with a shorter iteration, and its outcome; measured seconds are medians."""
 
     iteration: int  # trained before it, since the beginning of the whole training
-    why: str  # what was seen, and why nothing was changed where nothing was
+    why: str  # what was observed, and why nothing changed if so
     outcome: Outcome
     predicted_before_s: float
     predicted_after_s: float | None = None
@@ -105,7 +105,7 @@ class Decision:
     measured_after_s: float | None = None
     method: str = ""  # that found the other plan
     search_s: float = 0.0  # that looking for it took
-    switch_s: float = 0.0  # that the changes took, the way back counted
+    switch_s: float = 0.0  # for changes, including going back
     nbytes: int = 0  # that moved between workers
     change: PlacementChange | None = None  # from the plan that was there to the other; None where it stayed
 
@@ -149,10 +149,10 @@ class Adaptation:
     decisions: list[Decision] = field(default_factory=list)
     before: int | None = None  # steps before the next, where epochs count them; None: batches are counted
     left: int | None = None  # steps after the next; None: nobody knows
-    trained: int = 0  # iterations of the whole training, also before a checkpoint that it went on from
+    trained: int = 0  # iterations of the whole training, including those before a resumed checkpoint
     _since: int = 0  # iterations since the last switch, or window
     _wait: int = _SETTLING  # iterations until a window begins
-    _pause: int = 1  # windows from one look to the next: twice as many after each that was in vain
+    _pause: int = 1  # windows between looks: doubled after each failed trial
     _windows: int = 0  # since the last look
     _unlooked: int = 0  # iterations since then
     _window: list[Timeline] = field(default_factory=list)

@@ -27,7 +27,7 @@ __all__ = ["SegmentTime", "WorkerCosts", "segment_medians"]
 SegmentTime = tuple[str, EventKind, str]  # device, what it did, the segment or the step
 _ZERO = NodeSeconds(0.0, 0.0)
 _COMPUTED: tuple[EventKind, ...] = ("forward", "backward", "weight")
-_IDLE = 30  # windows in which a worker computes nothing, before what was measured of it is forgotten
+_IDLE = 30  # idle windows before a worker's measurements are dropped
 _LEARNT: frozenset[EventKind] = frozenset({*_COMPUTED, "step"})
 
 
