@@ -338,14 +338,10 @@ def _require_one_of_each(cfg: DictConfig) -> None:
     for group, name in chosen:
         places = [each.path for each in sources if each.is_config(f"{group}/{name}")]
         if len(places) > 1 and not group.startswith("hydra"):
-            winner, hidden = (_place(each) for each in places[:2])
+            winner, hidden = ("NetSplit itself" if Path(each) == CONF else f"'{each}'" for each in places[:2])
             raise ConfigError(
                 f"{group}={name} is both in {winner}, which wins, and in {hidden}: rename one of them."
             )
-
-
-def _place(path: str) -> str:
-    return "NetSplit itself" if Path(path) == CONF else f"'{path}'"
 
 
 def _repository() -> ConfigRepository:

@@ -213,13 +213,12 @@ def _parts_of(
     if isinstance(feeds, BatchPlace):
         return [feeds for _ in program.devices]
     return [
-        [{k: _to_send(feed[k]) for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
+        [
+            {k: feed[k] if goes_as_bytes(feed[k]) else feed[k].clone() for k in program.fed(name, i)}
+            for i, feed in enumerate(feeds)
+        ]
         for name in program.devices
     ]
-
-
-def _to_send(tensor: Tensor) -> Tensor:
-    return tensor if goes_as_bytes(tensor) else tensor.clone()
 
 
 def merged_timeline(results: list[DeviceIteration], seconds: float) -> Timeline:

@@ -289,7 +289,9 @@ class HostMoments:
         for bucket in self.buckets:
             with self._alone(bucket):
                 for parameter in bucket:
-                    self._fetch(parameter)
+                    self._move(
+                        parameter, lambda value: self.host.bring(value) if value in self.host else value
+                    )
                 try:
                     self.optimizer.step()
                 finally:
@@ -322,9 +324,6 @@ class HostMoments:
         finally:
             for group, parts in zip(groups, whole, strict=True):
                 group.update(parts)
-
-    def _fetch(self, parameter: Tensor) -> None:
-        self._move(parameter, lambda value: self.host.bring(value) if value in self.host else value)
 
     def _send(self, parameter: Tensor) -> None:
         """Single numbers, such as Adam's step counter, stay where the optimiser wants them."""

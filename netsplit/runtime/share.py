@@ -327,7 +327,9 @@ class Share:
     def norm_terms(self) -> Tensor:
         """[3] float64: the gradients' sum of squares without copies, has infinities?, has NaNs?"""
         own = (p for k, p in self.stepped.items() if k not in self.copies)
-        grads = [_held(p.grad) for p in own if p.grad is not None]
+        grads = [
+            p.grad.coalesce().values() if p.grad.is_sparse else p.grad for p in own if p.grad is not None
+        ]
         norms = [
             torch.linalg.vector_norm(g, dtype=torch.complex128 if g.is_complex() else torch.float64)
             for g in grads
@@ -378,7 +380,3 @@ def _stepped(tensors: Mapping[str, Tensor], sliced: SlicedParameters | None) -> 
     every = {k: tensor for k, tensor in tensors.items() if k not in in_slices}
     every |= {} if sliced is None else sliced.own
     return {k: tensor for k, tensor in every.items() if isinstance(tensor, torch.nn.Parameter)}
-
-
-def _held(gradient: Tensor) -> Tensor:
-    return gradient.coalesce().values() if gradient.is_sparse else gradient

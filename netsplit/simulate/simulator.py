@@ -232,7 +232,7 @@ def exchanges_to_try(
     possible = [
         each
         for each in _broadcasts(graph, cluster, placement)
-        if exchange == "broadcast" or _gains(each, cluster)
+        if exchange == "broadcast" or sum(bool(cluster.way(each.hops[0][0], q)) for _, q in each.hops) > 1
     ]
     whole = tuple(replace(each, chunks=1) for each in possible)
     return list(dict.fromkeys((whole, tuple(possible)))) if possible else []
@@ -319,9 +319,3 @@ def _arrival_s(way: Sequence[tuple[str, str]], sizes: Sequence[int], cluster: Cl
             free_s = max(free_s, there_s[chunk]) + cluster.transfer_seconds(size, p, q)
             there_s[chunk] = free_s
     return there_s[-1]
-
-
-def _gains(exchange: Exchange, cluster: Cluster) -> bool:
-    """Whether a NIC carries less than if the home sent to each device."""
-    home = exchange.hops[0][0]
-    return sum(bool(cluster.way(home, q)) for _, q in exchange.hops) > 1

@@ -49,7 +49,8 @@ def lane_of(event: Event) -> str:
 def lanes(events: Iterable[Event]) -> dict[str, list[list[Event]]]:
     """Row name to its tracks, in which no two events overlap. Devices first, then links, by name."""
     tracks: dict[str, list[list[Event]]] = {}
-    for event in sorted(events, key=lambda e: (_rank(e), lane_of(e), e.start_s, e.end_s)):
+    ranks = {kind: number for number, kind in enumerate(_BESIDE, 1)}
+    for event in sorted(events, key=lambda e: (ranks.get(e.kind, 0), lane_of(e), e.start_s, e.end_s)):
         row = tracks.setdefault(lane_of(event), [])
         free = next((track for track in row if track[-1].end_s <= event.start_s + _SLACK_S), None)
         if free is None:
@@ -57,10 +58,6 @@ def lanes(events: Iterable[Event]) -> dict[str, list[list[Event]]]:
         else:
             free.append(event)
     return tracks
-
-
-def _rank(event: Event) -> int:
-    return _BESIDE.index(event.kind) + 1 if event.kind in _BESIDE else 0
 
 
 def parts_of_events(program: Program, graph: Graph) -> dict[str, tuple[NodePart, ...]]:

@@ -82,16 +82,12 @@ def _solvers() -> str:
     model.maximize(model.new_int_var(0, 7, "x"))
     if solver.solve(model) != cp_model.OPTIMAL or solver.objective_value != 7:
         raise RuntimeError("CP-SAT does not solve")
-    return f"CP-SAT solves; {_highs()}; {_gurobi()}"
+    return f"CP-SAT solves; HiGHS {import_module('highspy').Highs().version()}; {_gurobi()}"
 
 
 def _picos() -> str:
     by_picos = import_module("netsplit.partition.engines.mixed_integer")
     return f"can use {', '.join(by_picos.PREFIX + name for name in by_picos.picos_engines()) or 'no engine'}"
-
-
-def _highs() -> str:
-    return f"HiGHS {import_module('highspy').Highs().version()}"
 
 
 def _gurobi() -> str:

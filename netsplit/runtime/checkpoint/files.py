@@ -291,14 +291,10 @@ class Saved:
                 warnings.simplefilter("ignore")  # warns that no process group is used
                 load(flat, storage_reader=reader_of(self.folder), planner=plain_values(), no_dist=True)
         except (CheckpointException, Exception) as error:  # CheckpointException is no Exception
-            reason = reason_of(_first_of(error))
+            failures = getattr(error, "failures", None) or {}
+            reason = reason_of(next((each[0] for each in failures.values()), error))
             raise NetSplitError(f"checkpoint '{self.folder}' cannot be read: {reason}.") from error
         return flat
-
-
-def _first_of(error: BaseException) -> BaseException:
-    failures = getattr(error, "failures", None) or {}
-    return next((each[0] for each in failures.values()), error)
 
 
 def kind_of(tensor: Tensor) -> Kind:
