@@ -291,10 +291,7 @@ def _config_sentence(error: OmegaConfBaseException) -> str:
 
 
 def _of_target(key: str, node: Any) -> str:
-    """What an unknown key of a target's node may have meant.
-
-    The target is not asked what it takes: importing it may take seconds.
-    """
+    """What an unknown key may have meant, without importing the target, which may take seconds."""
     while node is not None and not (isinstance(node, DictConfig) and TARGET in node):
         node = node._get_parent()
     if node is None:
@@ -309,11 +306,7 @@ def _check_choices(cfg: DictConfig) -> None:
 
 
 def _refuse_lists(words: Iterable[str]) -> None:
-    """Hydra merges the options of a list into one, of which the last has the say.
-
-    Raises:
-        ConfigError: a list of options for a group of which one is chosen.
-    """
+    """Refuse a list of options for a single-option group, as Hydra would merge them."""
     for override in OverridesParser.create().parse_overrides(list(words)):
         group, value = override.key_or_group, override.value()
         if isinstance(value, list) and group not in _SEVERAL and options(group):
@@ -325,11 +318,7 @@ def _refuse_lists(words: Iterable[str]) -> None:
 
 
 def _require_one_of_each(cfg: DictConfig) -> None:
-    """Hydra takes the first option of a name, and says nothing of others, as a user's own.
-
-    Raises:
-        ConfigError: an option that was chosen is in two places.
-    """
+    """Refuse an option that is in two places, as Hydra silently takes the first."""
     sources = _repository().sources
     chosen = [(group, name) for group, name in HydraConfig.get().runtime.choices.items() if name]
     chosen += [

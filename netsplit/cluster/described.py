@@ -150,11 +150,10 @@ def uniform_cluster(
         speed: of each device, relative to its model, or to the one that the graph's costs were measured on.
         model: of `cluster.catalogue`, such as TITAN RTX; None: costs are measured.
         overlap: of transfers with computing, see `ClusterDescription`.
-        nic: where there are levels, what the devices of a machine share on the way to others: bytes per
-            second of each direction; "auto": as of the link between two machines; None: nothing, every
-            pair of devices has a network of its own.
-        nodes: how many machines, each of all the levels of `devices`; one level more then joins them, for
-            which `bandwidth` and `latency` have an entry. None: the innermost level is a machine.
+        nic: bytes per second each way that a machine's devices share towards others; "auto": as the link
+            between two machines; None: every pair of devices has its own network.
+        nodes: number of machines, each with all levels of `devices`; `bandwidth` and `latency` then have one
+            more entry, for the links between them. None: the innermost level is a machine.
 
     Raises:
         ConfigError: a value that makes no sense, by its key.

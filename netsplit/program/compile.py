@@ -258,10 +258,7 @@ class _Compiler:
         return program
 
     def _work(self, order: Sequence[Compute]) -> list[Work]:
-        """The order's tasks by part of a segment, with only the backwards that exist.
-
-        Replicas that gather and sum together take part after part together, too.
-        """
+        """The order's tasks by part of a segment, part after part on replicas that sum together."""
         work: list[Work] = []
         at = 0
         while at < len(order):

@@ -241,11 +241,7 @@ def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, 
 def _algebra_likewise(
     before: Graph, algebra: tuple[Algebra, ...], other: Graph, like: dict[str, str]
 ) -> tuple[Algebra, ...]:
-    """Training's algebraic rewrites that match here.
-
-    Args:
-        like: of operators the names there; gets those of what is made.
-    """
+    """Training's algebraic rewrites that match here; `like` gets the counterparts of new operators."""
     for i in range(len(algebra)):
         after = applied(before, algebra[: i + 1])
         match = match_of(

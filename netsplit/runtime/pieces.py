@@ -177,11 +177,7 @@ class DevicePieces:
 def _compiled_call(
     module: fx.GraphModule, backend: str, drawing: Iterable[fx.Node] = ()
 ) -> Callable[..., Any]:
-    """A module's call, compiled when first called.
-
-    Args:
-        drawing: calls that draw; compiled code ends before each, so that torch's own kernels draw.
-    """
+    """A module's call, compiled when first called; compiled code ends before the calls in `drawing`."""
     for call in drawing:
         call.target = torch.compiler.disable(call.target)
     module.recompile()

@@ -96,9 +96,8 @@ def _end(sentence: str) -> NoReturn:
 
 
 class _LogLine:
-    """The connection to the controller. One thread receives, and ends the process with the connection even
-    when the main thread is stuck; another shows that the process lives while a call is under way; a third has
-    the last word when torchrun ends this process, as it does when another has failed."""
+    """The connection to the controller, with threads that receive, show signs of life, and report an end by
+    torchrun."""
 
     def __init__(self, connection: Connection, rank: int) -> None:
         self.connection = connection

@@ -262,9 +262,7 @@ def exchange_line(placement: Placement) -> str:
 
 
 def _broadcasts(graph: Graph, cluster: Cluster, placement: Placement) -> list[Exchange]:
-    """Exchanges of all variables that several devices read elsewhere, where a way over others is no shortcut.
-
-    What is made of weights and goes once to each replica is not handed on."""
+    """Exchanges of variables that several devices read elsewhere, unless a detour is a shortcut."""
     lasting = unchanging(graph)
     network, exchanges = network_of(cluster), []
     for k, variable in graph.variables.items():

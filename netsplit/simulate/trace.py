@@ -135,8 +135,7 @@ def _process(
 
 
 def _whole_ns(tracks: Iterable[Sequence[Event]], arrows: Iterable[Arrow]) -> dict[int, tuple[int, int]]:
-    """Identity of an event -> first nanosecond and the one after its last: at least one long, none in a track
-    overlapping, no computation before a send that it reads from."""
+    """Identity of an event -> its nanoseconds: at least one, without overlap, and after what it reads."""
     read: dict[int, list[Event]] = {}
     for send, consumer in arrows:
         if send.start_s <= consumer.start_s:  # clocks of two machines may disagree

@@ -55,10 +55,7 @@ def netsplit() -> None:
 
 
 def _overrides(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions for a runner: groups, their options (also in lists) and keys.
-
-    For bash ``=`` is a word of its own.
-    """
+    """Completions for a runner: groups, options and keys. For bash ``=`` is a word of its own."""
     words = [word for word in context.params.get("words") or () if word != "="]
     group, given, option = incomplete.partition("=")
     shown = f"{group}=" if given else None

@@ -82,11 +82,7 @@ def plan(
 
 
 def _folder(out: str | None) -> Path:
-    """The plan's folder, which is not made yet.
-
-    Raises:
-        ConfigError: it could not be made.
-    """
+    """The plan's folder, not made yet. Raises ConfigError if it cannot be made."""
     folder = Path(out) if out is not None else Path("outputs/plan", time.strftime("%Y-%m-%d_%H-%M-%S"))
     try:
         check_writable(folder / "graph.json")
@@ -159,11 +155,7 @@ def _subject(
 
 
 def _named(name: str, key: str) -> Any:
-    """The object that MODULE:NAME names.
-
-    Raises:
-        ConfigError: there is no such thing, or its module cannot be imported.
-    """
+    """The object that MODULE:NAME names. Raises ConfigError if there is none."""
     if ":" not in name:
         raise ConfigError(f"{key} is '{name}': give MODULE:NAME, as in my_module:build.")
     try:

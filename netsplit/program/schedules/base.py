@@ -320,8 +320,7 @@ def _travelling(pipeline: Pipeline, durations: TaskTimes) -> frozenset[int]:
 def _put_off(
     lists: Mapping[str, Sequence[Compute]], split: Collection[int], backwards: int
 ) -> dict[str, list[Compute]]:
-    """Split these segments' backwards; the weight part follows after that many further backwards of the
-    device."""
+    """Split these segments' backwards; the weight part follows that many backwards later."""
 
     def of(tasks: Sequence[Compute]) -> Iterator[Compute]:
         waiting: deque[Compute] = deque()

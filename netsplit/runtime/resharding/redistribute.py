@@ -154,29 +154,28 @@ def redistribute(
     network: Network | None = None,
     timeout_s: float = 300.0,
 ) -> DTensor:
-    """The tensor on another mesh, which may share processes with its own, bit for bit; differentiable.
+    """The tensor on another mesh, bit for bit; differentiable. The meshes may share processes.
 
-    All processes of both meshes call it, in the same order where they call it several times, and all take
-    part in the backward: one that is of the source alone has nothing to compute with the result, and calls
-    ``result.sum().backward()`` on its empty piece. Nothing else of NetSplit is needed for it.
+    All processes of both meshes call it, in the same order, and take part in the backward: a process outside
+    the destination calls ``result.sum().backward()`` on its empty piece.
 
     Args:
-        tensor: on its mesh, without a partial sum. A process of the destination alone may give None and
-            `source`: shape, dtype and whether there is a gradient come from the source's first process.
+        tensor: without a partial sum. A process outside the source may give None and `source`; shape, dtype
+            and requires_grad then come from the source's first process.
         mesh: the destination.
-        placements: there.
-        source: the tensor's mesh; only where a process has no tensor.
-        network: hosts and their NICs, by rank, of the source's first process; None: the processes of a host
-            behind one NIC, all alike.
+        placements: on `mesh`.
+        source: the tensor's mesh, for processes without a tensor.
+        network: hosts and their NICs by rank, as the source's first process gives them; None: one NIC per
+            host, all alike.
         timeout_s: of each transfer.
 
     Returns:
-        On a process that is not of the destination, a DTensor with an empty piece, as torch has them.
+        The DTensor on `mesh`; outside the destination its piece is empty.
 
     Raises:
-        ReshardError: a partial sum, meshes of two kinds of devices, pieces along an axis whose ranks torch's
-            own operators take in another order, processes that ask for different things.
-        WorkerError: a transfer was not over in time, or the other end is gone.
+        ReshardError: a partial sum, meshes of two kinds of devices, an order of ranks that torch's own
+            operators do not use, or different requests by different processes.
+        WorkerError: a transfer timed out, or its peer is gone.
     """
     if tensor is None and source is None:
         raise ReshardError("redistribute without a tensor needs source, the tensor's mesh: give it.")

@@ -61,11 +61,10 @@ _BOUND_S = 0.05  # for a plan's proven bound, which nothing here asks
 class Adapt:
     """When a training looks for another plan.
 
-    `every`: iterations from one measured window to the next; `window`: iterations that are measured, of which
-    medians are taken; `search_s`: seconds that a search may take, in which nothing is trained, and no more
-    than a tenth of those trained since the last one, or 0.1; `gain`: what part of an iteration a plan must
-    be predicted to save; `horizon`: iterations that a change must pay within, where nobody knows how many are
-    left; None: as many as there were, and at least 100.
+    `every`: iterations between measured windows; `window`: iterations in a window, whose medians count;
+    `search_s`: most seconds of a search, which pauses training for at most a tenth of the time since the last
+    one, or 0.1 s; `gain`: part of an iteration that a plan must be predicted to save; `horizon`: iterations in
+    which a change must pay off if the number left is unknown; None: as many as were trained, at least 100.
     """
 
     every: int = 20
