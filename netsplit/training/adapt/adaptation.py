@@ -63,7 +63,7 @@ class Adapt:
 
     `every`: iterations between measured windows; `window`: iterations in a window, whose medians count;
     `search_s`: most seconds of a search, which pauses training for at most a tenth of the time since the last
-    one, or 0.1 s; `gain`: part of an iteration that a plan must be predicted to save; `horizon`: iterations in
+    one, or 0.1 s; `gain`: part of an iteration a plan must be predicted to save; `horizon`: iterations in
     which a change must pay off if the number left is unknown; None: as many as were trained, at least 100.
     """
 
