@@ -2,9 +2,9 @@
 
 A described device names one (`model: TITAN RTX`), and its seconds are predicted (`profile.predict`).
 
-Shares of the peaks are of classes of operators: a table for GPUs whose convolutions are in float32, one for
-those whose tensor cores take them in TF32, one for half precision. They come from what others have published,
-above all images per second of networks in training: docs/benchmarks.md has the figures.
+Efficiencies are given by class of operators, in three tables: for GPUs with convolutions in float32, with
+convolutions in TF32, and for half precision. They come from published figures, above all images per second in
+training (docs/benchmarks.md).
 """
 
 from __future__ import annotations

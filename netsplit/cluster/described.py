@@ -1,8 +1,8 @@
-"""Clusters that are described rather than found: for planning on devices that are not here.
+"""Described clusters, for planning on devices that are not here.
 
-A description says which model of the catalogue a device is, whose seconds are predicted; or how fast it is
-relative to the one that a graph's costs were measured on. It may give a capacity as a fraction of what the
-graph needs. All become numbers when graph and costs are known.
+A description names each device's model in the catalogue, to predict its seconds, or its speed relative to the
+device a graph was measured on. Capacities may be fractions of the graph's need. All become numbers once graph
+and costs are known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The GPUs of this machine as the driver lists them: names, memory, and what joins them.
 
-It is asked without running anything on them.
-CUDA_VISIBLE_DEVICES hides GPUs and changes their order for torch, and is followed here.
+Nothing runs on them. CUDA_VISIBLE_DEVICES, which hides and reorders GPUs for torch, is followed.
 """
 
 from __future__ import annotations

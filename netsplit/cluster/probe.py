@@ -5,8 +5,8 @@
       │── packet, n bytes ──►│      round trip(n) = one way(n) + one way of an acknowledgement
       │◄─ ack, 1 byte ───────│      one way(n)    = round trip(n) - round trip(1) / 2
 
-One clock reads both ends of a round trip; only the latency of one byte is taken to be the same in both
-directions. Source: NetSplit thesis, section 4.2.
+One clock times the whole round trip; only one byte's latency is assumed equal in both directions.
+Source: NetSplit thesis, section 4.2.
 
 Between GPUs packets of one size go in a batch, behind a first that says that the target is ready; events in
 the source's stream tell the seconds of all, one way.

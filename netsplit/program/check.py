@@ -1,8 +1,8 @@
-"""What instructions wait for: the proof of progress, by a run without data before anything is spawned
-(invariant 2), and when a device knows that what it sent has arrived.
+"""Proof of progress by a run without data, before anything is spawned (invariant 2); and when a device knows
+that a send has arrived.
 
-Sends go on at once there. NCCL's end only when the receive is met, and one may hold up whatever its device
-asks for later: devices get through where all go through their transfers and sums in one common order.
+Sends return at once in that run. NCCL's end only with their receive and may block their device: all devices
+must then follow one common order of transfers and sums.
 """
 
 from __future__ import annotations

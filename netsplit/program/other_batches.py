@@ -1,5 +1,5 @@
-"""Programs of the other batches that a training meets, by the placement and the program of the usual one:
-fewer samples at an epoch's end, other shapes, whose graphs may leave parameters out, and prediction."""
+"""Programs of a training's other batches, by the usual batch's placement and program: fewer samples at an
+epoch's end, other shapes, whose graphs may leave parameters out, and prediction."""
 
 from __future__ import annotations
 

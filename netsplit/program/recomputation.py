@@ -3,10 +3,10 @@
     segment   a b c d e f g h i j      recomputed: d e f g h i
     parts     └kept┘└─again─┘└again┘└kept┘
 
-A part that is computed again keeps what comes into it, for every micro-batch in flight, and has its own
-activations for one micro-batch at a time. Many parts keep much between them, few have much inside: a run of
-recomputed nodes is cut where both together are least (Chen et al., Training Deep Nets with Sublinear Memory
-Cost, 2016, section 3). The schedule knows the segments alone; the compiler takes their parts in order.
+A recomputed part keeps its inputs for every micro-batch in flight, its activations for one at a time. Many
+parts keep much between them, few parts have much inside: a run of recomputed nodes is cut where the sum is
+least (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, section 3). Schedules see only
+segments; the compiler takes their parts in order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replicas whose states are in slices: what is gathered before which computation, and summed after which.
+"""Replicas with sharded states: what is gathered before and summed after each computation.
 
     optimizer    whole parameters everywhere;  gradients ─Scatter─► slices, step, ─Gather─► parameters
     gradients    the same; a segment's gradients are summed as soon as its last backward is over

@@ -1,4 +1,4 @@
-"""What the controller keeps of its workers: their programs, the batch under way, what was said of losses."""
+"""The controller's view of its workers: their programs, the batch under way, warnings of losses."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
              leaves[s, i] ◄─┘               │
     Send ◄─ grads[k, i] ◄─── Backward ◄─────┘ grads of outputs ◄─ Recv
 
-A segment reads detached copies of its inputs as autograd leaves, so each segment's autograd graph is
-its own; gradients are handed from segment to segment as the program says.
+A segment reads detached inputs as autograd leaves, so it has its own autograd graph; the program hands
+gradients from segment to segment.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What goes wrong while a batch is computed, in words: the exception, the operator, the line of the user; and
-where a loss that is no finite number comes from.
+"""Failures of a batch in words: the exception, the operator, the user's line; and the origin of a non-finite
+loss.
 
-For the latter the batch is computed once more, operator by operator. A mask of minus infinity is not finite
-either, and nothing is wrong with it. So one goes from the loss back along what is not finite, to an operator
-with finite inputs, or to a parameter or part of the batch.
+For the latter the batch is computed again, operator by operator. A mask of minus infinity is not finite
+either, yet correct. So the search follows non-finite values from the loss back to an operator with finite
+inputs, a parameter, or the batch.
 """
 
 from __future__ import annotations

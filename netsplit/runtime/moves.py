@@ -1,10 +1,10 @@
-"""What moves between the workers when a model changes its placement, and the move itself.
+"""Moving state between workers when a model changes its placement.
 
     every worker ─► Inventory ─► controller: moves_of ─► every worker: sends, receives, a new Share
                     names, kinds      who sends what        parameters, moments, averages of its own
 
-Tensors go from worker to worker, over the connections that training uses; single numbers (step counters,
-hyperparameters, a scheduler's state) go by the controller, as every device may need them.
+Tensors go from worker to worker, over training's connections; numbers (step counters, hyperparameters, a
+scheduler's state) go through the controller, as every device may need them.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ backward; and the optimiser's state between steps.
     backward: unpack ──► the storage comes back, once, and stays until nobody needs it
     step:     of every bucket of parameters: state ──► device, optimizer.step() of these, state ──► host
 
-Parameters, buffers and the segment's inputs and outputs are on the device anyway, and stay. On CUDA copies
-are made on the stream that computes, to and from pinned memory, so that none overtakes what it copies.
+Parameters, buffers and the segment's inputs and outputs stay on the device. On CUDA the computing stream
+copies to and from pinned memory, so no copy overtakes its source.
 
-Autograd packs an operator's arguments before it computes, and some operators write into an argument that they
-save (the noise of ``rrelu``): what is saved is copied when they are over.
+Autograd packs an operator's arguments before it computes, and some operators write into a saved argument (the
+noise of ``rrelu``): copies are made after the operator.
 
 The step is the optimiser's own, on the device, on the same values: what is trained is the same bit for bit,
 as long as the optimiser steps on every parameter by itself (`check_buckets`).

@@ -1,4 +1,4 @@
-"""Parameters of which a device keeps a slice: put together from all devices' slices, and let go.
+"""Sharded parameters: gathered from all devices' slices, and released.
 
 slices ─pack─► bytes ─Gather─► [D, n] ─unpack─► whole parameters, until the computation is over
 gradients of whole ones ─pack─► [D, n] ─Scatter─► [n] ─unpack─► gradients of the slices

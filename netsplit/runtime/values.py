@@ -1,8 +1,8 @@
-"""Tensors alive in one iteration on one device: values, arrivals, what backwards will need, gradients; older
-weights kept for the micro-batches that began on them (weight stashing); what is taken back.
+"""Tensors alive in one iteration on one device: values, arrivals, saved inputs, gradients; older weights of
+micro-batches in flight (weight stashing); copies to undo an iteration.
 
-A forward reads leaves that share the parameters' storage. Before a Step that others are still in flight
-of, the parameters move to new storage: what an older micro-batch saved stays as it was, and goes with it.
+A forward reads leaves that share the parameters' storage. Before a Step, if micro-batches are in flight, the
+parameters move to new storage: the old one lives as long as those micro-batches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The torchrun agent of workers that NetSplit starts itself: they are forked from it, with torch loaded once.
 
-Loading torch and `torch._dynamo` takes some five seconds. CUDA cannot be used in a forked process once it was
-begun before, so that workers of GPUs are spawned.
+Loading torch and `torch._dynamo` takes some five seconds. GPU workers are spawned, as forked processes cannot
+use CUDA once it is initialised.
 """
 
 from __future__ import annotations

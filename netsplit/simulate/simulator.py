@@ -1,4 +1,4 @@
-"""From a placement to its program and predicted timeline: the one way there is.
+"""From a placement to its program and predicted timeline.
 
 How variables that several devices read may travel; `Simulator.scored` takes the shortest way:
 
@@ -7,8 +7,8 @@ How variables that several devices read may travel; `Simulator.scored` takes the
     broadcast    p ═► q0 ═► r0,  q0 ─► q1, q0 ─► q2, r0 ─► r1          every NIC once; gradients come back so
 
 A broadcast goes from host to host in a chain, and on a host from the first that has it to the others. A
-device behind no NIC is a host of its own. Large ones may go in chunks, which are on their way on all hops at
-once: as many as `reshard` takes for such a chain.
+device behind no NIC is its own host. Large variables may go in chunks, which use all hops at once: as many as
+`reshard` takes for such a chain.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What happened when, predicted or measured: the common result of both interpreters of a program; what every
-device does with an iteration, and whom it waits for.
+"""Timelines, predicted or measured; each device's use of an iteration, and whom it waits for.
 
 iteration = busy + wait + idle                 of each device
 transfer  = a link of the device is in use     while it computes, waits or idles

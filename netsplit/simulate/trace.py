@@ -6,11 +6,11 @@
       thread  cpu:0 → cpu:1          thread  cpu:0 → cpu:1      send
       thread  cpu:0 sums             thread  cpu:0 sums         reduce
 
-Transfers that overlap on one link get lanes of their own: "cpu:0 → cpu:1 (2)". Where the program is given, an
-arrow leads from every send to the computation that reads what it brings.
+Transfers that overlap on one link get their own lanes: "cpu:0 → cpu:1 (2)". If the program is given, an arrow
+leads from every send to the computation that reads it.
 
-Perfetto drops slices that overlap, and arrows without a slice. So what lasts nothing is written as one
-nanosecond, and what follows it at once begins that much later; only the file has these times.
+Perfetto drops slices that overlap, and arrows without a slice. So events of no length are written as one
+nanosecond, which shifts the next event in the file.
 """
 
 from __future__ import annotations

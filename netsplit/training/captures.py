@@ -1,4 +1,4 @@
-"""The graphs of a model: one for each kind of batch, captured when that is first seen and then kept."""
+"""The graphs of a model: one for each kind of batch, captured at its first batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoints of one training: where they are, when one is due, which of them are kept.
+"""The checkpoints of one training: where they are, when one is due, which are kept.
 
 <folder>/
     000001-step-22/      whole; the number rises with every save

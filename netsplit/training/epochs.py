@@ -1,4 +1,4 @@
-"""Epochs over a dataset, with what is worth recording of them, and with going on after an interruption.
+"""Epochs over a dataset, recorded, and resumed after an interruption.
 
 ┌─► batches of the epoch, those seen already skipped ─► step ─► checkpoint, if due ─┐
 │   evaluate ─► epoch recorded ─► checkpoint, if due                               │

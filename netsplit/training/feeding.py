@@ -1,4 +1,4 @@
-"""Where the batches of a training come from: its workers read them, or this process does and sends them.
+"""Feeding batches: the workers read them, or this process reads and sends them.
 
 place ──► known to be read alike by the workers? ──yes──► UnreadBatch: they are told the place
                                   └──no──► read here ──► tensors; of every kind the first, which is captured

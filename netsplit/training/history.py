@@ -1,4 +1,4 @@
-"""What is known of a training: where it stands, what it did, and what of that a checkpoint keeps."""
+"""The record of a training: its position, its history, and what a checkpoint keeps of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model is trained: one record, made once of a call or of a config, and passed whole."""
+"""Training options: one record, made from a call or a config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that trains on several devices, for those who use it."""
+"""The model that users train on several devices."""
 
 from __future__ import annotations
 

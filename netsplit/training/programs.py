@@ -1,4 +1,4 @@
-"""The programs of a placed model: one for each kind of batch, made when such a batch is first seen.
+"""The programs of a placed model: one for each kind of batch, made at its first batch.
 
 batch ──► known? ──yes──► its program
             └──no──► captured at its shapes ──► placed as its likes in training ──► verified ──► compiled

@@ -1,4 +1,4 @@
-"""The model that was given is a copy of what trains: whoever changes it meanwhile is warned, once."""
+"""Warnings about changes of the original model, which the training copy does not see."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a schedule decides: how a batch is cut into micro-batches, in which order they are computed, and when
-the tasks of an order begin.
-"""
+"""Schedules: how a batch is cut into micro-batches, their order, and when its tasks begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules that have a name of their own: GPipe, 1F1B and what came of it, ZB-H1, PipeDream."""
+"""Published schedules: GPipe, 1F1B and its variants, ZB-H1, PipeDream."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """List scheduling of a pipeline: devices take, whenever they are free, the most urgent task they may begin.
 
-Where no durations are given, forward takes ten units of time, backward twenty and each of its parts eleven,
-as two parts go over some tensors twice; transfers take none. What comes out is an order only: real durations
-differ, but the order of a device's tasks is what makes a schedule.
+Without durations, a forward takes ten units of time, a backward twenty and each of its parts eleven, as two
+parts read some tensors twice; transfers take none. The result is only an order, which makes a schedule.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`searched`: the best order for the very durations at hand, of list schedules of many policies.
+"""`searched`: the best order for the given durations, among list schedules by many policies.
 
-The three choices that policies differ in are those of the automatic scheduler of Qi et al., Zero Bubble
+Policies differ in the three choices of the automatic scheduler of Qi et al., Zero Bubble
 Pipeline Parallelism, ICLR 2024, section 3.1: more forwards before the first backward than 1F1B has, or not;
 what is the most urgent; weight gradients where nothing else can begin, or as soon as they can.
 """

@@ -5,7 +5,7 @@
     controller plan ─┘   written twice      └─ its part of the plan ─► __2_0.distcp ─┘   netsplit.json
 
 The files are those of `torch.distributed.checkpoint`, so plain PyTorch reads them. The controller asks over
-its own connections: a device whose disk is full answers so, and no other waits for it.
+its own connections, so no device waits for one whose disk is full.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a device puts into a checkpoint, and takes from one, under the plain model's own names.
+"""What a device writes to a checkpoint and reads from it, under the plain model's own names.
 
     model.<name>                     a parameter or buffer, by each of its names in state_dict()
     optimizer.state.<name>.<key>     moments, step counters

@@ -4,9 +4,8 @@ device 0: w[0:4] ─┐
                   ├─► "model.w", of w's shape, in two chunks ─► read whole, or in other parts
 device 1: w[4:8] ─┘
 
-torch unpickles a checkpoint's metadata, and values that are no tensors, whatever they name: who sends one is
-not always a friend. Here the metadata may name torch's own descriptions alone, and values what `torch.load`
-takes with ``weights_only``.
+torch unpickles a checkpoint's metadata and its values other than tensors, which can run code. Here
+metadata may contain only torch's own classes, and values only what `torch.load` takes with ``weights_only``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     x  ──────── redistribute ──► y           every process of either mesh calls it
     x.grad ◄──────────────────── y.grad      and takes part in backward
 
-`DTensor.redistribute` of torch 2.13 moves between placements of one mesh alone. Planned by `reshard/`.
+`DTensor.redistribute` of torch 2.13 works within one mesh only. Planned by `reshard/`.
 """
 
 from __future__ import annotations

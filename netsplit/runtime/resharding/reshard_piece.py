@@ -1,4 +1,4 @@
-"""One device's part in a resharding: what it is sent, what it sends and passes on, what it keeps.
+"""One device's part in a resharding: what it receives, sends, passes on and keeps.
 
     plan.hops, in the one order that all devices see        on every device
       0  a → b  chunk 0                                       1. be ready for all that will come
@@ -6,8 +6,8 @@
       2  a → b  chunk 1                                          what it passes on is there
       3  b → c  chunk 1   after 2                             3. put what came, and what it keeps, in place
 
-A device waits for nothing but hops that come before its own in the one order, so there is no circle. Chunk 1
-is on its way to b while b passes on chunk 0.
+A device waits only for hops before its own in that order, so there is no circle. Chunk 1 is on its way to b
+while b passes on chunk 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What moves and adds tensors between devices, of one process too; a transfer under way, whole or in chunks.
+"""Moving and summing tensors between devices, also within a process; transfers in one piece or in chunks.
 
 p ── chunk 0 ──► q ── chunk 0 ──► r      who hands a tensor on need not have all of it
 p ── chunk 1 ──► q

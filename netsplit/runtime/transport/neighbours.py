@@ -4,8 +4,8 @@
     send x ──── offer: tag, address ──────► reads x into its buffer when it next has to do with
     x is over ◄──────── taken: tag ──────── any transfer, or waits for one
 
-A copy, and two small packets over a socket, where gloo copies twice in threads of its own: MPI's name for it
-is cross-memory attach (process_vm_readv of Linux). Where the system forbids it no process is a neighbour.
+This takes one copy and two small packets over a socket, where gloo copies twice in its own threads. MPI calls
+it cross-memory attach (process_vm_readv of Linux). If the system forbids it, no process is a neighbour.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Moving and adding tensors between processes.
 
-NCCL from one CUDA device to another; else through the CPU's memory, on one host as
-`neighbours` has it, and by gloo between hosts and where the system does not let processes read one another.
-The group of all processes is gloo's: a host without a GPU can take part. NCCL has groups of GPUs alone.
+NCCL moves tensors between CUDA devices; all else goes through CPU memory: by `neighbours` on one host, by
+gloo between hosts or where processes may not read one another. The group of all processes uses gloo, so hosts
+without GPUs can take part; only groups of GPUs use NCCL.
 
-NCCL carries out what two devices exchange in the order they ask for it, so each direction of a pair has a
-group of its own: receives may then be asked for before sends the other way. A group connects at its first
-transfer, and blocks until the other end does so too: `connect` does that for every pair, in one order
-everywhere, so that no two devices ever wait for each other to connect.
+NCCL runs a pair's transfers in the order of the calls, so each direction has its own group: receives may then
+be posted before sends the other way. A group connects at its first transfer and blocks until the other end
+does, too: `connect` does that for every pair in one global order, so that no devices wait in a circle.
 """
 
 from __future__ import annotations

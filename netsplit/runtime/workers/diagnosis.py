@@ -1,7 +1,7 @@
-"""From where the workers stand to who holds up whom, in words.
+"""Which worker holds up the others, in words, from the places of all workers.
 
-A worker that waits is never the cause: it says for what and for whom. The cause is who died, who shows no
-sign of life, who raised, or else who computes while all others wait.
+A waiting worker is never the cause. The cause is a worker that died, shows no sign of life, raised, or
+computes while all others wait.
 """
 
 from __future__ import annotations

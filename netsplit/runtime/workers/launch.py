@@ -1,10 +1,10 @@
-"""Starting workers by torchrun on this machine, and saying how to start them on others; how they and their
-controller find one another, and what must agree before anything is loaded.
+"""Starting workers by torchrun on this machine, or the command to start them on others; how workers and
+controller meet, and what must agree before anything is loaded.
 
     worker ── authenticated connection ──► controller
            ── Hello: who, where, versions ──►   refuses in one sentence, or sends the set-up
 
-A Hello is JSON rather than a pickle: it must be readable where versions differ.
+A Hello is JSON rather than a pickle, to be readable across versions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What controller and worker say to each other once they have met, and where each worker stands.
+"""Messages between controller and workers, and the place of each worker in its program.
 
-Messages are pickled, but for the two last words. Where a worker stands others can read even when it hangs or
-is dead: one small file a rank, mapped into memory, has a count of instructions begun since the start, the
-index of the current one in its program, the tag of the transfer or sum it waits for, and a phase (1: training
-program, 2: inference program). A worker on another machine than the controller has no file there; it tells
-its place with its signs of life.
+Messages are pickled, except the two that end a worker. A worker's place is readable even when it hangs or is
+dead: a small memory-mapped file per rank holds a count of begun instructions, the index of the current one,
+the tag of the transfer or sum it waits for, and a phase (1: training, 2: inference program). Workers on other
+machines send their place with their signs of life.
 """
 
 from __future__ import annotations

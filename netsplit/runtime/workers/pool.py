@@ -4,7 +4,7 @@
         └────────── one authenticated connection each ──────────┘
 
 Workers outlive a method: a comparison starts them once. A worker that dies, raises or hangs ends
-the pool with a `WorkerError` that says who, where and waiting for what.
+the pool with a `WorkerError` that names it, its place, and what others waited for.
 """
 
 from __future__ import annotations

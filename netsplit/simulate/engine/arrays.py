@@ -1,4 +1,4 @@
-"""What devices do, and what they do it with, for compiled functions."""
+"""Devices, tasks and messages as arrays for compiled functions."""
 
 from __future__ import annotations
 

@@ -5,14 +5,14 @@
     device q   ──Recv──► ┘   (a heap, by time)  └─► free for the next
 
 A device does one computation at a time; sending and receiving do not occupy it. A transfer occupies its
-directed link, and between hosts their NICs, one transfer at a time: for its bytes, not for the link's
-latency. It is ready when both ends have come to it (rendezvous, as gloo and NCCL have it), and what it hands
-on has come to its sender; where it goes in chunks, each is a transfer of its own. A link takes transfers in
-the order in which they become ready, ties by tag. One that waits for a NIC keeps no other from those that are
-free. A sum over devices is ready when all of them have come to it, and occupies the links of its ring.
+directed link, and between hosts their NICs, one transfer at a time, for its bytes but not for the link's
+latency. It is ready when both ends have reached it (rendezvous, as in gloo and NCCL) and its sender has what
+it hands on; each chunk is a transfer of its own. A link takes transfers in the order in which they become
+ready, ties by tag. A transfer that waits for a NIC does not block others. A sum is ready when all its devices
+have reached it, and occupies the links of its ring.
 
-Where computations neither slow one another nor are slowed by transfers, an end is known as soon as its
-beginning is, and every device runs ahead until it waits. Else every computation has a rate, which changes as
+If computations are not slowed by one another or by transfers, a start determines its end, and every device
+runs ahead until it waits. Otherwise every computation has a rate, which changes as
 others begin and end (`Paces`):
 
     cpu:0   ──────────forward──────────            rate 1        alone on its host

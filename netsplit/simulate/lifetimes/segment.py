@@ -1,4 +1,4 @@
-"""The bytes of one segment: what its forward makes, saves and writes, and what stays for its backward."""
+"""The bytes of one segment: what its forward makes, saves and writes, and keeps for its backward."""
 
 from __future__ import annotations
 

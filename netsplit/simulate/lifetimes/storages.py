@@ -1,4 +1,4 @@
-"""What is alive on a device: storages, gradients of variables, older weights; what fills it at its peak."""
+"""Live memory of a device: storages, gradients, older weights; its contents at the peak."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Looking for a shorter iteration while a training goes on.
+"""Searching for a faster plan during training.
 
     ┌─► window measured ─► costs of the workers ─► changed? ─yes─► search ─► predicted shorter, and pays?
     │                                                 │ no                      │ no            │ yes
     │◄────────────────────────────────────────────────┴─────────────────────────┘             switch
     └◄── kept ◄── shorter ── window measured again ── longer ──► rolled back ──► next look twice as late
 
-Source: FastT (Yi et al., Middleware 2020, section 4): costs bootstrapped and refined from the running
-iterations, a plan with a shorter predicted iteration activated, and rolled back where it measures longer.
-There a plan is activated by a checkpoint and a restart; here state moves between the workers.
+Source: FastT (Yi et al., Middleware 2020, section 4): refine costs from running iterations, activate a plan
+with a shorter predicted iteration, and roll it back if it is measured to be longer. FastT activates a plan by
+a checkpoint and a restart; here state moves between the workers.
 """
 
 from __future__ import annotations
