@@ -22,8 +22,9 @@ import logging
 import os
 import re
 import shlex
+import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -70,6 +71,7 @@ EXIT_BUG, EXIT_MISTAKE = 1, 2
 FULL_ERROR = "HYDRA_FULL_ERROR"
 _SEVERAL = ("partitioner",)
 """Groups that take a list of options."""
+_FOLDERS = ("outputs", "outputs/*", "outputs/*/runs")
 
 PLUGINS = {  # options of optional packages -> the extra that installs them
     "hydra/launcher=joblib": "sweep",
@@ -96,7 +98,7 @@ def entry(config_name: str = "config", conf: Path = CONF) -> Callable[[Job], Cal
         def command() -> None:
             sys.argv[1:] = addable(sys.argv[1:])
             start = hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)
-            _run(start(_logged(job)))
+            _run(start(_logged(job, set(_default_folders()))))
 
         return command
 
@@ -216,8 +218,8 @@ def _leave(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _logged(job: Job) -> Job:
-    """The job, which logs its failure in its folder, and in a multirun its end."""
+def _logged(job: Job, before: Collection[Path]) -> Job:
+    """The job, which logs its failure in its folder, and in a multirun its end; `before`: default folders."""
 
     def single(cfg: DictConfig) -> Any:
         try:
@@ -225,6 +227,7 @@ def _logged(job: Job) -> Job:
             return job(cfg)
         except Exception as error:
             _record(error, on_console=False)
+            _forget_unused(error, before)
             raise JobEnd from error
 
     def one_of_many(cfg: DictConfig) -> Any:
@@ -244,6 +247,23 @@ def _logged(job: Job) -> Job:
         return run_marked(lambda composed: one_of_many(of_own_targets(composed, words)), cfg, sentence)
 
     return run
+
+
+def _default_folders() -> list[Path]:
+    """The existing folders in which Hydra makes job folders (conf/hydra/default.yaml)."""
+    return [path.absolute() for pattern in _FOLDERS for path in Path().glob(pattern)]
+
+
+def _forget_unused(error: Exception, before: Collection[Path]) -> None:
+    """Remove the empty folders of a job that was refused."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    written = [entry for entry in folder.rglob("*") if entry.is_file() and ".hydra" not in entry.parts]
+    if isinstance(error, USER_MISTAKES) and all(entry.suffix == ".log" for entry in written):
+        shutil.rmtree(folder, ignore_errors=True)
+        made = [path for path in reversed(_default_folders()) if path not in before]
+        for parent in [path for path in made if path in folder.absolute().parents]:
+            with suppress(OSError):  # it has something, of another command
+                parent.rmdir()
 
 
 def _record(error: Exception, on_console: bool) -> None:

@@ -82,6 +82,13 @@ def test_a_mistake_gives_one_sentence_and_exit_code_2(
     assert all(word in stderr for word in words), stderr
 
 
+def test_a_refused_job_leaves_no_folder_that_was_not_there(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "outputs/job").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    run("hydra.job.name=job", "seed=2")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_an_interrupt_while_a_command_imports_is_one_sentence(tmp_path: Path) -> None:
     end = signal.SIGTERM
     (tmp_path / "click.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
