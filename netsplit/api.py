@@ -217,15 +217,15 @@ def plan(
     )
     check_switches(progress=progress)
     refuse_tensors(model, loss)
-    training, where = training.made_for(model, loss), _where(cluster)
+    training, devices = training.made_for(model, loss), _where(cluster)
     with shown_stages(progress) as stages:
         if profile == "predicted":
-            source = PredictedCosts.for_cluster(where, autocast, offload)
+            source = PredictedCosts.for_cluster(devices, autocast, offload)
             step = ModelStep(model, loss, batch, training, source.device_type, stages=stages)
             return plan_ahead(step, source, order, method)
         work = profile if isinstance(profile, Workload) else read_workload(profile)
-        there = where.unprobed if isinstance(where, ClusterSpec) else where
-        costs = FileCosts(work, there).for_step(model, Batch.of(*batch).samples)
+        described = devices.unprobed if isinstance(devices, ClusterSpec) else devices
+        costs = FileCosts(work, described).for_step(model, Batch.of(*batch).samples)
         stages.stage("plan", order.time_limit_s if order.decides_everything else method.time_limit_s, "s")
         return costs.plan(order, method, seed, stages)
 
@@ -233,11 +233,11 @@ def plan(
 def _where(cluster: Any, described: bool = True) -> ClusterSpec | ClusterDescription:
     if isinstance(cluster, str) and described:
         return named_cluster(cluster)
-    given = cpu_cluster(cluster) if type(cluster) is int else cluster
-    if not isinstance(given, ClusterSpec | ClusterDescription if described else ClusterSpec):
+    devices = cpu_cluster(cluster) if type(cluster) is int else cluster
+    if not isinstance(devices, ClusterSpec | ClusterDescription if described else ClusterSpec):
         others = ", the name of an option of conf/cluster, a ClusterDescription" if described else ""
         raise ConfigError(f"cluster is {cluster!r}: give a number of workers{others} or a ClusterSpec.")
-    return given
+    return devices
 
 
 def _order(schedule: Schedule | AutoSchedule | str) -> Schedule | AutoSchedule:
@@ -247,10 +247,10 @@ def _order(schedule: Schedule | AutoSchedule | str) -> Schedule | AutoSchedule:
 
 
 def _check_kinds(model: Any, loss: Any, batch: Any) -> None:
-    for name, given in (("model", model), ("loss", loss)):
-        if isinstance(given, type):
-            made = given.__name__
-            raise ConfigError(f"{name} is the class {made} itself: call it, as in {name}={made}(...).")
+    for name, value in (("model", model), ("loss", loss)):
+        if isinstance(value, type):
+            kind = value.__name__
+            raise ConfigError(f"{name} is the class {kind} itself: call it, as in {name}={kind}(...).")
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model is {model!r}: give a torch.nn.Module.")
     if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -269,16 +269,16 @@ def _chosen(
     return known[given]()
 
 
-def _folder(given: str | Path | None) -> Path:
-    if given is not None and not isinstance(given, str | Path):
-        raise ConfigError(f"folder is {given!r}: give the path of a folder, or None.")
+def _folder(folder: str | Path | None) -> Path:
+    if folder is not None and not isinstance(folder, str | Path):
+        raise ConfigError(f"folder is {folder!r}: give the path of a folder, or None.")
     try:
-        if given is None:
+        if folder is None:
             return Path(tempfile.mkdtemp(prefix="netsplit-"))
-        Path(given).mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(
-            f"folder is {given!r}, which cannot be created ({reason}): give another."
+            f"folder is {folder!r}, which cannot be created ({reason}): give another."
         ) from error
-    return Path(given)
+    return Path(folder)

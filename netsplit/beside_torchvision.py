@@ -37,8 +37,8 @@ class _BeforeTorchvision(MetaPathFinder):
 
 def install() -> None:
     """Install the import hook; imports nothing."""
-    there = any(isinstance(finder, _BeforeTorchvision) for finder in sys.meta_path)
-    if not there and "torchvision" not in sys.modules:
+    installed = any(isinstance(finder, _BeforeTorchvision) for finder in sys.meta_path)
+    if not installed and "torchvision" not in sys.modules:
         sys.meta_path.insert(0, _BeforeTorchvision())
 
 
@@ -58,7 +58,7 @@ def _prepare() -> None:
     spec = PathFinder.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return
-    # What an import that failed left behind would be taken for whole.
+    # A failed import leaves modules that would pass for complete.
     for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
     try:

@@ -49,7 +49,7 @@ class Compiled:
         try:
             return self.dispatcher(*arguments)
         except SystemError as error:
-            # so numba tells of a signal that comes while it hands over arguments or results
+            # numba's error when a signal comes during the call
             cause: BaseException | None = error
             while isinstance(cause, SystemError):
                 cause = cause.__cause__
@@ -127,7 +127,7 @@ def _kept(function: Callable[..., Any], **options: Any) -> Any:
         )
         return njit(nogil=True, **options)(function)
     file = dispatcher._cache._cache_file
-    file._source_stamp = _stamp()  # numba's own is of one file, and knows no change of what it calls
+    file._source_stamp = _stamp()  # numba's own covers one file, without what it calls
     load = file._load_index
 
     def load_index() -> Any:

@@ -58,7 +58,7 @@ class ReshardError(NetSplitError):
 class InfeasibleError(NetSplitError):
     """No placement satisfies the memory limits."""
 
-    nearest: object = None  # the placement that lacks least, of a method that looks at peaks itself
+    nearest: object = None  # the nearest placement, of methods that check peaks
     remedy = ""  # what else may help, after a comma
 
 
@@ -94,7 +94,7 @@ def brief(value: object) -> str:
     """A value for an error message: one line, shortened if long."""
     try:
         text = " ".join(line.strip() for line in repr(value).splitlines())
-    except ValueError:  # of a whole number with more digits than Python writes
+    except ValueError:  # an integer with too many digits for Python to print
         text = f"a {type(value).__name__} too long to print"
     return text if len(text) <= _BRIEF else text[: _BRIEF - 1] + "…"
 
@@ -134,6 +134,6 @@ def _of_users(error: BaseException) -> BaseException | None:
     if cause is None or isinstance(cause, NetSplitError):
         return None if cause is None else _of_users(cause)
     if (file := _innermost(cause)) and not file.startswith(_OTHERS):
-        cause.__suppress_context__ = True  # the same, of an attempt before
+        cause.__suppress_context__ = True  # an earlier attempt's error
         return cause
     return _of_users(cause)

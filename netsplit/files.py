@@ -25,7 +25,7 @@ __all__ = [
     "write_text",
 ]
 
-EXTRA, METADATA = "netsplit.json", ".metadata"  # without one of both a checkpoint is not whole
+EXTRA, METADATA = "netsplit.json", ".metadata"  # a complete checkpoint has both
 
 
 def is_complete(folder: Path) -> bool:
@@ -68,7 +68,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         if error.filename is None or Path(os.fsdecode(error.filename)).name.startswith(start):
-            error.filename, error.filename2 = str(path), None  # not the temporary one, which no one knows
+            error.filename, error.filename2 = str(path), None  # not the temporary name
         raise
 
 

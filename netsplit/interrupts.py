@@ -39,7 +39,7 @@ __all__ = [
 
 EXIT_INTERRUPTED = 130
 _HEARD_WITHIN_S = 0.05
-_PATIENCE_S = 2.0  # for a solver to end; one that does not goes on alone until its limit
+_PATIENCE_S = 2.0  # for a solver to end; otherwise it runs on alone
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -48,9 +48,9 @@ T = TypeVar("T")
 
 @dataclass
 class _HeldInterrupt:
-    handler: Callable[[int, FrameType | None], Any]  # what would have been called, and will be
+    handler: Callable[[int, FrameType | None], Any]  # the handler to call later
     came: bool = False
-    firm: int = 0  # blocks around this place through which nothing is let
+    firm: int = 0  # enclosing firm blocks
 
     def note(self, number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -94,7 +94,7 @@ def interrupts_held(firmly: bool = False) -> Iterator[None]:
         own.firm -= firmly
         if outer is None:
             _holding = None
-            if signal.getsignal(signal.SIGINT) == own.note:  # else it has set another one, by itself
+            if signal.getsignal(signal.SIGINT) == own.note:  # unless the block has set another one
                 signal.signal(signal.SIGINT, own.handler)
             own.let()
 

@@ -27,7 +27,7 @@ _REFRESH_S = 0.3
 class _StageShown:
     name: str
     total: float | None
-    unit: str  # "s": what is done is the time gone
+    unit: str  # "s": progress is elapsed time
     began: float
     ended: float | None = None
     done: float = 0.0
@@ -102,7 +102,7 @@ def shown_stages(wanted: bool = True) -> Iterator[Stages]:
         from rich.console import Console
         from rich.live import Live
 
-        # What is printed meanwhile stands above; but not to stderr what was meant for a pipe.
+        # Prints appear above it, but output for a pipe stays in the pipe.
         on_screen = sys.stdout is not None and sys.stdout.isatty()
         with Live(
             console=Console(stderr=True),

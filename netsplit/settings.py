@@ -110,9 +110,9 @@ _LEAST = {
 _MOST_SEED = 2**63 - 1
 
 
-def check_numbers(**given: Any) -> None:
+def check_numbers(**values: Any) -> None:
     """Check the numbers that the command and `netsplit.parallelize` share."""
-    for key, value in given.items():
+    for key, value in values.items():
         if key in _LEAST:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise ConfigError(f"{key} is {value!r}: give a whole number of at least {_LEAST[key]}.")
@@ -128,9 +128,9 @@ def check_numbers(**given: Any) -> None:
                 raise ConfigError(f"{key} is {value!r}: give a number {words}, or null (None in Python).")
 
 
-def check_switches(**given: Any) -> None:
+def check_switches(**values: Any) -> None:
     """Refuse what is neither true nor false, such as "no", which Python takes for true."""
-    for key, value in given.items():
+    for key, value in values.items():
         if not isinstance(value, bool):
             raise ConfigError(f"{key} is {value!r}: give true or false (True or False in Python).")
 

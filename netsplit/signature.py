@@ -37,9 +37,9 @@ def signature_of(target: Callable[..., Any], name: str, key: str = "") -> dict[s
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError) as error:
-        there = f"{key} is {name}, which" if key else name
+        subject = f"{key} is {name}, which" if key else name
         raise ConfigError(
-            f"{there} has no readable signature: wrap it in a function with typed parameters."
+            f"{subject} has no readable signature: wrap it in a function with typed parameters."
         ) from error
     hints = _hints(target)
     answer = {}

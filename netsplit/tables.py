@@ -25,8 +25,8 @@ __all__ = ["Cell", "Column", "Table", "byte_unit", "nbytes"]
 Cell: TypeAlias = str | int | float | None
 
 _NONE = "-"
-_BELOW = "    "  # before what is below a row
-_HEADING = 10  # letters of a heading's line above figures, which are no longer
+_BELOW = "    "  # indent of cells below a row
+_HEADING = 10  # width of heading lines above figures
 _STYLES = {"failed": "red", "best": "bold"}
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
@@ -37,11 +37,11 @@ class Column:
 
     name: str
     form: str = ""
-    scale: float = 1.0  # from seconds, bytes and fractions to the unit that `name` says
-    text: bool = False  # words, which begin at the left; figures end at the right
-    whole: bool = False  # on a terminal no line of its cells is broken
-    below: bool = False  # of lines: its cells have a line of their own below the row; "" has none
-    in_bytes: bool = False  # cells are bytes, shown in MiB, which the heading says
+    scale: float = 1.0  # from seconds, bytes and fractions to the unit in `name`
+    text: bool = False  # words, aligned left; figures are aligned right
+    whole: bool = False  # a terminal does not break its lines
+    below: bool = False  # in lines: its cells are below the row; "" has no line
+    in_bytes: bool = False  # cells are bytes, shown in MiB
 
     @property
     def heading(self) -> str:
@@ -135,7 +135,11 @@ class Table:
         for row in rows:
             cells = map("{:{}{}}".format, row, sides, widths)
             first = "  ".join(compress(cells, beside)).rstrip()
-            below = (f"{_BELOW}{cell}" for cell, has in zip(row, beside, strict=True) if cell and not has)
+            below = (
+                f"{_BELOW}{cell}"
+                for cell, is_beside in zip(row, beside, strict=True)
+                if cell and not is_beside
+            )
             aligned.append([first, *below])
         return aligned
 

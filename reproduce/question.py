@@ -10,7 +10,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build
+from netsplit.data.reading.own import as_data
 from netsplit.errors import ConfigError
+from netsplit.session.request import without_reading
 from netsplit.signature import PARTIAL, TARGET, locate
 from reproduce.result import StudyResult
 
@@ -50,8 +52,13 @@ def _cases(node: DictConfig | None, kind: str) -> dict[str, Any]:
         case = node[name]
         if not isinstance(case, DictConfig) or case._is_none():
             raise ConfigError(f"{STUDY}.{CASES}.{name} is empty: give it a model, a dataset or a cluster.")
+        case, reading = without_reading(case)
+        given: dict[str, Any] = {}
+        if len(reading) > 1:
+            dataset, keys = build(case.dataset), build(OmegaConf.create(reading))
+            given["dataset"] = as_data(dataset, str(case.pop("dataset")[TARGET]), keys)
         case[TARGET] = kind
         if isinstance(case.get("model"), DictConfig):
             case.model[PARTIAL] = True
-        cases[name] = build(case)
+        cases[name] = build(case, **given)
     return cases

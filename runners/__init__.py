@@ -10,6 +10,6 @@ import sys
 
 from netsplit.interrupts import end_while_loading
 
-# While Python looks for the module that it will run argv[0] is "-m"; its name precedes the arguments.
+# While Python looks for the module to run, argv[0] is "-m".
 if sys.argv[:1] == ["-m"] and f"-m{__name__}." in f"-m{sys.orig_argv[-len(sys.argv)]}":
     end_while_loading()

@@ -45,8 +45,8 @@ def one(
     if comparison.decided is not None:
         show_whole(console, comparison.decided, remarks=False)
     console.print(comparison_table(comparison.rows, title=name))
-    said = written(comparison.folder, request.tracker, comparison.charts)
-    console.print(said, markup=False, highlight=False, soft_wrap=True)
+    closing = written(comparison.folder, request.tracker, comparison.charts)
+    console.print(closing, markup=False, highlight=False, soft_wrap=True)
     last = [verdict_of(comparison.rows), *([next_step(comparison, request, command)] if command else [])]
     if any(last):
         console.print(
@@ -63,22 +63,22 @@ def next_step(comparison: Comparison, request: Request, command: Callable[[str, 
     if len(comparison.rows) > 1:
         return f"To train with {winner}: {command('train', winner)}"
     kept = request.settings.checkpoint.trained == "folder"
-    where = f"The trained parameters are in {comparison.folder / winner / 'checkpoint.pt'}. " if kept else ""
+    place = f"The trained parameters are in {comparison.folder / winner / 'checkpoint.pt'}. " if kept else ""
     method, other = ("auto", "auto") if winner == ONE_DEVICE else (winner, "one device")
-    return f"{where}To compare it with {other}: {command('compare', f'[{method},{ONE_DEVICE}]')}"
+    return f"{place}To compare it with {other}: {command('compare', f'[{method},{ONE_DEVICE}]')}"
 
 
 def written(folder: Path, tracker: Tracker, charts: str = "") -> str:
     """Where the records are, and the address of the charts if a server has them."""
     own = f"sqlite:///{Path('outputs', 'mlflow.db').absolute()}"  # which `netsplit ui` shows
-    said = f"This table is also in {folder / 'comparison.md'}"
+    sentence = f"This table is also in {folder / 'comparison.md'}"
     if tracker.enabled:
         shown = tracker.uri == own
-        said += "; `netsplit ui` shows the runs" if shown else f"; the runs are in {masked(tracker.uri)}"
+        sentence += "; `netsplit ui` shows the runs" if shown else f"; the runs are in {masked(tracker.uri)}"
     served = {own: (", once `netsplit ui` runs", f"http://127.0.0.1:{PORT}/")}
     when, server = served.get(tracker.uri, ("", server_of(tracker.uri)))
     link = f"\nCharts of these methods{when}: {server}{charts}" if charts and server else ""
-    return f"{said}.{link}"
+    return f"{sentence}.{link}"
 
 
 def comparison_of(
@@ -98,12 +98,12 @@ def comparison_of(
     Raises:
         CaptureError, ConfigError, WorkerError: before any method could begin.
     """
-    asked, cluster = experiment_of(request, name, labels), request.cluster
+    experiment, cluster = experiment_of(request, name, labels), request.cluster
     request.tracker.open(labels.get("experiment"))
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(cluster, ClusterDescription):
-        return forecast(asked, cluster, request.tracker, folder)
+        return forecast(experiment, cluster, request.tracker, folder)
     session = Session(cluster, folder / "workers", profile=request.settings.profile)
-    with session, progress() as shown:
-        session.stages = Stages(shown.waiting)
-        return compare(asked, session, request.tracker, folder, shown)
+    with session, progress() as display:
+        session.stages = Stages(display.waiting)
+        return compare(experiment, session, request.tracker, folder, display)

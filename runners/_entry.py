@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.hydra_config import HydraConfig
@@ -74,7 +73,7 @@ _SEVERAL = ("partitioner",)
 """Groups that take a list of options."""
 _FOLDERS = ("outputs", "outputs/*", "outputs/*/runs")
 
-PLUGINS = {  # options that Hydra knows only where a package is installed -> the extra that has it
+PLUGINS = {  # options of optional packages -> the extra that installs them
     "hydra/launcher=joblib": "sweep",
     "hydra/launcher=submitit_local": "slurm",
     "hydra/launcher=submitit_slurm": "slurm",
@@ -98,7 +97,6 @@ def entry(config_name: str = "config", conf: Path = CONF) -> Callable[[Job], Cal
         @functools.wraps(job)
         def command() -> None:
             sys.argv[1:] = addable(sys.argv[1:])
-            _name_options_at_once()
             start = hydra.main(version_base="1.3", config_path=str(conf), config_name=config_name)
             _run(start(_logged(job, set(_default_folders()))))
 
@@ -127,10 +125,10 @@ def settings_of(cfg: DictConfig, owner: str, names: Iterable[str], groups: Itera
     for key in map(str, cfg):
         if key not in known:
             raise ConfigError(f"{key} is not a config key: {suggest(key, known)}")
-    given = OmegaConf.masked_copy(cfg, [name for name in own if name in cfg])
-    OmegaConf.set_struct(given, False)
-    given[TARGET] = owner
-    return build(given)
+    chosen = OmegaConf.masked_copy(cfg, [name for name in own if name in cfg])
+    OmegaConf.set_struct(chosen, False)
+    chosen[TARGET] = owner
+    return build(chosen)
 
 
 def experiment() -> str | None:
@@ -179,7 +177,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _run(start: Callable[[], None]) -> None:
-    logging.raiseExceptions = False  # a log that cannot be written, on a full disk, is not worth tracebacks
+    logging.raiseExceptions = False  # no tracebacks for a log on a full disk
     wants_traceback = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors instead of printing them
     try:
@@ -201,29 +199,11 @@ def _run(start: Callable[[], None]) -> None:
             os.environ.pop(FULL_ERROR, None)
 
 
-def _name_options_at_once() -> None:
-    """Speed up `--help`: Hydra copies all its sources for every group."""
-    slowly = ConfigLoaderImpl.get_group_options
-
-    def options_of(
-        self: ConfigLoaderImpl,
-        group_name: str,
-        results_filter: ObjectType | None = ObjectType.CONFIG,
-        config_name: str | None = None,
-        overrides: list[str] | None = None,
-    ) -> list[str]:
-        if config_name is None and not overrides:
-            return self.repository.get_group_options(group_name, results_filter)
-        return slowly(self, group_name, results_filter, config_name, overrides)
-
-    ConfigLoaderImpl.get_group_options = options_of  # type: ignore[method-assign]
-
-
 def _finish(error: BaseException, wants_traceback: bool) -> NoReturn:
     if isinstance(error, OSError) and error.errno in UNUSABLE and not wants_traceback:
         place = f"cannot use '{error.filename}'" if error.filename else "a file cannot be written"
-        where = "" if error.filename else " for the run (hydra.run.dir=) or its database (tracking.uri=)"
-        _leave(f"error: {place}: {error.strerror}; choose another place{where}, or make room.", EXIT_MISTAKE)
+        cure = "" if error.filename else " for the run (hydra.run.dir=) or its database (tracking.uri=)"
+        _leave(f"error: {place}: {error.strerror}; choose another place{cure}, or make room.", EXIT_MISTAKE)
     if isinstance(error, ValueError) and "group override must be" in str(error) and not wants_traceback:
         _leave("error: a group cannot be null: choose one of its options (tracking=none).", EXIT_MISTAKE)
     if isinstance(error, USER_MISTAKES) and not wants_traceback:
@@ -239,11 +219,7 @@ def _leave(message: str, code: int) -> NoReturn:
 
 
 def _logged(job: Job, before: Collection[Path]) -> Job:
-    """The job, with its failure written to its own log, and, of a multirun, its end to its folder.
-
-    Args:
-        before: what was there of `_default_folders` when the command began.
-    """
+    """The job, which logs its failure in its folder, and in a multirun its end; `before`: default folders."""
 
     def single(cfg: DictConfig) -> Any:
         try:
@@ -267,7 +243,7 @@ def _logged(job: Job, before: Collection[Path]) -> Job:
         words = HydraConfig.get().overrides.task
         if HydraConfig.get().mode == RunMode.RUN:
             return single(of_own_targets(cfg, words))
-        # a job is known again by what its overrides compose to, before other targets' keys go
+        # a job is recognised by its composed overrides, before `of_own_targets`
         return run_marked(lambda composed: one_of_many(of_own_targets(composed, words)), cfg, sentence)
 
     return run
@@ -335,16 +311,13 @@ def _config_sentence(error: OmegaConfBaseException) -> str:
 
 
 def _of_target(key: str, node: Any) -> str:
-    """What an unknown key of a target's node may have meant.
-
-    The target is not asked what it takes: importing it may take seconds.
-    """
+    """What an unknown key may have meant, without importing the target, which may take seconds."""
     while node is not None and not (isinstance(node, DictConfig) and TARGET in node):
         node = node._get_parent()
     if node is None:
         return ""
-    given = key_as_given(key)
-    return f" To add an argument of {node[TARGET]}, write + before it: +{given}=<value>."
+    full_key = key_as_given(key)
+    return f" To add an argument of {node[TARGET]}, write + before it: +{full_key}=<value>."
 
 
 def _check_choices(cfg: DictConfig) -> None:
@@ -353,15 +326,11 @@ def _check_choices(cfg: DictConfig) -> None:
 
 
 def _refuse_lists(words: Iterable[str]) -> None:
-    """Hydra merges the options of a list into one, of which the last has the say.
-
-    Raises:
-        ConfigError: a list of options for a group of which one is chosen.
-    """
+    """Refuse a list of options for a single-option group, as Hydra would merge them."""
     for override in OverridesParser.create().parse_overrides(list(words)):
-        group, given = override.key_or_group, override.value()
-        if isinstance(given, list) and group not in _SEVERAL and options(group):
-            names = ",".join(map(str, given))
+        group, value = override.key_or_group, override.value()
+        if isinstance(value, list) and group not in _SEVERAL and options(group):
+            names = ",".join(map(str, value))
             raise ConfigError(
                 f"{group}=[{names}] is a list, but {group} takes one option: run several one after another "
                 f"with --multirun {group}={names or 'a,b'}."
@@ -369,27 +338,19 @@ def _refuse_lists(words: Iterable[str]) -> None:
 
 
 def _require_one_of_each(cfg: DictConfig) -> None:
-    """Hydra takes the first option of a name, and says nothing of others, as a user's own.
-
-    Raises:
-        ConfigError: an option that was chosen is in two places.
-    """
+    """Refuse an option that is in two places, as Hydra silently takes the first."""
     sources = _repository().sources
     chosen = [(group, name) for group, name in HydraConfig.get().runtime.choices.items() if name]
     chosen += [
         ("partitioner", name) for name in cfg.get("partitioner") or ()
-    ]  # several, which have no choice
+    ]  # a list, which Hydra has no choice for
     for group, name in chosen:
         places = [each.path for each in sources if each.is_config(f"{group}/{name}")]
         if len(places) > 1 and not group.startswith("hydra"):
-            taken, hidden = (_place(each) for each in places[:2])
+            winner, hidden = ("NetSplit itself" if Path(each) == CONF else f"'{each}'" for each in places[:2])
             raise ConfigError(
-                f"{group}={name} is both in {taken}, which wins, and in {hidden}: rename one of them."
+                f"{group}={name} is both in {winner}, which wins, and in {hidden}: rename one of them."
             )
-
-
-def _place(path: str) -> str:
-    return "NetSplit itself" if Path(path) == CONF else f"'{path}'"
 
 
 def _repository() -> ConfigRepository:

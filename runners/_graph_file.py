@@ -140,7 +140,7 @@ def memory_rule(settings: GraphSettings, work: Workload, of_a_step: bool) -> Mem
 def need_graph(cfg: DictConfig) -> None:
     """Raises NetSplitError if the command line gives no graph file, or a missing one."""
     how = "the path of a graph file, as in graph=vgg16.txt."
-    if "graph" not in cfg:  # so it is where ??? was left
+    if "graph" not in cfg:  # where ??? was left
         raise ConfigError(f"graph must be given: {how}")
     if isinstance(cfg.graph, str) and not cfg.graph.strip():
         raise ConfigError(f"graph is empty: give {how}")
@@ -189,8 +189,8 @@ def one_partitioner(cfg: DictConfig, time_limit: float | None) -> Partitioner:
 def with_limit(partitioner: Any, name: str, time_limit: float | None) -> Partitioner:
     """Set the method's own time limit to `time_limit`, unless the command line sets it."""
     own = f"partitioner.{name}.{TIME_LIMIT}="
-    given = any(word.lstrip("+").startswith(own) for word in HydraConfig.get().overrides.task)
-    if time_limit is not None and getattr(partitioner, TIME_LIMIT, None) is not None and not given:
+    stated = any(word.lstrip("+").startswith(own) for word in HydraConfig.get().overrides.task)
+    if time_limit is not None and getattr(partitioner, TIME_LIMIT, None) is not None and not stated:
         partitioner = replace(partitioner, **{TIME_LIMIT: time_limit})
     return partitioner
 
@@ -202,8 +202,8 @@ def described(cfg: DictConfig, command: str) -> ClusterDescription | None:
     node = cfg.get("cluster")
     if node is None:
         return None
-    here = str(node.get(TARGET, "")).startswith(HERE)
-    description = None if here else build(node)  # GPUs that are not there would be refused for that
+    is_local = str(node.get(TARGET, "")).startswith(HERE)
+    description = None if is_local else build(node)  # building would refuse missing GPUs first
     if not isinstance(description, ClusterDescription):
         raise ConfigError(
             f"cluster={HydraConfig.get().runtime.choices.get('cluster')} needs workers, which {command} "

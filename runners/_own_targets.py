@@ -37,7 +37,7 @@ def of_own_targets(cfg: DictConfig, words: Sequence[str]) -> DictConfig:
     Args:
         words: the overrides, all of which `cfg` has already.
     """
-    given = {_key(word) for word in words}
+    keys = {_key(word) for word in words}
     answer = cfg.copy()
     for node in _nodes(words):
         config = OmegaConf.select(answer, node)
@@ -46,7 +46,7 @@ def of_own_targets(cfg: DictConfig, words: Sequence[str]) -> DictConfig:
         with open_dict(config):
             for name in [str(key) for key in config]:
                 place = f"{node}.{name}"
-                kept = name in (TARGET, PARTIAL) or any(f"{key}.".startswith(f"{place}.") for key in given)
+                kept = name in (TARGET, PARTIAL) or any(f"{key}.".startswith(f"{place}.") for key in keys)
                 if not kept:
                     del config[name]
     return answer
@@ -54,8 +54,8 @@ def of_own_targets(cfg: DictConfig, words: Sequence[str]) -> DictConfig:
 
 def own_names(words: Sequence[str]) -> dict[str, str]:
     """Node -> the last part of its `_target_` on the command line."""
-    given = {_key(word): word.partition("=")[2].strip("'\" ") for word in words if "=" in word}
-    return {node: given[f"{node}.{TARGET}"].rpartition(".")[2] for node in _nodes(words)}
+    targets = {_key(word): word.partition("=")[2].strip("'\" ") for word in words if "=" in word}
+    return {node: targets[f"{node}.{TARGET}"].rpartition(".")[2] for node in _nodes(words)}
 
 
 def _nodes(words: Sequence[str]) -> list[str]:

@@ -34,7 +34,7 @@ __all__ = ["NO_LIMIT", "read", "run"]
 
 log = logging.getLogger(__name__)
 
-NO_LIMIT = 2**50  # bytes: a capacity that stands for none
+NO_LIMIT = 2**50  # bytes: stands for no limit
 
 
 def run(
@@ -129,9 +129,9 @@ def show_plan(console: Console, plan: Plan, work: Workload) -> None:
     _lines(console, plan.lines_on_parts)
     for i, stage in enumerate(plan.placement.stages):
         turns = f", micro-batches on {', '.join(stage.in_turn)}" if stage.turns else ""
-        where = ", ".join(stage.devices)
+        devices = ", ".join(stage.devices)
         console.print(
-            f"stage {i}: {len(stage.nodes)} nodes on {where}, warm-up {stage.warm_up}{turns}",
+            f"stage {i}: {len(stage.nodes)} nodes on {devices}, warm-up {stage.warm_up}{turns}",
             highlight=False,
             markup=False,
         )

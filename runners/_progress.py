@@ -158,13 +158,15 @@ class Waiting:
         task = self.bar.add_task(self.what, total=self.limit_s, note="")
         pause_s = 0.25 if self.live else _DECIDING_FIRST_S
         while not self.ended.wait(pause_s):
-            gone = time.monotonic() - self.started
+            spent = time.monotonic() - self.started
             within = (
-                self.limit_s is not None and gone <= self.limit_s
+                self.limit_s is not None and spent <= self.limit_s
             )  # what is compiled first does not count
             limit = f" of {self.limit_s:.0f}" if within else ""
             if self.live:
-                self.bar.update(task, completed=min(gone, self.limit_s or gone), note=f"{gone:.0f}{limit} s")
+                self.bar.update(
+                    task, completed=min(spent, self.limit_s or spent), note=f"{spent:.0f}{limit} s"
+                )
             else:
-                log.info("%s: %.0f%s s", self.what, gone, limit)
+                log.info("%s: %.0f%s s", self.what, spent, limit)
                 pause_s *= 2

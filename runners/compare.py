@@ -49,8 +49,8 @@ def again(runner: str, methods: str) -> str:
     if schedule == "auto":
         left += ("schedule", "adapt")
     kept = [word for word in HydraConfig.get().overrides.task if not word.lstrip("+~").startswith(left)]
-    given = [f"schedule={schedule}"] if schedule not in (None, "auto") else []
-    return command_line(runner, [*kept, *given, f"partitioner={methods}"])
+    schedule_words = [f"schedule={schedule}"] if schedule not in (None, "auto") else []
+    return command_line(runner, [*kept, *schedule_words, f"partitioner={methods}"])
 
 
 main = entry(config_name="config")(job)

@@ -73,9 +73,9 @@ def _other(settings: PartitionSettings) -> Partitioner | Path | None:
 
 def _check_own_result(cfg: DictConfig) -> None:
     """Refuse several jobs that would overwrite one file."""
-    given = OmegaConf.to_container(cfg, resolve=False)
-    assert isinstance(given, dict)
-    path = given.get("result")
+    raw = OmegaConf.to_container(cfg, resolve=False)
+    assert isinstance(raw, dict)
+    path = raw.get("result")
     if HydraConfig.get().mode != RunMode.MULTIRUN or path is None or "${" in str(path):
         return
     words = [word for word in sys.argv[1:] if "=" in word and not word.startswith("-")]

@@ -49,8 +49,8 @@ def job(cfg: DictConfig) -> float:
         return planned.run(decide, schedule, method, settings.seed, folder)
     if cluster is None:
         cluster = build(OmegaConf.create({"cluster": option("cluster", USUAL)}).cluster)
-    here = isinstance(cluster, ClusterSpec)
-    train = command_line("train", HydraConfig.get().overrides.task) if here else ""
+    is_local = isinstance(cluster, ClusterSpec)
+    train = command_line("train", HydraConfig.get().overrides.task) if is_local else ""
     decide = planned.by_config(settings, cfg, cluster)
     return planned.run(decide, schedule, method, settings.seed, folder, train)
 

@@ -39,7 +39,9 @@ class Settings:
 def job(cfg: DictConfig) -> None:
     """Everything from the composed config to the page."""
     OmegaConf.resolve(cfg)
-    settings: Settings = settings_of(cfg, f"{__package__}.report.Settings", _names(), GROUPS)
+    settings: Settings = settings_of(
+        cfg, f"{__package__}.report.Settings", [field.name for field in fields(Settings)], GROUPS
+    )
     tracker = build(cfg.tracking)
     if not tracker.enabled:
         raise ConfigError("tracking is off, so there is nothing to report: choose tracking=mlflow.")
@@ -50,10 +52,6 @@ def job(cfg: DictConfig) -> None:
     check_output(settings.output)
     report = read_report(tracker.uri, settings.names, settings.runs, settings.title)
     print(f"Written to {write_report(report, settings.output)}: {report.counted()}.")
-
-
-def _names() -> list[str]:
-    return [field.name for field in fields(Settings)]
 
 
 main = entry(config_name="report")(job)

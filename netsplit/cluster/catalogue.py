@@ -2,9 +2,9 @@
 
 A described device names one (`model: TITAN RTX`), and its seconds are predicted (`profile.predict`).
 
-Shares of the peaks are of classes of operators: a table for GPUs whose convolutions are in float32, one for
-those whose tensor cores take them in TF32, one for half precision. They come from what others have published,
-above all images per second of networks in training: docs/benchmarks.md has the figures.
+Efficiencies are given by class of operators, in three tables: for GPUs with convolutions in float32, with
+convolutions in TF32, and for half precision. They come from published figures, above all images per second in
+training (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TF32_CLASSES = ("convolution", "pointwise convolution")
 class Pass:
     flops: float = 0.0
     nbytes: float = 0.0  # of variables and their gradients
-    weight_bytes: float = 0.0  # of the factor of a product that is a parameter, and of its gradient
+    weight_bytes: float = 0.0  # of a product's parameter and its gradient
     idle_flops: float = 0.0  # that a convolution of fewer than `PLACES` places a sample lacks to as many
 
     def __add__(self, other: Pass) -> Pass:
@@ -79,8 +79,8 @@ class Efficiency:
     compute: float  # fraction of peak FLOP/s
     memory: float  # fraction of peak bytes/s
     calls: float = 1.0  # launches of one pass
-    weights: float | None = None  # fraction of peak bytes/s for a product's parameters; None: as `memory`
-    crowded: float = 0.0  # launches more of a pass where a step leaves nothing in the caches
+    weights: float | None = None  # fraction of peak bytes/s for parameters; None: as `memory`
+    crowded: float = 0.0  # extra launches when a step evicts the caches
     idle: float | None = None  # fraction of peak FLOP/s for those that are idle; None: they take no time
 
 
@@ -109,9 +109,9 @@ class Rates:
     launch_s: float  # overhead of one call
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict, repr=False)
     """Class, class and pass ("convolution:weight"), or pass (":input") -> efficiency; "": default."""
-    tensor_flops: float = 0.0  # peak of the classes that tensor cores take; 0: they take none
+    tensor_flops: float = 0.0  # peak of tensor cores for float32 classes; 0: none
     tensor_classes: tuple[str, ...] = TF32_CLASSES
-    overlaps: bool = True  # arithmetic hides memory traffic, or the other way round
+    overlaps: bool = True  # arithmetic and memory traffic overlap
     crowded_bytes: float = 0.0
     """Bytes of a step that evicts all caches; 0: a call always costs the same."""
     overheads: Overheads | None = None
@@ -198,10 +198,10 @@ def read_rates(path: str | Path, key: str) -> Rates:
     try:
         written = parsed_json(Path(path).read_text(encoding="utf-8"))
         efficiency = {str(kind): Efficiency(**each) for kind, each in written["efficiency"].items()}
-        given = {**written, "efficiency": efficiency, "tensor_classes": tuple(written["tensor_classes"])}
+        fields = {**written, "efficiency": efficiency, "tensor_classes": tuple(written["tensor_classes"])}
         if (beside := written.get("overheads")) is not None:
-            given["overheads"] = Overheads(**beside)
-        rates = Rates(**given)
+            fields["overheads"] = Overheads(**beside)
+        rates = Rates(**fields)
         positive = [rates.flops, rates.bandwidth, *(s.compute for s in efficiency.values())]
         if rates.overheads is not None:
             positive += [rates.overheads.instruction_s, rates.overheads.message_s]
@@ -339,7 +339,7 @@ def _accelerator(
 ) -> Rates:
     peak = 0.0
     if tf32 * _TF32["convolution"].compute > tflops * _FP32["convolution"].compute:
-        efficiency, peak = _TF32, tf32  # else the cores gain nothing, and cuDNN takes the faster kernel
+        efficiency, peak = _TF32, tf32  # otherwise cuDNN takes the faster kernel without them
     return Rates(
         name,
         tflops * 1e12,

@@ -1,8 +1,8 @@
-"""Clusters that are described rather than found: for planning on devices that are not here.
+"""Described clusters, for planning on devices that are not here.
 
-A description says which model of the catalogue a device is, whose seconds are predicted; or how fast it is
-relative to the one that a graph's costs were measured on. It may give a capacity as a fraction of what the
-graph needs. All become numbers when graph and costs are known.
+A description names each device's model in the catalogue, to predict its seconds, or its speed relative to the
+device a graph was measured on. Capacities may be fractions of the graph's need. All become numbers once graph
+and costs are known.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DescribedHost:
 
     name: str
     devices: list[str]
-    nic: int | float | str = "auto"  # bytes per second of each direction; auto: of the fastest link out of it
+    nic: int | float | str = "auto"  # bytes per second each way; auto: the fastest outgoing link's
 
 
 @dataclass(frozen=True)
@@ -150,11 +150,10 @@ def uniform_cluster(
         speed: of each device, relative to its model, or to the one that the graph's costs were measured on.
         model: of `cluster.catalogue`, such as TITAN RTX; None: costs are measured.
         overlap: of transfers with computing, see `ClusterDescription`.
-        nic: where there are levels, what the devices of a machine share on the way to others: bytes per
-            second of each direction; "auto": as of the link between two machines; None: nothing, every
-            pair of devices has a network of its own.
-        nodes: how many machines, each of all the levels of `devices`; one level more then joins them, for
-            which `bandwidth` and `latency` have an entry. None: the innermost level is a machine.
+        nic: bytes per second each way that a machine's devices share towards others; "auto": as the link
+            between two machines; None: every pair of devices has its own network.
+        nodes: number of machines, each with all levels of `devices`; `bandwidth` and `latency` then have one
+            more entry, for the links between them. None: the innermost level is a machine.
 
     Raises:
         ConfigError: a value that makes no sense, by its key.
@@ -178,7 +177,7 @@ def uniform_cluster(
     rates = [given_rate(value, "cluster.bandwidth") for value in _spread(given["bandwidth"], len(counts))]
     waits = [given_number(value, "cluster.latency") for value in _spread(given["latency"], len(counts))]
     if nodes == 1:
-        counts.pop()  # with its link, which joins nothing
+        counts.pop()  # without its link
     names = [f"d{i}" for i in range(total)]
     if model is None and capacity is None:
         raise ConfigError(

@@ -50,7 +50,7 @@ class LocalDevice:
 
     name: str
     torch_device: str = "cpu"  # "cpu" or "cuda:<index>"
-    capacity: int | str = "all"  # bytes, "24MiB", or "all": of the machine; of the GPU, less its context
+    capacity: int | str = "all"  # bytes, "24MiB", or "all" memory; of a GPU without its context
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,15 @@ class ClusterSpec:
     latency_s: float | None = None  # None: probe
     bandwidth: float | None = None  # bytes per second; None: probe
     external: bool = False  # workers are started by the user, with torchrun on each machine
-    cross_memory: bool = True  # workers of one host read tensors from one another's memory, where they can
+    cross_memory: bool = True  # workers on a host may read one another's memory
 
     @property
     def stated_links(self) -> dict[tuple[str, str], Link] | None:
         """Every pair's link, if given."""
         if self.bandwidth is None:
             return None
-        given = Link(self.latency_s or 0.0, 1.0 / self.bandwidth)
-        return {(p.name, q.name): given for p, q in permutations(self.devices, 2)}
+        link = Link(self.latency_s or 0.0, 1.0 / self.bandwidth)
+        return {(p.name, q.name): link for p, q in permutations(self.devices, 2)}
 
     @property
     def unprobed(self) -> Cluster:
@@ -199,7 +199,7 @@ def _device(device: LocalDevice, key: str) -> Device:
     return Device(device.name, kind, capacity, device.torch_device)
 
 
-LARGEST_BYTES = 2**60  # sums of capacities stay below what a 64-bit integer holds
+LARGEST_BYTES = 2**60  # sums of capacities fit a 64-bit integer
 
 
 def given_count(value: object, key: str = "cluster.devices") -> int:
@@ -305,7 +305,7 @@ def processor_quota(root: Path = _ROOT) -> float:
             continue
         top = root / "sys/fs/cgroup" / ("" if second else "cpu")
         group = top / path.lstrip("/")
-        # A group has no more than those above it. Seen from within a container its own may be the top.
+        # Parent groups limit it, too; inside a container its own may be the top.
         for folder in (group, *group.parents):
             if not folder.is_relative_to(top):
                 break

@@ -1,7 +1,6 @@
 """The GPUs of this machine as the driver lists them: names, memory, and what joins them.
 
-It is asked without running anything on them.
-CUDA_VISIBLE_DEVICES hides GPUs and changes their order for torch, and is followed here.
+Nothing runs on them. CUDA_VISIBLE_DEVICES, which hides and reorders GPUs for torch, is followed.
 """
 
 from __future__ import annotations
@@ -86,9 +85,9 @@ def visible_gpu(index: int, key: str = "torch_device") -> Gpu:
             return _gpu(index, _handles()[index])
     except (nvml.NVMLError, IndexError) as error:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        shown = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
+        setting = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
         raise ConfigError(
-            f"{key} is cuda:{index}, but there is no such GPU here ({error}{shown}): give cpu or another "
+            f"{key} is cuda:{index}, but there is no such GPU here ({error}{setting}): give cpu or another "
             "index."
         ) from error
 

@@ -5,8 +5,8 @@
       │── packet, n bytes ──►│      round trip(n) = one way(n) + one way of an acknowledgement
       │◄─ ack, 1 byte ───────│      one way(n)    = round trip(n) - round trip(1) / 2
 
-One clock reads both ends of a round trip; only the latency of one byte is taken to be the same in both
-directions. Source: NetSplit thesis, section 4.2.
+One clock times the whole round trip; only one byte's latency is assumed equal in both directions.
+Source: NetSplit thesis, section 4.2.
 
 Between GPUs packets of one size go in a batch, behind a first that says that the target is ready; events in
 the source's stream tell the seconds of all, one way.
@@ -32,13 +32,13 @@ Samples = list[tuple[int, float]]  # (bytes, seconds one way)
 
 DEFAULT_SIZES = (64, *(2**power for power in range(10, 24)))  # 64 bytes, then 1 KiB to 8 MiB
 LARGE_SIZES = tuple(2**power for power in range(24, 29))  # 16 to 256 MiB, between GPUs
-QUICK_S = 1e-2  # of a packet between GPUs: above it no larger ones
+QUICK_S = 1e-2  # seconds of a packet between GPUs that stop larger ones
 BATCH, BATCH_BYTES = 16, 2**25  # packets in a batch, and bytes of more than one
-ROUNDS = 3  # over all pairs, so that a slow minute does not fall on one of them
-WARMUP = 2  # packets of a size that do not count, in every round
-SPENT_S = 0.25  # on a size in one round: no more packets of it, so that a slow link takes seconds too
-ENOUGH_S = 1.0  # of one packet: no larger ones
-PAUSE_S = 1e-3  # before a packet: in a program most receivers have waited so long that they sleep
+ROUNDS = 3  # rounds over all pairs, to spread a slow minute
+WARMUP = 2  # warm-up packets of a size in every round
+SPENT_S = 0.25  # seconds per size and round, so that slow links take seconds, too
+ENOUGH_S = 1.0  # seconds of a packet that stop larger ones
+PAUSE_S = 1e-3  # pause before a packet, as most receivers in a program sleep
 SMALLEST_S = 1e-7  # no transfer between processes is faster; keeps a weight finite
 
 

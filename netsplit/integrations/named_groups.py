@@ -39,7 +39,7 @@ class NamedGroups:
                     "not the model's: give it the model's parameters."
                 )
             settings = {key: group[key] for key in optimizer.defaults if key in group}
-            # A group of frozen ones keeps its place, and its members are nothing to step on.
+            # A group of frozen parameters stays, without members.
             members = tuple(names[id(each)] for each in group["params"] if each.requires_grad)
             self.groups.append((members, settings))
         parameters = signature(self.kind).parameters
@@ -90,7 +90,7 @@ class SplitModel:
     """The model that a framework's loop trains, and what adapters share about it."""
 
     parallel: ParallelModel | None = None
-    resumed: Mapping[str, Tensor] | None = None  # what the next model that is split goes on from
+    resumed: Mapping[str, Tensor] | None = None  # state for the next split model
     settings: OtherSettings
 
     def begin(
@@ -117,7 +117,7 @@ class SplitModel:
             self.parallel = None
 
 
-KEY = "netsplit"  # under which frameworks' files have it
+KEY = "netsplit"  # key in frameworks' files
 
 
 def pack(parallel: ParallelModel) -> dict[str, Tensor]:

@@ -126,7 +126,7 @@ def _box_lines(group: NodeGroup, seconds: float) -> list[str]:
     lines = [_fitted(group.label, _CHARACTERS)]
     if group.moves:
         return lines
-    if module := group.module:  # whose end says more than its beginning
+    if module := group.module:  # the end says more than the beginning
         lines.append(module if len(module) <= _CHARACTERS else f"…{module[1 - _CHARACTERS :]}")
     lines += [_fitted(line, _CHARACTERS + 2) for line in group.part_lines]
     return [*lines, _time(seconds)] if seconds > 0 else lines
@@ -178,7 +178,7 @@ def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], crossing: bool
 
 
 def _device_sentence(placement: Placement, device: str, seconds: Mapping[str, float]) -> str:
-    names = [name for name, where in placement.device_of.items() if where == device]
+    names = [name for name, home in placement.device_of.items() if home == device]
     sentence = f"{device}: {len(names)} node{'' if len(names) == 1 else 's'}"
     if seconds:
         sentence += f", {_time(sum(seconds.get(name, 0.0) for name in names))} per micro-batch"

@@ -94,7 +94,7 @@ def _legend(figure: Figure, timelines: Iterable[Timeline]) -> None:
 
 
 _MEMORY_WIDTH_IN, _MEMORY_ROW_IN = 12.0, 2.2
-_NEAR = 3.0  # a capacity of more than so many times the peak would flatten the curve, and is told only
+_NEAR = 3.0  # larger capacities, relative to the peak, are only in the text
 
 
 def memory_figure(

@@ -1,8 +1,8 @@
-"""What instructions wait for: the proof of progress, by a run without data before anything is spawned
-(invariant 2), and when a device knows that what it sent has arrived.
+"""Proof of progress by a run without data, before anything is spawned (invariant 2); and when a device knows
+that a send has arrived.
 
-Sends go on at once there. NCCL's end only when the receive is met, and one may hold up whatever its device
-asks for later: devices get through where all go through their transfers and sums in one common order.
+Sends return at once in that run. NCCL's end only with their receive and may block their device: all devices
+must then follow one common order of transfers and sums.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check_progress(program: Program) -> None:
     if alone := next((ins for ins in transfers if ends[ins.tag] != 2), None):
         raise DeadlockError(f"the program's {alone} has no counterpart.")
     sent: set[int] = set()
-    summing: dict[int, set[str]] = {}  # tag of a sum or gathering -> devices that have not come to it
+    summing: dict[int, set[str]] = {}  # tag of a sum or gathering -> devices yet to reach it
     begun: dict[str, list[Collective]] = {name: [] for name in program.devices}  # sums to wait for
     received: dict[str, dict[_Key, int]] = {name: {} for name in program.devices}
     at = dict.fromkeys(program.devices, 0)
@@ -75,7 +75,7 @@ def check_progress(program: Program) -> None:
         while at[name] < len(program.instructions[name]):
             instruction = program.instructions[name][at[name]]
             waits: list[tuple[_Key | Collective, tuple[bool, int | None]]] = [
-                (key, (False, tag))  # None: its own Recv comes later, to which it never comes
+                (key, (False, tag))  # None: its own Recv comes later
                 for key in _wanted(program, name, instruction, planned)
                 if (tag := received[name].get(key)) not in sent
             ]
@@ -158,7 +158,7 @@ class Arrivals:
     """Indices of a program's transfer instructions on the devices of both ends, by tag."""
 
     sent_at: dict[int, int]
-    taken_at: dict[int, int]  # that waits for it first; of those that some instruction waits for
+    taken_at: dict[int, int]  # first instruction that waits for it
 
     @classmethod
     def of(cls, program: Program) -> Arrivals:
@@ -190,11 +190,11 @@ def acknowledged(
         over: list[Send] = []
         for recv in taken.get(index, ()):
             sends = under_way.get(recv.peer, [])
-            told = {
+            confirmed = {
                 send.tag for send in sends if taken_at.get(send.tag, sent_at[recv.tag]) < sent_at[recv.tag]
             }
-            under_way[recv.peer] = [send for send in sends if send.tag not in told]
-            over += [send for send in sends if send.tag in told]
+            under_way[recv.peer] = [send for send in sends if send.tag not in confirmed]
+            over += [send for send in sends if send.tag in confirmed]
         if over:
             freed[index] = tuple(over)
     return freed

@@ -122,10 +122,10 @@ def compile_orders(
     copied = _copied(placed, holders, groups, names) if training else ()
     if schedule.update_every is not None:
         _check_own_steps(schedule, shared_norm, placement, copied)
-    once = not training or schedule.update_every is None  # else there are several versions of weights
+    once = not training or schedule.update_every is None  # else weights have several versions
     same = unchanging(graph) if once else frozenset()
     lasting = _copies_of(placed, same)
-    for exchange in exchanges:  # what lasts goes to each replica with the first of its own micro-batches
+    for exchange in exchanges:  # lasting values go to each replica with its first micro-batch
         if exchange.variable in same and not {p for hop in exchange.hops for p in hop}.isdisjoint(groups):
             raise ConfigError(
                 f"'{exchange.variable}', computed from weights, is exchanged through a stage with replicas: "
@@ -181,13 +181,13 @@ def _check_own_steps(
         for first, each in placement.replicas.items()
         for start in range(0, len(placement.turns[first]), len(each))
     )
-    asked = {
+    needs = {
         "clip_norm and float16 need": shared_norm,
         "states in slices (shard) need": bool(placement.shards),
         "copies of a weight on several devices need": bool(copied),
         "uneven turns of replicas need": uneven,
     }
-    for what in (each for each, given in asked.items() if given):
+    for what in (each for each, needed in needs.items() if needed):
         raise ConfigError(
             f"{what} the gradients of all devices at once, but under {schedule.name} every device steps on "
             "its own: leave them out, or choose a synchronous schedule."
@@ -226,7 +226,7 @@ class _Compiler:
         self.trained = trained_segments(self.graph, self.segments) if self.training else frozenset()
         self.left: dict[tuple[str, int | str], int] = {}
         """("k@q", micro-batch; of one that lasts, device) -> gradients of it still to come there."""
-        self.sent: set[tuple[str, str]] = set()  # of those that last, with the device that has it
+        self.sent: set[tuple[str, str]] = set()  # lasting copies, with their device
         self.readers = Counter(k for s in self.trained for k in self.segments[s].inputs)  # with a backward
         self.returning = self._returning()
         self.rank = {name: p for p, name in enumerate(self.names)}
@@ -277,10 +277,7 @@ class _Compiler:
         return program
 
     def _work(self, order: Sequence[Compute]) -> list[Work]:
-        """The order's tasks by part of a segment, with only the backwards that exist.
-
-        Replicas that gather and sum together take part after part together, too.
-        """
+        """The order's tasks by part of a segment, part after part on replicas that sum together."""
         work: list[Work] = []
         at = 0
         while at < len(order):
@@ -448,8 +445,8 @@ class _Compiler:
 
     def _copies(self, k: str) -> list[str]:
         if k not in self.copies:
-            made = copies_of(self.graph, k)
-            self.copies[k] = sorted(made, key=lambda copy: self.rank[self.device_of[copy]])
+            copies = copies_of(self.graph, k)
+            self.copies[k] = sorted(copies, key=lambda copy: self.rank[self.device_of[copy]])
         return self.copies[k]
 
 

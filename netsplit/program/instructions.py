@@ -57,7 +57,7 @@ class Segment:
     device: str
     nodes: tuple[str, ...]  # in graph order
     inputs: tuple[str, ...]  # variables from outside the segment
-    outputs: tuple[str, ...]  # variables that something outside the segment reads
+    outputs: tuple[str, ...]  # variables read outside the segment
     replicas: tuple[str, ...] = ()
     turns: tuple[str, ...] = ()  # empty without replicas
 
@@ -103,7 +103,7 @@ class _Transfer:
     peer: str  # the other device
     gradient: bool  # False: the value from p to q; True: its gradient from q to p
     tag: int  # unique in the program; rises along the program's one global order
-    via: str = ""  # the copy "k@p" on the device between which hands on value and gradient; empty: k itself
+    via: str = ""  # the copy "k@p" that is handed on; empty: k itself
     chunks: int = 1  # in which it goes; the tags of all but the first follow upon `tag`
 
     @property

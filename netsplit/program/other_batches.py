@@ -1,5 +1,5 @@
-"""Programs of the other batches that a training meets, by the placement and the program of the usual one:
-fewer samples at an epoch's end, other shapes, whose graphs may leave parameters out, and prediction."""
+"""Programs of a training's other batches, by the usual batch's placement and program: fewer samples at an
+epoch's end, other shapes, whose graphs may leave parameters out, and prediction."""
 
 from __future__ import annotations
 
@@ -75,17 +75,14 @@ def require_same_operators(graph: Graph, tail: Graph) -> None:
         and tail.output_variables == graph.output_variables
     )
     if not same_names or any(
-        tail.nodes[n].op != graph.nodes[n].op and not _reads_nothing(tail, n) for n in graph.nodes
+        tail.nodes[n].op != graph.nodes[n].op
+        and all(0 not in tail.variables[k].shape for k in tail.nodes[n].inputs)  # empty parts may differ
+        for n in graph.nodes
     ):
         raise NetSplitError(
             f"the model has different operators for {tail.batch_size} and {graph.batch_size} samples: use a "
             "number of samples divisible by batch_size."
         )
-
-
-def _reads_nothing(tail: Graph, name: str) -> bool:
-    """Whether a node is an empty part, as there are more parts than samples."""
-    return any(0 in tail.variables[k].shape for k in tail.nodes[name].inputs)
 
 
 def stepping_all(program: Program, usual: Program) -> Program:
@@ -137,9 +134,9 @@ def _summing(program: Program, holders: Holders, late: Collection[str]) -> Progr
         return program
     stepping = [name for name in program.devices if name in late or _steps(program, name)]
     every = [ins for each in program.instructions.values() for ins in each]
-    taken = [ins.tag + ins.chunks for ins in every if isinstance(ins, Send)]
-    taken += [ins.tag + 1 for ins in every if isinstance(ins, Collective)]
-    tag = max(taken, default=0)
+    tags = [ins.tag + ins.chunks for ins in every if isinstance(ins, Send)]
+    tags += [ins.tag + 1 for ins in every if isinstance(ins, Collective)]
+    tag = max(tags, default=0)
     tail: list[tuple[str, Instruction]] = []
     normed = any(kind == "norm" for kind, _ in _sums(program))
     summing: list[tuple[Reduction, tuple[str, ...]]] = [("gradients", each) for each in (*sums, *copied)]
@@ -244,21 +241,17 @@ def _likewise(captured: Graph, training: Graph, other: Graph) -> tuple[Rewrite, 
 def _algebra_likewise(
     before: Graph, algebra: tuple[Algebra, ...], other: Graph, like: dict[str, str]
 ) -> tuple[Algebra, ...]:
-    """Training's algebraic rewrites that match here.
-
-    Args:
-        like: of operators the names there; gets those of what is made.
-    """
+    """Training's algebraic rewrites that match here; `like` gets the counterparts of new operators."""
     for i in range(len(algebra)):
         after = applied(before, algebra[: i + 1])
         match = match_of(
             other, replace(algebra[i], nodes=tuple(like.get(v, "") for v in algebra[i].nodes)), True
         )
         if match is not None:
-            made = applied(other, (*other.rewrites, match.record))
-            pairs = zip(_new(before, after), _new(other, made), strict=False)
+            rewritten = applied(other, (*other.rewrites, match.record))
+            pairs = zip(_new(before, after), _new(other, rewritten), strict=False)
             like |= {one.name: two.name for one, two in pairs if one.op == two.op}
-            other = made
+            other = rewritten
         before = after
     return algebra_of(other.rewrites)
 
@@ -292,12 +285,12 @@ def _twins(graph: Graph, other: Graph) -> dict[str, str]:
     """Node -> its counterpart with the same module, operator and occurrence."""
 
     def numbered(graph: Graph) -> dict[tuple[str, str, int], str]:
-        seen: Counter[tuple[str, str]] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         names = {}
         for node in graph:
-            names[node.module, node.op, seen[node.module, node.op]] = node.name
-            seen[node.module, node.op] += 1
+            names[node.module, node.op, counts[node.module, node.op]] = node.name
+            counts[node.module, node.op] += 1
         return names
 
-    there = numbered(other)
-    return {name: there[key] for key, name in numbered(graph).items() if key in there}
+    counterparts = numbered(other)
+    return {name: counterparts[key] for key, name in numbered(graph).items() if key in counterparts}

@@ -3,10 +3,10 @@
     segment   a b c d e f g h i j      recomputed: d e f g h i
     parts     └kept┘└─again─┘└again┘└kept┘
 
-A part that is computed again keeps what comes into it, for every micro-batch in flight, and has its own
-activations for one micro-batch at a time. Many parts keep much between them, few have much inside: a run of
-recomputed nodes is cut where both together are least (Chen et al., Training Deep Nets with Sublinear Memory
-Cost, 2016, section 3). The schedule knows the segments alone; the compiler takes their parts in order.
+A recomputed part keeps its inputs for every micro-batch in flight, its activations for one at a time. Many
+parts keep much between them, few parts have much inside: a run of recomputed nodes is cut where the sum is
+least (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, section 3). Schedules see only
+segments; the compiler takes their parts in order.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 _BLOCK = re.compile(r".*?\b\d+\b")
-_EVERY, _LIMITS = 64, 24  # of the largest inside: all where they are few, else so many
-_PLACES = 48  # of a run, at most, between which its cuts are chosen
+_EVERY, _LIMITS = 64, 24  # bounds on the largest inside to try
+_PLACES = 48  # most candidate places for cuts in a run
 
 Table = NDArray[np.float64]
 
@@ -124,20 +124,20 @@ def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tupl
     for node in graph:
         if node.checkpoint:
             checkpoints.setdefault(node.checkpoint, []).append(node.name)
-    where = {name: segment.index for segment in segments for name in segment.nodes}
+    segment_of = {name: segment.index for segment in segments for name in segment.nodes}
     apart = [
-        [name for name in names if where.get(name) == s]
+        [name for name in names if segment_of.get(name) == s]
         for names in checkpoints.values()
-        for s in {where.get(name) for name in names}
+        for s in {segment_of.get(name) for name in names}
     ]
     whole = replace(graph, units=joined(graph, [*graph.units, *apart])) if apart else graph
     order = units_in_order(whole, lambda unit: graph.position[unit[0]])
-    if sum(map(len, order)) < len(graph):  # with the checkpoints they wait for one another in a circle
+    if sum(map(len, order)) < len(graph):  # checkpoints would make a cycle
         order = units_in_order(graph, lambda unit: graph.position[unit[0]])
     pieces: list[list[tuple[str, ...]]] = [[] for _ in segments]
     for unit in order:
-        if unit[0] in where:
-            pieces[where[unit[0]]].append(unit)
+        if unit[0] in segment_of:
+            pieces[segment_of[unit[0]]].append(unit)
     return pieces
 
 
@@ -253,7 +253,7 @@ def _lifetimes(
     graph: Graph, segment: Segment, pieces: Sequence[tuple[str, ...]]
 ) -> tuple[dict[str, int], dict[str, int], set[str], list[int]]:
     """Storage -> its first and last piece; saved storages; other bytes of each piece."""
-    made: dict[str, int] = {}
+    first: dict[str, int] = {}
     last: dict[str, int] = {}
     kept: set[str] = set()
     beside = []
@@ -261,14 +261,14 @@ def _lifetimes(
         nodes = [graph.nodes[name] for name in piece]
         for node in nodes:
             for k in filter(None, node.outputs):
-                made.setdefault(storage_of(graph, k), number)
+                first.setdefault(storage_of(graph, k), number)
             last.update((storage_of(graph, k), number) for k in (*node.inputs, *filter(None, node.outputs)))
             kept.update(storage_of(graph, k) for k in node.saved)
         beside.append(sum(node.saved_bytes for node in nodes))
     last.update((storage_of(graph, k), len(pieces)) for k in segment.outputs)
     for k in segment.inputs:
-        made.pop(storage_of(graph, k), None)
-    return made, last, kept, beside
+        first.pop(storage_of(graph, k), None)
+    return first, last, kept, beside
 
 
 def _places(

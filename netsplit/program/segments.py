@@ -137,8 +137,8 @@ def in_stages(pipeline: Pipeline, stages: Sequence[Sequence[int]]) -> Pipeline:
 
 def pooled_in(graph: Graph, segments: Sequence[Segment], unchanging: Collection[str]) -> frozenset[str]:
     """Parts of parameters, the same for all micro-batches, that a segment reads for others of its device."""
-    made = {k for segment in segments for k in segment.outputs}.intersection(unchanging)
-    return frozenset(k for segment in segments for k in segment.inputs if k in made and _is_part(graph, k))
+    outputs = {k for segment in segments for k in segment.outputs}.intersection(unchanging)
+    return frozenset(k for segment in segments for k in segment.inputs if k in outputs and _is_part(graph, k))
 
 
 def _is_part(graph: Graph, k: str) -> bool:
@@ -295,8 +295,8 @@ def timed_pipeline(
         for p in pipeline.devices[u]:
             for q in pipeline.devices[v]:
                 if (p, q) in cluster.links and (q, p) in cluster.links:
-                    there, home = cluster.links[p, q], cluster.links[q, p]
-                    moving[u, v, p, q] = _added(there.seconds(graph.variables[k].nbytes) for k in names)
+                    away, home = cluster.links[p, q], cluster.links[q, p]
+                    moving[u, v, p, q] = _added(away.seconds(graph.variables[k].nbytes) for k in names)
                     returning[u, v, p, q] = _added(home.seconds(graph.variables[k].nbytes) for k in back)
     return replace(pipeline, times=TaskTimes(computing, moving, returning))
 

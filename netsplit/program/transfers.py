@@ -46,10 +46,10 @@ def insert_transfers(
     Raises:
         ConfigError: an exchange whose hops do not lead from the variable's home to all that read it.
     """
-    known, where = _last_placed(graph), (tuple(device_of[name] for name in graph.nodes), tuple(exchanges))
-    kept = known.get(where)
+    known, key = _last_placed(graph), (tuple(device_of[name] for name in graph.nodes), tuple(exchanges))
+    kept = known.get(key)
     if kept is None:
-        kept = known[where] = _with_transfers(graph, device_of, exchanges)
+        kept = known[key] = _with_transfers(graph, device_of, exchanges)
         if len(known) > _KEPT:
             known.popitem(last=False)
     return kept[0], dict(kept[1])
@@ -110,13 +110,13 @@ def _with_transfers(
     placed = dict(device_of)
     local_name: dict[tuple[str, str], str] = {}  # (variable, device) -> its name there
     for node in graph:
-        here = device_of[node.name]
+        device = device_of[node.name]
         names = {}
         for k in node.inputs:
             producer = graph.variables[k].producer
-            if producer is None or device_of[producer] == here:
+            if producer is None or device_of[producer] == device:
                 continue
-            way = [here]
+            way = [device]
             while (k, way[-1]) in sources:
                 way.append(sources[k, way[-1]])
             read = k

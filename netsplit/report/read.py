@@ -39,7 +39,7 @@ Recorded: TypeAlias = dict[str, Any]
 Runs = int | str | Sequence[str]
 """NEWEST of each name, a number of newest, or (beginnings of) run ids."""
 _INFINITE = 1e300  # MLflow keeps an infinity as the largest number of its database
-_MOST_TOLD, _VALUE = 6, 40  # parameters that tell jobs of a sweep apart; characters of a value
+_MOST_TOLD, _VALUE = 6, 40  # differing parameters shown; characters of a value
 _OWN = ("tracking.", "checkpoint.")
 _SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.link.")
 _DESCRIBED = ("model", "dataset", "cluster", "schedule", "optimizer", "batch_size", "epochs", "seed")
@@ -110,8 +110,8 @@ class _ReportReader:
         rows = list(map(row_from, methods))
         best = winner_of(rows)
         pictures = self.pictures(run, PICTURES)
-        shown = [each for each in methods if not inner or _method_of(each) == best]
-        for each in shown:  # of a job only the fastest method's
+        chosen = [each for each in methods if not inner or _method_of(each) == best]
+        for each in chosen:  # of a sweep's job, only the fastest method
             pictures += self.pictures(each, {"timeline": f"An iteration of {_method_of(each)}"})
         reasons = [row.error for row in rows]
         failed = [f"{row.method}: {row.error}" for row in rows if row.error]
@@ -211,17 +211,17 @@ def choose_runs(every: Sequence[Recorded], runs: Runs) -> list[Recorded]:
         return _by_id(every, [runs] if isinstance(runs, str) else runs)
     if isinstance(runs, int) and runs < 1:
         raise ConfigError(f"runs is {runs}: give at least 1.")
-    shown = [run for run in every if _is_shown(run)]
-    finished = {name_of(run) for run in shown if run["status"] == "FINISHED"}
+    candidates = [run for run in every if _is_shown(run)]
+    finished = {name_of(run) for run in candidates if run["status"] == "FINISHED"}
     ended = [
         run
-        for run in shown
+        for run in candidates
         if run["status"] == "FINISHED"
         or (name_of(run) not in finished and run["status"] == "FAILED" and "tags.failed_methods" in run)
     ]
     if not ended:
-        raise ConfigError(_none_finished(shown))
-    return ended[:runs] if isinstance(runs, int) else _newest_of_each(ended, shown)
+        raise ConfigError(_none_finished(candidates))
+    return ended[:runs] if isinstance(runs, int) else _newest_of_each(ended, candidates)
 
 
 def grouped(chosen: Sequence[Recorded]) -> list[list[Recorded]]:
@@ -237,13 +237,13 @@ def name_of(run: Recorded) -> str:
     return str(run["tags.mlflow.runName"])
 
 
-def _newest_of_each(ended: Sequence[Recorded], shown: Sequence[Recorded]) -> list[Recorded]:
+def _newest_of_each(ended: Sequence[Recorded], candidates: Sequence[Recorded]) -> list[Recorded]:
     """What the newest command recorded for each study and comparison."""
     chosen: list[Recorded] = []
     for source in dict.fromkeys(map(_source, ended)):
         newest = next(run for run in ended if _source(run) == source)
         command = _command(newest)
-        jobs = [run for run in shown if (_source(run), _command(run)) == (source, command)]
+        jobs = [run for run in candidates if (_source(run), _command(run)) == (source, command)]
         chosen += [run for run in jobs if run["status"] != "RUNNING"] if command else [newest]
     return chosen
 
@@ -274,10 +274,10 @@ def _by_id(every: Sequence[Recorded], ids: Sequence[str]) -> list[Recorded]:
     return list(chosen.values())
 
 
-def _none_finished(shown: Sequence[Recorded]) -> str:
-    if not shown:
+def _none_finished(candidates: Sequence[Recorded]) -> str:
+    if not candidates:
         return "there is no comparison or study: `netsplit compare` (`make run`) records one."
-    states = [run["status"].lower() for run in shown]
+    states = [run["status"].lower() for run in candidates]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     return f"no comparison or study has finished ({counted}): give runs=<id> for one that has not."
 

@@ -1,4 +1,4 @@
-"""What the controller keeps of its workers: their programs, the batch under way, what was said of losses."""
+"""The controller's view of its workers: their programs, the batch under way, warnings of losses."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def tell(pool: WorkerPool, graphs: list[Graph], *others: Any) -> None:
     pool.call(_take, settings())
 
 
-def _take(worker: Worker, given: dict[str, Any]) -> None:
+def _take(worker: Worker, settings: dict[str, Any]) -> None:
     del worker
-    take_settings(given)
+    take_settings(settings)
 
 
 class LoadedPrograms:
@@ -58,9 +58,9 @@ class LoadedPrograms:
         self, program: Program, pool: WorkerPool, values: Mapping[str, Tensor], backend: str | None
     ) -> None:
         self.pool, self.values, self.backend = pool, values, backend
-        self.uncompiled = backend is not None  # in part: a program's first iteration compiles its segments
+        self.uncompiled = backend is not None  # partly: a program's first iteration compiles
         self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
-        self.sent_s = 0.0  # that it took to send further ones
+        self.sent_s = 0.0  # spent on sending further programs
         self._every = [program]
 
     def __iter__(self) -> Iterator[Program]:
@@ -147,8 +147,8 @@ class Attempts:
 
     def __init__(self, pool: WorkerPool, loaded: LoadedPrograms) -> None:
         self.pool, self.loaded = pool, loaded
-        self.begun: Program | None = None  # of an iteration that is neither committed nor abandoned
-        self._stepped: Program | None = None  # the last one that devices stepped by
+        self.begun: Program | None = None  # pending, of an iteration
+        self._stepped: Program | None = None  # last program that devices stepped with
 
     def computed(
         self, function: Any, program: Program, feeds: list[dict[str, Tensor]] | BatchPlace, *args: Any
@@ -169,7 +169,7 @@ class Attempts:
         self.abandon()
         require_read(self.pool, parts)
         self.pool.note([f"rank {rank}\n{failure.trace}" for failure, rank in failures])
-        first, rank = min(failures, key=lambda each: each[0].at)  # it made the others compute with zeros
+        first, rank = min(failures, key=lambda each: each[0].at)  # it sent zeros to the others
         raise BatchError(f"worker {self.pool.who(rank)} {first.reason}: {AS_BEFORE}.")
 
     def inspected(
@@ -213,13 +213,12 @@ def _parts_of(
     if isinstance(feeds, BatchPlace):
         return [feeds for _ in program.devices]
     return [
-        [{k: _to_send(feed[k]) for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
+        [
+            {k: feed[k] if goes_as_bytes(feed[k]) else feed[k].clone() for k in program.fed(name, i)}
+            for i, feed in enumerate(feeds)
+        ]
         for name in program.devices
     ]
-
-
-def _to_send(tensor: Tensor) -> Tensor:
-    return tensor if goes_as_bytes(tensor) else tensor.clone()
 
 
 def merged_timeline(results: list[DeviceIteration], seconds: float) -> Timeline:
@@ -240,14 +239,14 @@ class LossWords:
 
     def __init__(self, rule: OnNonFinite | None) -> None:
         self.rule = rule
-        self._warned = False  # that losses are not finite, since the last that was
-        self._zeros_said = False  # that zeros were taken where there was no gradient
+        self._warned = False  # warned since the last finite loss
+        self._zeros_said = False  # warned of zeros in place of gradients
 
     @property
     def of_nonfinite(self) -> bool:
         return self.rule is not None and not (self.rule == "warn" and self._warned)
 
-    def tell(self, said: str, stepped: bool) -> bool:
+    def tell(self, sentence: str, stepped: bool) -> bool:
         """Report a non-finite loss; returns whether to train on the batch.
 
         Args:
@@ -257,15 +256,15 @@ class LossWords:
             NonFiniteError: the rule says so.
         """
         if stepped:
-            said += ", and under this schedule devices have already stepped on it"
+            sentence += ", and under this schedule devices have already stepped on it"
         elif self.rule != "stop":
-            said += f"; the batch is {'skipped' if self.rule == 'skip' else 'trained on anyway'}"
+            sentence += f"; the batch is {'skipped' if self.rule == 'skip' else 'trained on anyway'}"
         if self.rule == "stop":
             cure = " (on_nonfinite=warn trains on)."
             if not stepped:
                 cure = f": {AS_BEFORE} (on_nonfinite=warn trains on it, on_nonfinite=skip skips it)."
-            raise NonFiniteError(f"{said}{cure}")
-        log.warning("%s", said)
+            raise NonFiniteError(f"{sentence}{cure}")
+        log.warning("%s", sentence)
         self._warned = True
         return self.rule == "warn"
 

@@ -281,10 +281,10 @@ class DistributedRuntime:
             )
         late, moving = self.late_state(), moves.moves_of(program, every)
         single = {key: value for name in reversed(devices) for key, value in every[name].values.items()}
-        given = light(program), before, moving, single, self.optimizer, self.rule
+        arguments = light(program), before, moving, single, self.optimizer, self.rule
         with interrupts_held(firmly=True):
             self.pool.programs = {TRAINING: program}
-            self.pool.call_each(moves.move, [given for _ in devices])
+            self.pool.call_each(moves.move, [arguments for _ in devices])
             self.program, self.programs, self.resized, self.absent = program, {}, resized, {}
             self.loaded.switched(program, late)
         return sum(each.like.nbytes for each in moving)
@@ -317,9 +317,9 @@ class DistributedRuntime:
         feeds = batch.place if isinstance(batch, UnreadBatch) else split_batch(program, batch)
         number = self.loaded.number(program)
         if self.scale is not None and self.pool.programs[TRAINING] is not program:
-            self.pool.call(on_share, setattr, "scale", self.scale)  # other devices may step than did
+            self.pool.call(on_share, setattr, "scale", self.scale)  # the devices that step may change
         if self.pool.programs[TRAINING] is not program:
-            self.finish()  # where it went wrong is told by the program that it was of
+            self.finish()  # the failed program knows the place
             self.pool.programs[TRAINING] = program
         if isinstance(feeds, BatchPlace) and not (program.steps_last and not shared_microbatches(program)):
             read = self.pool.call(read_ahead, number, feeds)
@@ -342,20 +342,20 @@ class DistributedRuntime:
         outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
-            said = f"the loss of iteration {self.draws.batches + 1} is {loss}"
-            if not program.steps_last:  # it is done, and cannot be taken back
-                self._words.tell(said, stepped=True)
+            sentence = f"the loss of iteration {self.draws.batches + 1} is {loss}"
+            if not program.steps_last:  # too late to take it back
+                self._words.tell(sentence, stepped=True)
             else:
                 self.attempts.abandon()
                 inputs = input_tensors(program, batch)
                 inspections = self.attempts.inspected(program, inputs, number, fractions, key)
-                said += f": {origin_of(program, inspections, inputs)}"
-                if not self._words.tell(said, stepped=False):
+                sentence += f": {origin_of(program, inspections, inputs)}"
+                if not self._words.tell(sentence, stepped=False):
                     self.loss, self.metrics = loss, None
                     return []
                 outputs = self._trained(program, batch, inputs, number, how)
         self._words.trained(loss)
-        let_interrupt()  # until here it can be taken back
+        let_interrupt()  # last chance to interrupt
         with interrupts_held(firmly=True):
             results = self._commit(wait=mode != "plain")
             self.waiting = not step
@@ -365,9 +365,9 @@ class DistributedRuntime:
         return results
 
     def _commit(self, wait: bool = True) -> list[DeviceIteration]:
-        asked = wait or self.rule.loss_scaling or self.rule.learning_rate is not None
+        awaited = wait or self.rule.loss_scaling or self.rule.learning_rate is not None
         with interrupts_held(firmly=True):
-            results = self.attempts.commit(asked)
+            results = self.attempts.commit(awaited)
             self.draws.batches += 1
             self.scale = next((each.scale for each in results if each.scale is not None), self.scale)
         return results

@@ -4,8 +4,8 @@
              leaves[s, i] ◄─┘               │
     Send ◄─ grads[k, i] ◄─── Backward ◄─────┘ grads of outputs ◄─ Recv
 
-A segment reads detached copies of its inputs as autograd leaves, so each segment's autograd graph is
-its own; gradients are handed from segment to segment as the program says.
+A segment reads detached inputs as autograd leaves, so it has its own autograd graph; the program hands
+gradients from segment to segment.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Executor(HandingOn):
         self.computing = program.computing(device) if program.steps_last else len(self.instructions)
         self.written = self.pieces.written
         self.before: Before | None = None
-        self.inspection: Inspection | None = None  # what to look at every result with
+        self.inspection: Inspection | None = None  # looks at every result
         self.versions = versions_of(self.instructions, self.share.parameters, self.pieces.trains)
         self.state = IterationValues([])
         self.key = DrawKey()
@@ -127,7 +127,7 @@ class Executor(HandingOn):
         self.gathering: dict[int, tuple[Gather, Handle]] = {}  # by their bundle
         self.reading, self.let_go_at = bundles_used(program, device)
         self.prepared = -1
-        self.fresh = self.backend is not None  # segments are still to be compiled, here and elsewhere
+        self.fresh = self.backend is not None  # some device still compiles segments
 
     def run(
         self,

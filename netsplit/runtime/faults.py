@@ -1,9 +1,9 @@
-"""What goes wrong while a batch is computed, in words: the exception, the operator, the line of the user; and
-where a loss that is no finite number comes from.
+"""Failures of a batch in words: the exception, the operator, the user's line; and the origin of a non-finite
+loss.
 
-For the latter the batch is computed once more, operator by operator. A mask of minus infinity is not finite
-either, and nothing is wrong with it. So one goes from the loss back along what is not finite, to an operator
-with finite inputs, or to a parameter or part of the batch.
+For the latter the batch is computed again, operator by operator. A mask of minus infinity is not finite
+either, yet correct. So the search follows non-finite values from the loss back to an operator with finite
+inputs, a parameter, or the batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 AS_BEFORE = "the batch was skipped and the model is unchanged"
 
 _LONGEST = 600  # characters of an error's text
-_GENERATED = "<eval_with_key>"  # how fx calls the files of the code it writes
+_GENERATED = "<eval_with_key>"  # fx's names for files of generated code
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class BatchFailure:
 
     device: str
     reason: str  # 'raised IndexError: … at its forward of segment 1, micro-batch 0, in operator …'
-    at: int  # -1: before all, as it had no batch
+    at: int  # -1: before the first, without a batch
     trace: str
     unread: bool = False  # it could not read the batch
-    unlike: bool = False  # the batch that it read is not of the kind that it was told, or it cannot read any
+    unlike: bool = False  # it read an unexpected kind of batch, or could not read
 
 
 def failure_of(error: Exception, device: str, place: str, graph: Graph, at: int) -> BatchFailure:
@@ -86,8 +86,8 @@ def one_line(error: BaseException) -> str:
     """The error's type and text, without torch's C++ stack and gloo's advice."""
     text = " ".join(str(error).partition("Exception raised from")[0].split())
     text = re.sub(r"^\[\S+\] ", "", text).partition(" This is typically caused")[0]
-    shown = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
+    shortened = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return f"{type(error).__name__}: {shortened}" if shortened else type(error).__name__
 
 
 def _node_of(error: BaseException) -> str:

@@ -1,5 +1,5 @@
-"""A batch cut into the micro-batches of a program, and their losses and metrics put together; or read by the
-workers themselves, which are given the dataset, then told where each batch stands.
+"""A batch cut into a program's micro-batches, whose losses and metrics are joined; or read by workers, which
+get the dataset once and then each batch's place.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def take_samples(worker: Worker, packed: bytes, probe: BatchPlace) -> tuple[str,
         )
     except NetSplitError as error:
         return "", str(error).rstrip(".")
-    except Exception as error:  # whatever its code raises where it is rebuilt
+    except Exception as error:  # unpickling runs the dataset's code
         return "", one_line(error)
     worker.memory[_SAMPLES], worker.memory[_READER] = shared, Reader(loader)
     return digest, ""

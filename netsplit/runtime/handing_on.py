@@ -62,7 +62,7 @@ class HandingOn:
     torch_device: torch.device
     on_cuda: bool
     timeout_s: float
-    fresh: bool  # segments are still to be compiled, here and elsewhere
+    fresh: bool  # some device still compiles segments
     recorder: TimelineRecorder
     state: IterationValues
     copies: dict[str, tuple[tuple[str, int], ...]]  # see `places_of_copies`
@@ -83,7 +83,7 @@ class HandingOn:
             return
         held_back = self.state.held_back
         if held_back and self.on_cuda and any(held.send.peer == ins.peer for held in held_back):
-            self.hand_on(wait=True)  # NCCL keeps to the order of both ends
+            self.hand_on(wait=True)  # NCCL follows the order at both ends
         self._send(ins)
 
     def hand_on(self, wait: bool = False) -> None:
@@ -93,7 +93,7 @@ class HandingOn:
         """
         held_back = self.state.held_back
         while True:
-            waiting: set[str] = set()  # peers to whom an earlier one is held back
+            waiting: set[str] = set()  # peers with an earlier send held back
             for held in tuple(held_back):
                 if held.send.peer not in waiting and self._hand_on(held):
                     held_back.remove(held)
@@ -247,13 +247,13 @@ class HandingOn:
     def _waited(self, ins: Instruction, transfer: Send | Recv | Collective, wait: Callable[[float], T]) -> T:
         recorder, start_s = self.recorder, time.perf_counter()
         recorder.waits(transfer.tag)
-        came = self._carried(ins, transfer, partial(wait, self.limit_s))
+        tensor = self._carried(ins, transfer, partial(wait, self.limit_s))
         recorder.waits(-1)
         if recorder.recording:
             what = str(transfer) if isinstance(transfer, Collective) else transfer.what
             i = -1 if isinstance(transfer, Collective) else transfer.microbatch
             recorder.waited(start_s, what, i, _peer(transfer))
-        return came
+        return tensor
 
     def repeated(self, recv: Recv, tensor: Tensor) -> Tensor:
         """What has come, as it repeats itself where it was made."""
@@ -293,7 +293,7 @@ class HandingOn:
         bundle = self.program.bundles[ins.bundle]
         if self.program.training and not self.stepping and bundle.level != "parameters":
             return  # nothing has changed
-        last = bundle.level != "parameters"  # then one after another, as whole parameters are there already
+        last = bundle.level != "parameters"  # one by one, as whole parameters exist already
         for b in [b for b in self.gathering if last or b == ins.bundle]:
             self.gathered(b, ins)
         assert self.share.sliced is not None

@@ -1,10 +1,10 @@
-"""What moves between the workers when a model changes its placement, and the move itself.
+"""Moving state between workers when a model changes its placement.
 
     every worker ─► Inventory ─► controller: moves_of ─► every worker: sends, receives, a new Share
                     names, kinds      who sends what        parameters, moments, averages of its own
 
-Tensors go from worker to worker, over the connections that training uses; single numbers (step counters,
-hyperparameters, a scheduler's state) go by the controller, as every device may need them.
+Tensors go from worker to worker, over training's connections; numbers (step counters, hyperparameters, a
+scheduler's state) go through the controller, as every device may need them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class CarriedState(Saved):
         return flat
 
 
-_ATTRIBUTES = "optimizer.attributes"  # a checkpoint has none, as torch's has none
+_ATTRIBUTES = "optimizer.attributes"  # checkpoints have none, like torch's
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class StateMove:
 def inventory(worker: Worker, copies: Copies) -> Inventory:
     state = _state(worker, copies)
     share: Share = worker.memory["share"]
-    if share.optimizer is not None and share.parameters:  # others need not have taken every step
+    if share.optimizer is not None and share.parameters:  # others may have taken fewer steps
         state[_ATTRIBUTES] = plain_attributes(share.optimizer)
     tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and value.dim() > 0}
     return Inventory(
@@ -112,9 +112,9 @@ def moves_of(program: Program, inventories: Mapping[str, Inventory]) -> list[Sta
         for k in program.held[target]:
             states = below.get(f"optimizer.state.{k}", ())
             for key in (f"model.{k}", f"average.{k}", *states):
-                there = holders.get(key, [])
-                if there and target not in there:
-                    moves.append(StateMove(key, there[0], target, inventories[there[0]].tensors[key]))
+                sources = holders.get(key, [])
+                if sources and target not in sources:
+                    moves.append(StateMove(key, sources[0], target, inventories[sources[0]].tensors[key]))
     return moves
 
 
@@ -150,7 +150,7 @@ def _state(worker: Worker, copies: Copies) -> State:
     name = worker.device.name
     share: Share = worker.memory["share"]
     state = Holder(_by_parts(share), name, copies=copies).state()
-    for k, region in share.regions.items():  # an optimiser's groups are of wholes
+    for k, region in share.regions.items():  # optimiser groups name whole parameters
         start = f"optimizer.param_groups.{k}."
         own = {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
         state |= {f"optimizer.param_groups.{region.whole}.{key}": value for key, value in own.items()}

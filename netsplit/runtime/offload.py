@@ -6,11 +6,11 @@ backward; and the optimiser's state between steps.
     backward: unpack ──► the storage comes back, once, and stays until nobody needs it
     step:     of every bucket of parameters: state ──► device, optimizer.step() of these, state ──► host
 
-Parameters, buffers and the segment's inputs and outputs are on the device anyway, and stay. On CUDA copies
-are made on the stream that computes, to and from pinned memory, so that none overtakes what it copies.
+Parameters, buffers and the segment's inputs and outputs stay on the device. On CUDA the computing stream
+copies to and from pinned memory, so no copy overtakes its source.
 
-Autograd packs an operator's arguments before it computes, and some operators write into an argument that they
-save (the noise of ``rrelu``): what is saved is copied when they are over.
+Autograd packs an operator's arguments before it computes, and some operators write into a saved argument (the
+noise of ``rrelu``): copies are made after the operator.
 
 The step is the optimiser's own, on the device, on the same values: what is trained is the same bit for bit,
 as long as the optimiser steps on every parameter by itself (`check_buckets`).
@@ -59,7 +59,7 @@ class HostMemory:
         """[nbytes] of uint8 on the host."""
         if self.pinned:
             tensor = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-        else:  # from its storage, so that a meter knows it when it first sees it
+        else:  # from its storage, which a memory meter knows
             storage = torch.UntypedStorage(nbytes)
             self._note(storage)
             return flat(storage)
@@ -219,7 +219,7 @@ class SavedTensors:
         self.moved.clear()
 
     def _pack(self, tensor: Tensor) -> Any:
-        if is_functorch_wrapped_tensor(tensor):  # of a transform that is going on: it has no storage
+        if is_functorch_wrapped_tensor(tensor):  # inside a torch.func transform: no storage
             return tensor
         if not self._moves(tensor):
             return _Staying(tensor.detach(), tensor._version)
@@ -238,7 +238,7 @@ class SavedTensors:
     def _moves(self, tensor: Tensor) -> bool:
         plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
         on_device = plain and tensor.device.type == self.host.device.type
-        # What stands for zeros in forward-mode derivatives has no memory.
+        # Zero tensors of forward-mode derivatives have no memory.
         return on_device and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
 
 
@@ -260,7 +260,7 @@ def _check_version(tensor: Tensor, version: int) -> None:
         )
 
 
-_PARTS = ("params", "param_names")  # of an optimiser's group, that go by the parameter
+_PARTS = ("params", "param_names")  # per-parameter entries of an optimiser's group
 
 
 class HostMoments:
@@ -289,7 +289,9 @@ class HostMoments:
         for bucket in self.buckets:
             with self._alone(bucket):
                 for parameter in bucket:
-                    self._fetch(parameter)
+                    self._move(
+                        parameter, lambda value: self.host.bring(value) if value in self.host else value
+                    )
                 try:
                     self.optimizer.step()
                 finally:
@@ -322,9 +324,6 @@ class HostMoments:
         finally:
             for group, parts in zip(groups, whole, strict=True):
                 group.update(parts)
-
-    def _fetch(self, parameter: Tensor) -> None:
-        self._move(parameter, lambda value: self.host.bring(value) if value in self.host else value)
 
     def _send(self, parameter: Tensor) -> None:
         """Single numbers, such as Adam's step counter, stay where the optimiser wants them."""

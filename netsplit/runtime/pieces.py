@@ -78,7 +78,7 @@ class Piece:
             self.usual = _compiled_call(self.module, backend, apart)
         else:
             find_at_once(self.module)
-        self.run = self.usual  # or the module, watched, where a value that is not finite is looked for
+        self.run = self.usual  # or the watched module, to find non-finite values
 
     def compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(zip(self.segment.outputs, self.run(*inputs.values()), strict=True))
@@ -88,9 +88,9 @@ class Piece:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Outputs without autograd, and earlier values of the buffers it writes, for `again`."""
         buffers = {k: self.tensors[k].clone() for k in self.written_buffers}
-        given = {k: t.clone() if k in self.written_inputs else t for k, t in inputs.items()}
-        with torch.set_grad_enabled(self.calls):  # Python code that stays whole would see that there is none
-            results = self.compute(given)
+        values = {k: t.clone() if k in self.written_inputs else t for k, t in inputs.items()}
+        with torch.set_grad_enabled(self.calls):  # uncaptured code could see that there is no autograd
+            results = self.compute(values)
         return {k: t.detach() for k, t in results.items()}, buffers
 
     def again(self, inputs: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -182,11 +182,7 @@ class DevicePieces:
 def _compiled_call(
     module: fx.GraphModule, backend: str, drawing: Iterable[fx.Node] = ()
 ) -> Callable[..., Any]:
-    """A module's call, compiled when first called.
-
-    Args:
-        drawing: calls that draw; compiled code ends before each, so that torch's own kernels draw.
-    """
+    """A module's call, compiled when first called; compiled code ends before the calls in `drawing`."""
     for call in drawing:
         call.target = torch.compiler.disable(call.target)
     module.recompile()

@@ -1,7 +1,7 @@
 """Measured events of one device, and where in its program it stands.
 
-Spans are kept of a recorded iteration alone. On a GPU the host runs ahead: such an iteration marks its spans
-on the computing stream, and reads them when it is over:
+Only recorded iterations keep spans. On a GPU the host runs ahead, so spans are marked on the computing stream
+and read at the end:
 
     host    ─ begin ─ issue F0 ─ issue F1 ─ … ─ end: wait for the stream, read the marks
     stream  ─ zero ──── F0 ──────── F1 ──── …

@@ -35,12 +35,12 @@ __all__ = ["Averages", "LossScale", "OptimizerFactory", "Share", "UpdateRule", "
 class UpdateRule:
     """What happens before and after the optimiser steps.
 
-    `clip_norm`: their norm over all devices is cut to this, as ``torch.nn.utils.clip_grad_norm_`` does.
+    `clip_norm`: most norm of the gradients over all devices, as in ``torch.nn.utils.clip_grad_norm_``.
     `loss_scaling`: the loss is multiplied by a factor that follows overflows (see `LossScale`).
-    `learning_rate`: how it changes; None: the optimiser's own stays.
-    `ema_decay`: of averages of the parameters (see `Averages`); None: there are none.
-    `on_nonfinite`: what happens on a batch whose loss is no finite number: an error and no step ("stop"),
-    a warning and the step ("warn"), a warning and no step ("skip"); None: nobody looks.
+    `learning_rate`: its schedule; None: constant.
+    `ema_decay`: decay of parameter averages (see `Averages`); None: no averages.
+    `on_nonfinite`: for a non-finite loss, raise ("stop"), warn and step ("warn"), or warn and do not step
+    ("skip"); None: no check.
     """
 
     clip_norm: float | None = None
@@ -123,13 +123,13 @@ class Averages:
 class Share:
     """A device's own tensors of the model, and their optimiser.
 
-    `tensors` are initializers by name; the optimiser's parameters are the trainable ones.
-    `copies` are those of which another device is the first to hold them: a norm counts their gradients there.
-    `groups` are the names in the optimiser's groups on all devices, where they are known.
-    `idle` is True where the device has had nothing to step on: it did not see overflows.
-    `host` has what is offloaded; `moments` the optimiser's state, where that is.
-    `regions` says of those that are parts of a parameter of which.
-    `sliced` has the slices of those of which several devices keep one each.
+    `tensors` are initializers by name; the optimiser has the trainable ones.
+    `copies` are initializers that another device holds first; a norm counts their gradients there.
+    `groups` are the names in the optimiser's groups on all devices, if known.
+    `idle`: the device had nothing to step on and saw no overflows.
+    `host` holds offloaded tensors; `moments` is the offloaded optimiser state.
+    `regions`: initializer that is a part of a parameter -> which part.
+    `sliced`: this device's slices of sharded parameters.
     """
 
     tensors: dict[str, Tensor]
@@ -308,18 +308,18 @@ class Share:
         own = self.parameters
         parameters = [own[k] for k in names]
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        there = torch.tensor([float(p.grad is not None) for p in parameters])
+        present = torch.tensor([float(p.grad is not None) for p in parameters])
         dtype = reduce(torch.promote_types, (part.dtype for part in parts), torch.float32)
         flat = [part.reshape(-1).to(dtype) for part in parts]
-        return torch.cat([*flat, there.to(dtype=dtype, device=flat[0].device if flat else None)])
+        return torch.cat([*flat, present.to(dtype=dtype, device=flat[0].device if flat else None)])
 
     def unpack_gradients(self, packed: Tensor, names: Iterable[str]) -> None:
         """Store the sum of all devices' `packed_gradients`."""
         own = self.parameters
         parameters = [own[k] for k in names]
-        there = packed[len(packed) - len(parameters) :].tolist()
+        present = packed[len(packed) - len(parameters) :].tolist()
         start = 0
-        for parameter, count in zip(parameters, there, strict=True):
+        for parameter, count in zip(parameters, present, strict=True):
             part = packed[start : start + parameter.numel()].view_as(parameter).to(parameter.dtype)
             parameter.grad = part if count else None
             start += parameter.numel()
@@ -327,7 +327,9 @@ class Share:
     def norm_terms(self) -> Tensor:
         """[3] float64: the gradients' sum of squares without copies, has infinities?, has NaNs?"""
         own = (p for k, p in self.stepped.items() if k not in self.copies)
-        grads = [_held(p.grad) for p in own if p.grad is not None]
+        grads = [
+            p.grad.coalesce().values() if p.grad.is_sparse else p.grad for p in own if p.grad is not None
+        ]
         norms = [
             torch.linalg.vector_norm(g, dtype=torch.complex128 if g.is_complex() else torch.float64)
             for g in grads
@@ -378,7 +380,3 @@ def _stepped(tensors: Mapping[str, Tensor], sliced: SlicedParameters | None) -> 
     every = {k: tensor for k, tensor in tensors.items() if k not in in_slices}
     every |= {} if sliced is None else sliced.own
     return {k: tensor for k, tensor in every.items() if isinstance(tensor, torch.nn.Parameter)}
-
-
-def _held(gradient: Tensor) -> Tensor:
-    return gradient.coalesce().values() if gradient.is_sparse else gradient

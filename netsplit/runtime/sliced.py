@@ -1,4 +1,4 @@
-"""Parameters of which a device keeps a slice: put together from all devices' slices, and let go.
+"""Sharded parameters: gathered from all devices' slices, and released.
 
 slices ─pack─► bytes ─Gather─► [D, n] ─unpack─► whole parameters, until the computation is over
 gradients of whole ones ─pack─► [D, n] ─Scatter─► [n] ─unpack─► gradients of the slices
@@ -20,7 +20,7 @@ from netsplit.program.instructions import Program
 
 __all__ = ["SlicedParameters"]
 
-_ALIGNED = 16  # bytes at which every slice begins in what is sent, so that it is read as it is
+_ALIGNED = 16  # alignment of slices in a message, to read them in place
 
 
 @dataclass(eq=False)
@@ -73,7 +73,7 @@ class SlicedParameters:
         """Release whole parameters; `unpack` fills those that autograd has saved."""
         for k in names:
             self.whole[k].untyped_storage().resize_(0)
-            self.whole[k].detach()  # a meter looks at what operators see
+            self.whole[k].detach()  # memory meters look at operators' arguments
 
     def packed(self, names: Sequence[str], devices: Sequence[str]) -> Tensor:
         """[n] bytes: this device's slices of a bundle, padded to the longest of all devices."""

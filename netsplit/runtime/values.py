@@ -1,8 +1,8 @@
-"""Tensors alive in one iteration on one device: values, arrivals, what backwards will need, gradients; older
-weights kept for the micro-batches that began on them (weight stashing); what is taken back.
+"""Tensors alive in one iteration on one device: values, arrivals, saved inputs, gradients; older weights of
+micro-batches in flight (weight stashing); copies to undo an iteration.
 
-A forward reads leaves that share the parameters' storage. Before a Step that others are still in flight
-of, the parameters move to new storage: what an older micro-batch saved stays as it was, and goes with it.
+A forward reads leaves that share the parameters' storage. Before a Step, if micro-batches are in flight, the
+parameters move to new storage: the old one lives as long as those micro-batches.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ is known only after an iteration has been computed, which is then computed once 
 class Context:
     """What one forward leaves for its backward."""
 
-    leaves: dict[str, Tensor]  # inputs; of a recomputed forward all, else those that want a gradient
-    outputs: dict[str, Tensor]  # with autograd; empty where the forward is to be computed again
-    weights: dict[str, Tensor] | None = None  # the version that the forward used, where there are several
-    buffers: dict[str, Tensor] | None = None  # that it wrote, as they were, to compute it again
+    leaves: dict[str, Tensor]  # inputs that need a gradient; all if recomputed
+    outputs: dict[str, Tensor]  # with autograd; empty if recomputed
+    weights: dict[str, Tensor] | None = None  # the forward's version, if there are several
+    buffers: dict[str, Tensor] | None = None  # earlier values of those it wrote, to recompute
     deferred: WeightGradients | None = None
     results: KeptResults | None = None  # of a forward that is to be computed again
 
@@ -61,10 +61,10 @@ class HeldBack:
     """A send that waits for its terms, chunk by chunk if it is sent in chunks."""
 
     send: Send
-    keys: tuple[tuple[str, int, bool], ...]  # of what must have come; see `Program.handed_on`
-    begun: list[Handle] = field(default_factory=list)  # of its messages
-    terms: list[list[Tensor]] = field(default_factory=list)  # what it hands on the sum of, chunk by chunk
-    total: list[Tensor] = field(default_factory=list)  # that sum, where there are several terms
+    keys: tuple[tuple[str, int, bool], ...]  # must have arrived; see `Program.handed_on`
+    begun: list[Handle] = field(default_factory=list)  # one per message
+    terms: list[list[Tensor]] = field(default_factory=list)  # terms of the sum, chunk by chunk
+    total: list[Tensor] = field(default_factory=list)  # the sum, if there are several terms
 
     def chunk(self, number: int) -> Tensor:
         """One chunk of the sum of the terms that have come, added up as by `sum_of`."""
@@ -88,12 +88,12 @@ class IterationValues:
     to_come: dict[Key, int] = field(default_factory=dict)  # backwards, of what lasts or is pooled (`Program`)
     sums: dict[str, tuple[Tensor, bool]] = field(default_factory=dict)  # of gradients; True: not a view
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
-    watched: deque[int] = field(default_factory=deque)  # tags of those whose end is watched for
+    watched: deque[int] = field(default_factory=deque)  # tags
     held_back: list[HeldBack] = field(default_factory=list)
     # messages a GPU's stream may still wait for, see `HandingOn.settle`
     unfinished: list[tuple[Instruction, Send | Recv | Collective, Handle]] = field(default_factory=list)
-    absent: Absent = frozenset()  # what arrives for these are zeros that nobody adds
-    nothing: set[Key] = field(default_factory=set)  # for which zeros were sent
+    absent: Absent = frozenset()  # arriving zeros that are not added
+    nothing: set[Key] = field(default_factory=set)  # sent as zeros
     outputs: dict[Key, Tensor] = field(default_factory=dict)
 
     def use(self, k: str, i: int) -> Tensor:

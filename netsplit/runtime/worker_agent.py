@@ -1,7 +1,7 @@
 """The torchrun agent of workers that NetSplit starts itself: they are forked from it, with torch loaded once.
 
-Loading torch and `torch._dynamo` takes some five seconds. CUDA cannot be used in a forked process once it was
-begun before, so that workers of GPUs are spawned.
+Loading torch and `torch._dynamo` takes some five seconds. GPU workers are spawned, as forked processes cannot
+use CUDA once it is initialised.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import socket
 from contextlib import suppress
 
-# What workers need, so that it is there before they are forked.
+# Loaded here so that forked workers have it.
 import torch._dynamo  # noqa: F401
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -36,9 +36,9 @@ _BACKEND = "netsplit"
 class _OneHost(StaticTCPRendezvous):
     """torchrun's rendezvous for one host, listening only at the given address."""
 
-    def __init__(self, asked: RendezvousParameters) -> None:
-        host, port = parse_rendezvous_endpoint(asked.endpoint, default_port=0)
-        super().__init__(host, port, rank=0, world_size=1, run_id=asked.run_id, timeout=600)
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        host, port = parse_rendezvous_endpoint(parameters.endpoint, default_port=0)
+        super().__init__(host, port, rank=0, world_size=1, run_id=parameters.run_id, timeout=600)
 
     def get_backend(self) -> str:
         return _BACKEND
@@ -54,8 +54,8 @@ class _OneHost(StaticTCPRendezvous):
                 timeout=self.timeout,
                 master_listen_fd=door.detach(),
             )
-        where = RendezvousStoreInfo(self.master_addr, self.master_port)
-        return RendezvousInfo(PrefixStore(self.run_id, self._store), self.rank, self.world_size, where)
+        store_info = RendezvousStoreInfo(self.master_addr, self.master_port)
+        return RendezvousInfo(PrefixStore(self.run_id, self._store), self.rank, self.world_size, store_info)
 
 
 def _work(controller: str) -> None:
@@ -80,6 +80,6 @@ def main(workers: int, controller: str, rendezvous: str, logs: str, start_method
     )
     if hasattr(config, "shutdown_timeout"):  # from torch 2.13 on
         config.shutdown_timeout = STOP_S
-    with suppress(SignalException):  # the controller's, which has let its workers go
+    with suppress(SignalException):  # the controller's, which has released its workers
         elastic_launch(config, _work)(controller)
-    os._exit(0)  # an interpreter that takes torch down in good order needs a second for it
+    os._exit(0)  # an orderly exit of torch takes a second

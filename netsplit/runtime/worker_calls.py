@@ -83,7 +83,7 @@ class Attempt:
             failure = self._failure(error, index)
         else:
             return None
-        self._drain(index)  # here, as the exception holds the iteration's tensors
+        self._drain(index)  # here, as the exception keeps the iteration's tensors alive
         return failure
 
     def unfed(self, failure: BatchFailure) -> BatchFailure:
@@ -137,7 +137,7 @@ class Attempt:
                 executor.receive(instruction)
             elif isinstance(instruction, Gather):
                 executor.gather(instruction)
-            elif isinstance(instruction, Scatter):  # of gradients that are taken back by all
+            elif isinstance(instruction, Scatter):  # gradients that all devices take back
                 executor.scatter(instruction)
             executor.let_go(index)
         executor.meet()
@@ -173,9 +173,9 @@ TRAINING, INFERENCE = 1, 2  # phases in the workers' heartbeats
 class DeviceComputed:
     """One device's answer before any device steps."""
 
-    outputs: dict[Key, float]  # of the graph, that arose here
-    nothing: Absent  # gradients that it sent as zeros, as there were none
-    rates: list[float]  # of the optimiser's groups, as they will be in the step
+    outputs: dict[Key, float]  # graph outputs made here
+    nothing: Absent  # missing gradients, sent as zeros
+    rates: list[float]  # rates of the optimiser's groups in this step
 
 
 @dataclass(frozen=True)
@@ -186,9 +186,9 @@ class DeviceIteration:
     began_s: float
     events: list[Event]
     peak_bytes: int | None
-    host_bytes: int | None  # at most at once in the host's memory, where something is offloaded
-    next_rates: list[float]  # of the optimiser's groups, as they will be in the next step
-    scale: LossScale | None  # of float16; None where nothing was stepped on here
+    host_bytes: int | None  # peak bytes offloaded to the host
+    next_rates: list[float]  # rates of the optimiser's groups in the next step
+    scale: LossScale | None  # float16's loss scale; None if nothing was stepped on here
 
 
 def deploy(

@@ -65,7 +65,7 @@ def work(controller: str, cluster: str = "") -> None:
     connection = _connect(controller)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     agent = os.getppid()
-    if sys.platform == "linux":  # it ends with torchrun, even where it is stopped or stuck
+    if sys.platform == "linux":  # it ends with torchrun, even if stopped or stuck
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     traits = versions() | {"cluster": cluster} if cluster else {}
     connection.send_bytes(Hello(rank, world_size, os.getpid(), socket.gethostname(), agent, traits).packed())
@@ -96,9 +96,8 @@ def _end(sentence: str) -> NoReturn:
 
 
 class _LogLine:
-    """The connection to the controller. One thread receives, and ends the process with the connection even
-    when the main thread is stuck; another shows that the process lives while a call is under way; a third has
-    the last word when torchrun ends this process, as it does when another has failed."""
+    """The connection to the controller, with threads that receive, show signs of life, and report an end by
+    torchrun."""
 
     def __init__(self, connection: Connection, rank: int) -> None:
         self.connection = connection
@@ -111,7 +110,7 @@ class _LogLine:
         self.terminated, wakeup = os.pipe()
         os.set_blocking(wakeup, False)
         signal.signal(signal.SIGTERM, lambda *_: None)
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)  # told even while the main thread is stuck
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)  # sent even while the main thread is stuck
         for target in (self._listen, self._live, self._last_word):
             threading.Thread(target=target, daemon=True).start()
 

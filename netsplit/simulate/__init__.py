@@ -1,4 +1,4 @@
-"""What a program is predicted to do: its timeline, as discrete events, and its bytes on every device."""
+"""Predicting a program: its timeline, by discrete events, and its bytes on every device."""
 
 from netsplit.simulate.lifetimes.storages import MemoryProfile
 from netsplit.simulate.simulate import memory_profile, predicted_peak_bytes, simulate

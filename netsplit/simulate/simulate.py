@@ -1,6 +1,6 @@
 """The predicting interpreter: the instructions the runtime executes, in time instead of tensors.
 
-A program becomes arrays; `engine.carry_out` says how they go, and why. What it noted becomes a timeline.
+A program becomes arrays, which `engine.carry_out` runs; its notes become a timeline.
 """
 
 from __future__ import annotations

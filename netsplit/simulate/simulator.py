@@ -1,4 +1,4 @@
-"""From a placement to its program and predicted timeline: the one way there is.
+"""From a placement to its program and predicted timeline.
 
 How variables that several devices read may travel; `Simulator.scored` takes the shortest way:
 
@@ -7,8 +7,8 @@ How variables that several devices read may travel; `Simulator.scored` takes the
     broadcast    p ═► q0 ═► r0,  q0 ─► q1, q0 ─► q2, r0 ─► r1          every NIC once; gradients come back so
 
 A broadcast goes from host to host in a chain, and on a host from the first that has it to the others. A
-device behind no NIC is a host of its own. Large ones may go in chunks, which are on their way on all hops at
-once: as many as `reshard` takes for such a chain.
+device behind no NIC is its own host. Large variables may go in chunks, which use all hops at once: as many as
+`reshard` takes for such a chain.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Simulator:
     schedule: Schedule
     training: bool = True
     shared_norm: bool = False  # see `compile_program`
-    tail: Graph | None = None  # of the last micro-batch, where that has fewer samples
+    tail: Graph | None = None  # of a smaller last micro-batch
     like: tuple[Bundle, ...] = ()  # see `compile_orders`
 
     def __call__(self, placement: Placement) -> Timeline:
@@ -100,20 +100,20 @@ class Simulator:
         ``time.perf_counter``, is not tried.
         """
         own = self.rewritten(placement.rewrites)
-        asked = self.schedule.exchange
-        others = exchanges_to_try(own.graph, self.cluster, asked, placement)
+        exchange = self.schedule.exchange
+        others = exchanges_to_try(own.graph, self.cluster, exchange, placement)
         if not others:
             program = own.program(placement)
             return ScoredPlan(placement, program, simulate(program, self.cluster, own.costs))
         began, trials = time.perf_counter(), list[ScoredPlan]()
-        for exchanges in others if asked == "broadcast" else ((), *others):
+        for exchanges in others if exchange == "broadcast" else ((), *others):
             now = time.perf_counter()
             if trials and now + 2 * (now - began) / len(trials) > until:
                 break
             tried = replace(placement, exchanges=exchanges)
             program = own.whole_microbatches(tried)
             trials.append(ScoredPlan(tried, program, simulate(program, self.cluster, own.costs, peaks=False)))
-        if asked == "broadcast":
+        if exchange == "broadcast":
             return own._with_peaks(min(trials, key=lambda each: each.iteration_s))
         plain, room = trials[0], {each.name: each.capacity_bytes for each in self.cluster.devices}
         for each in sorted(trials[1:], key=lambda each: each.iteration_s):
@@ -137,8 +137,8 @@ class Simulator:
     @property
     def hands_on(self) -> bool:
         """Whether a placement may get exchanges, which compiled steps do not support."""
-        asked = self.schedule.exchange
-        return asked == "broadcast" or (asked == "auto" and bool(self.cluster.nics))
+        exchange = self.schedule.exchange
+        return exchange == "broadcast" or (exchange == "auto" and bool(self.cluster.nics))
 
     def rewritten(self, rewrites: Sequence[Rewrite]) -> Simulator:
         """Simulator of the graph, and of the last micro-batch's graph, after these rewrites.
@@ -223,19 +223,19 @@ class Simulator:
 
 
 _BETTER = 1 - 1e-9
-_MOST_CHUNKS = 16  # with any more the second host that receives it has it at most 6 % of a hop sooner
+_MOST_CHUNKS = 16  # more would save the second receiving host at most 6 % of a hop
 
 
 def exchanges_to_try(
-    graph: Graph, cluster: Cluster, asked: ExchangeName, placement: Placement
+    graph: Graph, cluster: Cluster, exchange: ExchangeName, placement: Placement
 ) -> list[tuple[Exchange, ...]]:
     """Broadcasts of all variables to try, whole and in chunks; may be empty."""
-    if asked == "send_receive" or placement.exchanges or (asked == "auto" and not cluster.nics):
+    if exchange == "send_receive" or placement.exchanges or (exchange == "auto" and not cluster.nics):
         return []
     possible = [
         each
         for each in _broadcasts(graph, cluster, placement)
-        if asked == "broadcast" or _gains(each, cluster)
+        if exchange == "broadcast" or sum(bool(cluster.way(each.hops[0][0], q)) for _, q in each.hops) > 1
     ]
     whole = tuple(replace(each, chunks=1) for each in possible)
     return list(dict.fromkeys((whole, tuple(possible)))) if possible else []
@@ -265,9 +265,7 @@ def exchange_line(placement: Placement) -> str:
 
 
 def _broadcasts(graph: Graph, cluster: Cluster, placement: Placement) -> list[Exchange]:
-    """Exchanges of all variables that several devices read elsewhere, where a way over others is no shortcut.
-
-    What is made of weights and goes once to each replica is not handed on."""
+    """Exchanges of variables that several devices read elsewhere, unless a detour is a shortcut."""
     lasting = unchanging(graph)
     network, exchanges = network_of(cluster), []
     for k, variable in graph.variables.items():
@@ -322,9 +320,3 @@ def _arrival_s(way: Sequence[tuple[str, str]], sizes: Sequence[int], cluster: Cl
             free_s = max(free_s, there_s[chunk]) + cluster.transfer_seconds(size, p, q)
             there_s[chunk] = free_s
     return there_s[-1]
-
-
-def _gains(exchange: Exchange, cluster: Cluster) -> bool:
-    """Whether a NIC carries less than if the home sent to each device."""
-    home = exchange.hops[0][0]
-    return sum(bool(cluster.way(home, q)) for _, q in exchange.hops) > 1

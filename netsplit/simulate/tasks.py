@@ -89,9 +89,9 @@ class ProgramTasks:
         overhead_s, message_s = costs.instruction_s, costs.message_overhead_s
         step_s = sum(init.nbytes for init in self.program.stepped(device)) * costs.step_s_per_byte
         adding_s = costs.accumulate_s_per_byte
-        added: set[tuple[int, int]] = set()  # (segment, step) that have a gradient
+        added: set[tuple[int, int]] = set()  # (segment, step) with a gradient
         summed: set[int] = set()  # segments that have one of what lasts
-        sums: list[Key] = []  # the one that was started and not yet waited for
+        sums: list[Key] = []  # started and not yet waited for
         reading, _ = bundles_used(self.program, device)
         gathering: dict[int, Key] = {}  # by bundle
         for ins in self.program.instructions[device]:

@@ -1,5 +1,4 @@
-"""What happened when, predicted or measured: the common result of both interpreters of a program; what every
-device does with an iteration, and whom it waits for.
+"""Timelines, predicted or measured; each device's use of an iteration, and whom it waits for.
 
 iteration = busy + wait + idle                 of each device
 transfer  = a link of the device is in use     while it computes, waits or idles
@@ -105,7 +104,7 @@ class DeviceTimes:
 
     device: str
     busy_s: float  # computing
-    wait_s: float  # for a tensor or a sum that is not there yet
+    wait_s: float  # waiting for a tensor or a sum
     transfer_s: float  # at least one of its links is in use
     idle_s: float  # nothing left to do, or between instructions
     hidden_s: float  # of `transfer_s`, while it computed

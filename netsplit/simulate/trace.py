@@ -6,11 +6,11 @@
       thread  cpu:0 → cpu:1          thread  cpu:0 → cpu:1      send
       thread  cpu:0 sums             thread  cpu:0 sums         reduce
 
-Transfers that overlap on one link get lanes of their own: "cpu:0 → cpu:1 (2)". Where the program is given, an
-arrow leads from every send to the computation that reads what it brings.
+Transfers that overlap on one link get their own lanes: "cpu:0 → cpu:1 (2)". If the program is given, an arrow
+leads from every send to the computation that reads it.
 
-Perfetto drops slices that overlap, and arrows without a slice. So what lasts nothing is written as one
-nanosecond, and what follows it at once begins that much later; only the file has these times.
+Perfetto drops slices that overlap, and arrows without a slice. So events of no length are written as one
+nanosecond, which shifts the next event in the file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def lane_of(event: Event) -> str:
 def lanes(events: Iterable[Event]) -> dict[str, list[list[Event]]]:
     """Row name to its tracks, in which no two events overlap. Devices first, then links, by name."""
     tracks: dict[str, list[list[Event]]] = {}
-    for event in sorted(events, key=lambda e: (_rank(e), lane_of(e), e.start_s, e.end_s)):
+    ranks = {kind: number for number, kind in enumerate(_BESIDE, 1)}
+    for event in sorted(events, key=lambda e: (ranks.get(e.kind, 0), lane_of(e), e.start_s, e.end_s)):
         row = tracks.setdefault(lane_of(event), [])
         free = next((track for track in row if track[-1].end_s <= event.start_s + _SLACK_S), None)
         if free is None:
@@ -57,10 +58,6 @@ def lanes(events: Iterable[Event]) -> dict[str, list[list[Event]]]:
         else:
             free.append(event)
     return tracks
-
-
-def _rank(event: Event) -> int:
-    return _BESIDE.index(event.kind) + 1 if event.kind in _BESIDE else 0
 
 
 def parts_of_events(program: Program, graph: Graph) -> dict[str, tuple[NodePart, ...]]:
@@ -138,11 +135,10 @@ def _process(
 
 
 def _whole_ns(tracks: Iterable[Sequence[Event]], arrows: Iterable[Arrow]) -> dict[int, tuple[int, int]]:
-    """Identity of an event -> first nanosecond and the one after its last: at least one long, none in a track
-    overlapping, no computation before a send that it reads from."""
+    """Identity of an event -> its nanoseconds: at least one, without overlap, and after what it reads."""
     read: dict[int, list[Event]] = {}
     for send, consumer in arrows:
-        if send.start_s <= consumer.start_s:  # clocks of two machines may say otherwise
+        if send.start_s <= consumer.start_s:  # clocks of two machines may disagree
             read.setdefault(id(consumer), []).append(send)
     spans: dict[int, tuple[int, int]] = {}
     for track in sorted(tracks, key=lambda track: track[0].kind != "send"):
@@ -192,8 +188,8 @@ def _arrows(timeline: Timeline, program: Program | None) -> list[Arrow]:
     arrows: list[Arrow] = []
     for send in (e for e in timeline.events if e.kind == "send"):
         kind = "backward" if send.name.startswith(GRADIENT_OF) else "forward"
-        there = (work.get((send.peer, kind, send.microbatch, name)) for name in readers.get(send.name, ()))
-        reading = sorted(filter(None, there), key=lambda e: e.start_s)
+        tasks = (work.get((send.peer, kind, send.microbatch, name)) for name in readers.get(send.name, ()))
+        reading = sorted(filter(None, tasks), key=lambda e: e.start_s)
         arrows += [(send, consumer) for consumer in reading[:1]]
     return arrows
 

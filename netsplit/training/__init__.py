@@ -1,4 +1,4 @@
-"""A placed model in training: its programs by shape, epochs, history, checkpoints, resuming."""
+"""Training a placed model: programs by shape, epochs, history, checkpoints, resuming."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The graphs of a model: one for each kind of batch, captured when that is first seen and then kept."""
+"""The graphs of a model: one for each kind of batch, captured at its first batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Captures", "checked_capture", "lack_explained"]
 log = logging.getLogger(__name__)
 
 _FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
-LONG_S = 10.0  # from which on a capture is said to have taken long
+LONG_S = 10.0  # a longer capture is logged at INFO
 
 
 def checked_capture(

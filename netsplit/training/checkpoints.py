@@ -1,4 +1,4 @@
-"""The checkpoints of one training: where they are, when one is due, which of them are kept.
+"""The checkpoints of one training: where they are, when one is due, which are kept.
 
 <folder>/
     000001-step-22/      whole; the number rises with every save
@@ -182,15 +182,15 @@ def opened_checkpoints(
     settings: Settings, stable: Path, folder: Path, method: str
 ) -> AbstractContextManager[Checkpoints | None]:
     """A method's own checkpoint folder in `stable` or `folder`; None if none is needed."""
-    asked, resume = settings.checkpoint, settings.resume
-    if asked.never and resume == "never":
+    options, resume = settings.checkpoint, settings.resume
+    if options.never and resume == "never":
         return nullcontext()
-    place = stable if resume == "auto" or asked.folder is not None else folder
+    place = stable if resume == "auto" or options.folder is not None else folder
     return Checkpoints(
         place / method,
-        every_epochs=1 if asked.never and resume == "auto" else asked.every_epochs,
-        every_iterations=asked.every_iterations,
-        keep=asked.keep,
+        every_epochs=1 if options.never and resume == "auto" else options.every_epochs,
+        every_iterations=options.every_iterations,
+        keep=options.keep,
         resume=resume == "auto",
         origin=None if resume in ("never", "auto") else origin_checkpoint(resume),
     )
@@ -208,9 +208,9 @@ def _number(place: Path) -> int:
 
 def _remove(place: Path) -> None:
     """Rename first, so that a half-removed checkpoint does not look complete."""
-    gone = place.with_name(f".{place.name}.removed")
+    renamed = place.with_name(f".{place.name}.removed")
     try:
-        place.rename(gone)
+        place.rename(renamed)
     except OSError:
         return
-    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(renamed, ignore_errors=True)

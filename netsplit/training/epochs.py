@@ -1,4 +1,4 @@
-"""Epochs over a dataset, with what is worth recording of them, and with going on after an interruption.
+"""Epochs over a dataset, recorded, and resumed after an interruption.
 
 ┌─► batches of the epoch, those seen already skipped ─► step ─► checkpoint, if due ─┐
 │   evaluate ─► epoch recorded ─► checkpoint, if due                               │
@@ -65,30 +65,27 @@ def fit(
     checkpoints: Checkpoints | None = None,
     restart: Restart | None = None,
 ) -> History:
-    """Train, and evaluate after every epoch; then a learning rate that changes every epoch is stepped.
+    """Train, evaluate after every epoch, then step an epoch-wise scheduler.
 
     Batches are the model's own size, in an order that depends on `seed` and the epoch alone; the last
     of an epoch may be smaller. With `checkpoints`, training begins at the newest of them.
 
     Args:
-        metric: computed on the test half after every epoch, as for `ParallelModel.evaluate`; the accuracy
-            by default, and "auto" is what the data is judged by where it is no regression. None: none is, and
-            that half is not computed.
-        accumulate: batches that one optimiser step sees, every sample with the same weight; at an epoch's
-            end fewer.
-        drop_last: the samples that do not fill a batch sit out their epoch.
-        checkpoints: where training is saved, and where it goes on from.
-        restart: puts the model's plan on new workers; called when a worker failed, after which training
-            goes on from the newest checkpoint, or from the beginning where there is none.
+        metric: computed on the test half after every epoch, as in `ParallelModel.evaluate`; "auto" is the
+            data's own, or mse for a regression; None skips the test half.
+        accumulate: batches per optimiser step, with equal weights of samples; fewer at an epoch's end.
+        drop_last: skip an epoch's samples that do not fill a batch.
+        checkpoints: where training is saved and resumed from.
+        restart: puts the plan on new workers after a failure; training then resumes from the newest
+            checkpoint, or the beginning.
 
     Raises:
         ConfigError: `data` is no Data, `accumulate` is below 1, there is no whole batch under `drop_last`,
             the scheduler has fewer steps than the training, or the checkpoint is of another model or order.
-        NetSplitError: a checkpoint cannot be written; or an epoch's last batch cannot be trained, which is
-            told before the first step (of a stream, when it comes).
-        ReadError: a sample cannot be read; the model is as it was before its batch.
-        WorkerError: a worker died, raised or hung; with `restart`, more than `RESTARTS` times in a row
-            without a checkpoint between.
+        NetSplitError: a checkpoint cannot be written, or an epoch's last batch cannot be trained (raised
+            before the first step, except for streams).
+        ReadError: a sample cannot be read; the model is unchanged.
+        WorkerError: a worker died, raised or hung; with `restart`, more than `RESTARTS` times in a row.
     """
     if not isinstance(data, Data):
         raise ConfigError(f"data is a {type(data).__name__}: give netsplit.data.Data (docs/data.md).")
@@ -147,7 +144,7 @@ class _EpochLoop:
         self.random = torch.get_rng_state()
         self.reported = Position(epoch=0, step=0)  # what the observer knows already
         self.since_start = 0  # iterations on these workers
-        self.plan = self.model.plan  # that is recorded, though another may come
+        self.plan = self.model.plan  # whose timelines are recorded, even if it changes
         self.failures = 0  # since the last checkpoint
 
     def begin(self) -> None:
@@ -181,7 +178,7 @@ class _EpochLoop:
         self.model.runtime.finish()  # here, where it can be recovered from
 
     def end(self) -> None:
-        self._tell_adaptation(None, None)  # batches after these epochs are nobody's steps
+        self._tell_adaptation(None, None)  # later batches belong to no steps
         self.feeding.close()
 
     def recover(self, error: WorkerError, restart: Restart) -> None:
@@ -275,7 +272,7 @@ class _EpochLoop:
         loss, timeline = self.model.measure_batch(inputs, targets, metered, fraction=fraction, step=last)
         if self._is_left_out(loss):
             return loss, False
-        if plan is not self.plan:  # as after workers were restarted under another
+        if plan is not self.plan:  # as after a restart with another plan
             return loss, metered
         if metered:
             self.history.peak_bytes = timeline.peak_bytes
@@ -291,7 +288,7 @@ class _EpochLoop:
             return
         try:
             pair = self.feeding.once.batch(BatchPlace(self.position.epoch, self._samples - rest, rest))
-        except ReadError:  # is told when it is that batch's turn
+        except ReadError:  # raised when that batch is due
             return
         with _naming_last_batch(rest):
             self.model.make_program(*pair)

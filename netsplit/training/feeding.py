@@ -1,4 +1,4 @@
-"""Where the batches of a training come from: its workers read them, or this process does and sends them.
+"""Feeding batches: the workers read them, or this process reads and sends them.
 
 place ──► known to be read alike by the workers? ──yes──► UnreadBatch: they are told the place
                                   └──no──► read here ──► tensors; of every kind the first, which is captured
@@ -48,9 +48,9 @@ class Feeding:
             Loader(data.train, size, workers=data.workers, prefetch=data.prefetch, **self.options)
         )
         self.once = Reader(Loader(data.train, size, **self.options))  # of single batches, without processes
-        # A model that only poses as one has no workers.
+        # Stand-ins for a ParallelModel have no workers.
         self.by_workers = data.read_by != "controller" and isinstance(model, ParallelModel)
-        self.kind: Batch | None = None  # the first batch, which the others are taken to be like
+        self.kind: Batch | None = None  # the first batch, as an example of the others
         self.kinds: set[tuple[Hashable, int]] = set()  # of batches that were read here, by key and samples
         self.given: Any = None  # the runtime whose workers have the dataset
         self.packed: bytes | None = None
@@ -128,15 +128,15 @@ class Feeding:
         if nbytes > MOST_SENT and self.data.read_by != "workers":
             return f"every worker would hold a copy of its {nbytes / 2**20:.0f} MiB"
         expected = digest_of(self.once.batch(place, probed(place)))
-        self.once.close()  # so that it reads them once more
+        self.once.close()  # so that it reads the samples again
         if digest_of(self.once.batch(place, probed(place))) != expected:
             return "samples differ when they are read again, although every generator is seeded"
         runtime = self.model.runtime
-        for who, (digest, why) in give_samples(runtime.pool, runtime.program, self.packed, place).items():
+        for worker, (digest, why) in give_samples(runtime.pool, runtime.program, self.packed, place).items():
             if why:
-                return f"worker {who} cannot read it ({why})"
+                return f"worker {worker} cannot read it ({why})"
             if digest != expected:
-                return f"worker {who} reads different samples from the training process"
+                return f"worker {worker} reads different samples from the training process"
         return None
 
     def _leave_to_controller(self, reason: str, level: int = logging.WARNING) -> None:

@@ -1,4 +1,4 @@
-"""What is known of a training: where it stands, what it did, and what of that a checkpoint keeps."""
+"""The record of a training: its position, its history, and what a checkpoint keeps of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Iteration:
     seconds: float
     timed: bool = True
     samples: int | None = None  # None: a whole batch
-    learning_rates: tuple[float, ...] = ()  # of the optimiser's groups, as they were in the step
+    learning_rates: tuple[float, ...] = ()  # of the optimiser's groups in this step
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Position:
     epoch: int = 0
     step: int = 0  # over all epochs
     samples: int = 0  # of the present epoch's order, seen already
-    loss_sum: float = 0.0  # over these samples, but for those left out
-    left_out: int = 0  # of these samples, as their loss was not finite
+    loss_sum: float = 0.0  # summed over these samples without skipped ones
+    left_out: int = 0  # skipped, as their loss was not finite
     seconds: float = 0.0  # of the present epoch
 
     def __str__(self) -> str:

@@ -87,9 +87,9 @@ def update_metric(metric: Metric, outputs: Any, targets: Any) -> None:
         raise
     except Exception as error:  # of code that may do anything
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        there = f"{_described(outputs)} and {_described(targets)}"
+        values = f"{_described(outputs)} and {_described(targets)}"
         raise ConfigError(
-            f"metric {name_of_metric(metric)} cannot use {there} ({reason}): {_OTHERS}."
+            f"metric {name_of_metric(metric)} cannot use {values} ({reason}): {_OTHERS}."
         ) from error
 
 
@@ -282,9 +282,9 @@ def _are_scores(outputs: Any, targets: Any) -> bool:
     )
 
 
-def _unfit(name: str, needed: str, *there: Any) -> ConfigError:
-    given = " and ".join(map(_described, there))
-    return ConfigError(f"metric {name} needs {needed}, but the model and the data give {given}: {_OTHERS}.")
+def _unfit(name: str, needed: str, *values: Any) -> ConfigError:
+    kinds = " and ".join(map(_described, values))
+    return ConfigError(f"metric {name} needs {needed}, but the model and the data give {kinds}: {_OTHERS}.")
 
 
 def _described(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""How a model is trained: one record, made once of a call or of a config, and passed whole."""
+"""Training options: one record, made from a call or a config."""
 
 from __future__ import annotations
 
@@ -111,6 +111,6 @@ class Training:
         return replace(self, optimizer=optimizer)
 
 
-def check_choice(name: str, given: Any, known: Sequence[str], optional: bool = False) -> None:
-    if given not in known and not (optional and given is None):
-        raise ConfigError(f"{name} is {given!r}: give one of {', '.join(known)}{', or None' * optional}.")
+def check_choice(name: str, value: Any, known: Sequence[str], optional: bool = False) -> None:
+    if value not in known and not (optional and value is None):
+        raise ConfigError(f"{name} is {value!r}: give one of {', '.join(known)}{', or None' * optional}.")

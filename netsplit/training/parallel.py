@@ -1,4 +1,4 @@
-"""A model that trains on several devices, for those who use it."""
+"""The model that users train on several devices."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class ParallelModel:
         self.runtime = runtime
         self.programs = programs
         self.plan = plan
-        self.adaptation = adaptation  # what looks for other plans, where that is asked for
+        self.adaptation = adaptation  # looks for other plans, if asked to
         self._measured: Timeline | None = None
         # Also when it is dropped, and when the interpreter ends.
         self._end = None if on_close is None else weakref.finalize(self, _end_here, os.getpid(), on_close)
         self._turn = threading.RLock()
-        placed = weakref.proxy(self)  # in no circle with what it has: it ends when it is dropped
+        placed = weakref.proxy(self)  # no reference cycle: it ends when dropped
         self._watch = ModelWatch(model, programs, lambda: placed._open(), self._turn)
 
     @property
@@ -85,18 +85,16 @@ class ParallelModel:
         Inputs and targets are as docs/batches.md has them; `metrics` then has what came beside the loss.
 
         Args:
-            fraction: multiplies the gradients: of several batches that one step sees, this one's part of
-                their samples.
-            step: without it gradients are only added up, for a later batch to step on.
+            fraction: multiplies the gradients: this batch's part of the samples of a step.
+            step: False only accumulates gradients for a later step.
 
         Raises:
-            NetSplitError: batches of more kinds than `max_programs`, or one on which the model trains what it
-                did not train on the example; the model was changed meanwhile, which the split does not see.
+            NetSplitError: more kinds of batches than `max_programs`, or a batch that trains what the example
+                did not.
             NonFiniteError: the loss is no finite number, and `on_nonfinite` is "stop".
-            BatchError: a device could not compute it, as for a label out of range: all is as it was before
-                it, and training may go on. Not so under schedules that step within the batch.
-            WorkerError: a worker died or hung; or the optimiser raised in an earlier batch's step, which is
-                not waited for: whatever is next asked of the workers tells it, the end of a ``with`` too.
+            BatchError: a device could not compute it, e.g. a label out of range; the model is unchanged
+                unless the schedule steps within the batch.
+            WorkerError: a worker died or hung, or the optimiser failed in an earlier batch's step.
         """
         timeline = None
         with self._watch.training(self.programs, inputs, targets) as batch:
@@ -109,11 +107,7 @@ class ParallelModel:
 
     @plain_errors
     def make_program(self, inputs: Any, targets: Any = None) -> None:
-        """Build the program for such a batch ahead of time; nothing is trained.
-
-        Raises:
-            NetSplitError: as `train_batch` would before it trains.
-        """
+        """Build the program for such a batch ahead of time, without training; raises as `train_batch`."""
         with self._watch.own(self.programs):
             self.programs.training(self.programs.batch(inputs, targets))
 
@@ -152,7 +146,7 @@ class ParallelModel:
     def trained_batches(self) -> int:
         """Batches trained since the beginning, including those before a loaded checkpoint.
 
-        After an interruption it says whether the batch was trained: wholly, or not at all.
+        After an interruption it tells whether the batch was trained.
         """
         return self._open().draws.batches
 
@@ -163,10 +157,7 @@ class ParallelModel:
 
     @property
     def metrics(self) -> Any:
-        """What the loss returned besides itself on the last batch: means over the samples.
-
-        None where the loss comes alone.
-        """
+        """Means of what the loss returned besides itself on the last batch; None for nothing."""
         return self.runtime.metrics
 
     @plain_errors
@@ -186,8 +177,8 @@ class ParallelModel:
     def predict(self, inputs: Any) -> Any:
         """The model's output in evaluation mode, in the model's own structure, for any number of samples.
 
-        Inputs are as in training, of any shapes: docs/batches.md. Up to a micro-batch they are computed at
-        once; more in micro-batches, where each output has rows of its own for every sample.
+        Inputs are as in training, of any shapes (docs/batches.md). More samples than a micro-batch are cut
+        into micro-batches if each output has one row per sample.
 
         Raises:
             NetSplitError: inputs of more kinds than `max_programs`, or on which the model cannot be captured.
@@ -208,14 +199,13 @@ class ParallelModel:
         """A metric over batches of any sizes, every sample with the same weight.
 
         Args:
-            batches: pairs (inputs, targets), of which the inputs are as in `predict`.
-            metric: "accuracy", "top5", "mean_iou", "mse" or "perplexity"; "auto": mse where the first batch's
-                targets are real numbers or the loss is a regression's, else the accuracy. Or `(outputs,
-                targets)` of a batch, in the structures of model and data, to (sum, count), of which the mean
-                is taken; or an object with reset, update and compute, as torchmetrics' are.
+            batches: pairs (inputs, targets), with inputs as in `predict`.
+            metric: "accuracy", "top5", "mean_iou", "mse" or "perplexity"; "auto": mse for a regression, by
+                the loss or the first batch's targets, else accuracy. Or a function of (outputs, targets) that
+                returns (sum, count), or an object with reset, update and compute, as in torchmetrics.
 
         Raises:
-            NetSplitError: there is no batch, or the metric is not for such outputs and targets.
+            NetSplitError: no batch, or a metric that does not fit outputs and targets.
         """
         return evaluated(self.predict, batches, metric, self.programs.captures.loss)
 
@@ -260,10 +250,10 @@ class ParallelModel:
             strict: the keys must be exactly the model's.
 
         Returns:
-            Keys that are missing in `state`, and those that the model does not have, as its own tells them.
+            Missing keys and unexpected keys.
 
         Raises:
-            NetSplitError: a key is missing or unknown, or a shape differs; nothing is changed then.
+            NetSplitError: a key is missing or unknown, or a shape differs; nothing is changed.
         """
         return self._state.put(state, strict)
 
@@ -271,10 +261,10 @@ class ParallelModel:
     def learning_rate(self) -> list[float]:
         """Learning rates of the optimiser's groups; set one number for all, or one for each.
 
-        A scheduler that is stepped goes on from there as it does in plain PyTorch.
+        A scheduler continues from there as in plain PyTorch.
 
         Raises:
-            NetSplitError: numbers below 0, or not as many as groups.
+            NetSplitError: numbers below 0, or another number of them than groups.
         """
         return self._open().learning_rates
 
@@ -340,12 +330,11 @@ class ParallelModel:
         """Write all that training needs to go on, whole or not at all: docs/checkpoints.md.
 
         Args:
-            folder: of this one checkpoint; what is there is replaced.
-            extra: values that JSON takes, given back by `load_checkpoint`.
+            folder: of this one checkpoint; an earlier one there is replaced.
+            extra: JSON values, which `load_checkpoint` returns.
 
         Raises:
-            NetSplitError: it cannot be written, or gradients of batches trained with ``step=False`` wait for
-                a step.
+            NetSplitError: it cannot be written, or accumulated gradients wait for a step.
             WorkerError: a worker died.
         """
         self._state.save(Path(folder).absolute(), extra or {})
@@ -353,15 +342,14 @@ class ParallelModel:
     def load_checkpoint(self, folder: str | Path) -> dict[str, Any]:
         """Resume from a checkpoint, whatever placement or number of devices saved it.
 
-        Hyperparameters are the checkpoint's, and random operators go on drawing as its training would have;
-        the state of this process's generator is set too. Where batches are cut into other micro-batches than
-        its training's were, and more than rounding depends on that, it is said.
+        Hyperparameters and random states are the checkpoint's, this process's generator included. A warning
+        says if other micro-batches change more than rounding.
 
         Returns:
-            What was given as `extra`.
+            The `extra` of `save_checkpoint`.
 
         Raises:
-            NetSplitError: there is no whole checkpoint, it is of another model or another optimiser.
+            NetSplitError: no complete checkpoint, or one of another model or optimiser.
         """
         return self._state.load(folder, lambda: self._watch.own(self.programs))
 
@@ -374,8 +362,7 @@ class ParallelModel:
     def plot(self, kind: str, measured: Timeline | None = None) -> ShownFigure:
         """A picture for a notebook: "graph", "timeline" or "memory", as `Plan.plot` has them.
 
-        Without `measured`, the last iteration that `measure_batch` measured is shown beside the prediction;
-        of one that was like the first batch.
+        `measured` is shown beside the prediction; by default the last `measure_batch` of the usual shapes.
         """
         return self.plan.plot(kind, self._measured if measured is None else measured)
 
@@ -415,7 +402,7 @@ class ParallelModel:
         """The runtime; raises NetSplitError once the workers have ended."""
         if not self.runtime.pool.connections:
             raise WorkerError("the workers of this model have ended: it was closed, or one of them failed.")
-        with self._turn:  # else it would take back what another thread is about to step on
+        with self._turn:  # else it would undo another thread's iteration
             self.runtime.settle()
         return self.runtime
 

@@ -1,4 +1,4 @@
-"""The programs of a placed model: one for each kind of batch, made when such a batch is first seen.
+"""The programs of a placed model: one for each kind of batch, made at its first batch.
 
 batch ──► known? ──yes──► its program
             └──no──► captured at its shapes ──► placed as its likes in training ──► verified ──► compiled
@@ -240,18 +240,18 @@ class Programs:
     def _placed(self, graph: Graph) -> Placement:
         """Place another graph's nodes like their training counterparts, next to their parameters."""
         placed, device_of = self._graph, self.placement.device_of
-        where = inference_placement(placed, graph, device_of)
+        devices = inference_placement(placed, graph, device_of)
         homes = {k: device_of[node.name] for node in placed for k in node.initializers}
         for node in graph:
             for k in node.initializers:
-                if homes.setdefault(k, where[node.name]) != where[node.name]:
+                if homes.setdefault(k, devices[node.name]) != devices[node.name]:
                     raise NetSplitError(
                         f"on a batch of these shapes one operator needs '{k}' and parameters of another "
                         "device: give parallelize an example batch of these shapes."
                     )
-        exchanges = exchanges_that_hold(graph, where, self.placement.exchanges)
+        exchanges = exchanges_that_hold(graph, devices, self.placement.exchanges)
         return replace(
-            self.placement, device_of=where, exchanges=exchanges, begins=(), rewrites=graph.rewrites
+            self.placement, device_of=devices, exchanges=exchanges, begins=(), rewrites=graph.rewrites
         )
 
     def _require_same_parameters(self, graph: Graph) -> None:

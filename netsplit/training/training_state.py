@@ -1,4 +1,4 @@
-"""The state of a training: what the devices hold, and what of it is here; loaded, and kept as a checkpoint.
+"""The state of a training, on devices and in this process: loaded and saved.
 
 The plain model gives and takes it with its own keys, hooks and extra state:
 

@@ -1,4 +1,4 @@
-"""The model that was given is a copy of what trains: whoever changes it meanwhile is warned, once."""
+"""Warnings about changes of the original model, which the training copy does not see."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ class ModelWatch:
         """Mark NetSplit's own changes of the model."""
         with self._turn:
             refuse_surrounding(programs.captures.asked.autocast)
-            programs.captures.trained = (
-                self._values
-            )  # others have them, too, as one that only started new workers
+            programs.captures.trained = self._values  # other runtimes may have replaced it
             self.look()
             spaces = () if captures_none else self._spaces
             others = [(space, dict(space), was) for space, was in spaces if not _is_same(space, was)]
@@ -111,15 +109,15 @@ class ModelWatch:
             finally:
                 for each, key, value, _ in changed:
                     setattr(each, key, value)
-                for space, given, _ in others:
-                    _fill(space, given)
+                for space, content, _ in others:
+                    _fill(space, content)
                 if programs.made_s != made_s:
                     self._versions = self._written()
 
     @contextmanager
     def training(self, programs: Programs, inputs: Any, targets: Any) -> Iterator[Batch | UnreadBatch]:
         with self._turn:
-            # Tensors of an unread batch are new ones, on the workers.
+            # An unread batch becomes new tensors on the workers.
             batch = inputs if isinstance(inputs, UnreadBatch) else programs.batch(inputs, targets)
             with self.own(programs, isinstance(batch, Batch) and programs.has(batch)):
                 yield batch

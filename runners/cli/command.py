@@ -36,7 +36,7 @@ RUNNERS = {
     "report": "Write recorded comparisons and studies as one page.",
 }
 SHELLS = ("bash", "zsh", "fish")
-IN_SCRIPTS = {  # of click's completion: no space follows a key or stands within a list, and a list has commas
+IN_SCRIPTS = {  # click's completion, without a space after a key and with lists
     "COMPREPLY+=($value)": 'COMPREPLY+=("$value"); [[ $value == *[=[,]* ]] && compopt -o nospace',
     'string split ","': 'string split -m1 ","',
 }
@@ -55,10 +55,7 @@ def netsplit() -> None:
 
 
 def _overrides(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions for a runner: groups, their options (also in lists) and keys.
-
-    For bash ``=`` is a word of its own.
-    """
+    """Completions for a runner: groups, options and keys. For bash ``=`` is a word of its own."""
     words = [word for word in context.params.get("words") or () if word != "="]
     group, given, option = incomplete.partition("=")
     shown = f"{group}=" if given else None
@@ -140,10 +137,10 @@ def plan(context: click.Context, words: tuple[str, ...], **options: Any) -> None
         request = _work("composed").requested(folder, overrides, **groups)
         _work("plan").plan(words[0], **options, request=request)
         return
-    given = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if set(given) - {"config_dir"}:
-        raise click.UsageError(f"--{min(given)} needs MODEL: give KEY=VALUE, as in cluster=v100x8.")
-    config_dir = ["--config-dir", options["config_dir"]] if given else []
+    stated = [name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if set(stated) - {"config_dir"}:
+        raise click.UsageError(f"--{min(stated)} needs MODEL: give KEY=VALUE, as in cluster=v100x8.")
+    config_dir = ["--config-dir", options["config_dir"]] if stated else []
     sys.argv = ["netsplit plan", *config_dir, *words]
     import_module(f"{__package__.rpartition('.')[0]}.plan").main()
 
@@ -212,9 +209,9 @@ def _work(name: str) -> Any:
 
 def main() -> None:
     """The command's entry point; finds code in the current folder after the standard library's."""
-    here = os.getcwd()
-    if here not in sys.path and str(Path(here)) not in sys.path:
-        sys.path[:] = standard_first([here, *sys.path])
+    folder = os.getcwd()
+    if folder not in sys.path and str(Path(folder)) not in sys.path:
+        sys.path[:] = standard_first([folder, *sys.path])
     _clear(netsplit)
 
 

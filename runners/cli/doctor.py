@@ -30,7 +30,7 @@ PACKAGES = (
     "highspy", "ortools", "cvxopt", "numba", "numpy", "scipy", "networkx",
 )  # fmt: skip
 OPTIONAL = ("swiglpk", "ray", "optuna", "transformers", "lightning", "safetensors")
-LEAST_SHARED = 64 * 2**20  # bytes: what processes that load data pass on lies there
+LEAST_SHARED = 64 * 2**20  # bytes; data-loading processes pass batches there
 
 
 def doctor(links: bool) -> None:
@@ -38,10 +38,10 @@ def doctor(links: bool) -> None:
     lines, problems = ["```text", *_versions(), *_host()], 0
     for name, check in CHECKS.items():
         try:
-            said = check()
+            answer = check()
         except (NetSplitError, OSError, RuntimeError, ImportError) as error:
-            said, problems = f"PROBLEM: {' '.join(str(error).split())}", problems + 1
-        lines.append(f"{name:16}{said}")
+            answer, problems = f"PROBLEM: {' '.join(str(error).split())}", problems + 1
+        lines.append(f"{name:16}{answer}")
     console = Console(soft_wrap=True)
     console.print("\n".join([*lines, "```"]), highlight=False, markup=False)
     if links:
@@ -82,16 +82,12 @@ def _solvers() -> str:
     model.maximize(model.new_int_var(0, 7, "x"))
     if solver.solve(model) != cp_model.OPTIMAL or solver.objective_value != 7:
         raise RuntimeError("CP-SAT does not solve")
-    return f"CP-SAT solves; {_highs()}; {_gurobi()}"
+    return f"CP-SAT solves; HiGHS {import_module('highspy').Highs().version()}; {_gurobi()}"
 
 
 def _picos() -> str:
     by_picos = import_module("netsplit.partition.engines.mixed_integer")
     return f"can use {', '.join(by_picos.PREFIX + name for name in by_picos.picos_engines()) or 'no engine'}"
-
-
-def _highs() -> str:
-    return f"HiGHS {import_module('highspy').Highs().version()}"
 
 
 def _gurobi() -> str:
@@ -128,7 +124,7 @@ def _profiles() -> str:
 
 def _compiled() -> str:
     function = import_module("netsplit.partition.engines.anneal").anneal.dispatcher
-    folder = getattr(function._cache, "cache_path", None)  # numba's: a function that is not kept has none
+    folder = getattr(function._cache, "cache_path", None)  # numba's; a function that is not cached has none
     if folder is None:
         raise OSError(
             "compiled in every process, as no cache folder is writable: name one in NUMBA_CACHE_DIR"

@@ -82,11 +82,7 @@ def plan(
 
 
 def _folder(out: str | None) -> Path:
-    """The plan's folder, which is not made yet.
-
-    Raises:
-        ConfigError: it could not be made.
-    """
+    """The plan's folder, not made yet. Raises ConfigError if it cannot be made."""
     folder = Path(out) if out is not None else Path("outputs/plan", time.strftime("%Y-%m-%d_%H-%M-%S"))
     try:
         check_writable(folder / "graph.json")
@@ -136,13 +132,13 @@ def _subject(
     build = _named(model, "MODEL")
     try:
         with device:
-            made = build if isinstance(build, nn.Module) else build()
+            answer = build if isinstance(build, nn.Module) else build()
     except Exception as error:
         raise ConfigError(f"{model} failed: {type(error).__name__}: {error}") from error
-    if isinstance(made, tuple) and len(made) == 3:
-        module, own_loss, own_batch = made
+    if isinstance(answer, tuple) and len(answer) == 3:
+        module, own_loss, own_batch = answer
     else:
-        module, own_loss, own_batch = made, None, None
+        module, own_loss, own_batch = answer, None, None
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{model} returned {type(module).__name__}: it must return a torch.nn.Module.")
     if batch is None and own_batch is None:
@@ -159,11 +155,7 @@ def _subject(
 
 
 def _named(name: str, key: str) -> Any:
-    """The object that MODULE:NAME names.
-
-    Raises:
-        ConfigError: there is no such thing, or its module cannot be imported.
-    """
+    """The object that MODULE:NAME names. Raises ConfigError if there is none."""
     if ":" not in name:
         raise ConfigError(f"{key} is '{name}': give MODULE:NAME, as in my_module:build.")
     try:

@@ -73,8 +73,8 @@ def by_file(
     offload: OffloadName | None,
 ) -> Decide:
     """A planner for a graph file's profile."""
-    there = cluster.unprobed if isinstance(cluster, ClusterSpec) else cluster
-    return FileCosts(read_workload(graph), there, microbatches, offload).plan
+    described = cluster.unprobed if isinstance(cluster, ClusterSpec) else cluster
+    return FileCosts(read_workload(graph), described, microbatches, offload).plan
 
 
 def run(

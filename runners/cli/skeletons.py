@@ -61,13 +61,10 @@ def _taken(kind: str, name: str) -> str:
     group = "partitioner" if kind == "plugin" else kind
     if (CONF / group / f"{name}.yaml").is_file():
         return f"which NetSplit's own {group} already has"
-    if name in sys.stdlib_module_names or (not _is_here(name) and _is_installed(name)):
+    here = Path(f"{name}.py").exists() or Path(name).exists()
+    if name in sys.stdlib_module_names or (not here and _is_installed(name)):
         return "which would hide an existing module"
     return ""
-
-
-def _is_here(name: str) -> bool:
-    return Path(f"{name}.py").exists() or Path(name).exists()
 
 
 def _is_installed(name: str) -> bool:

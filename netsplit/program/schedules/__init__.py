@@ -1,8 +1,7 @@
 """In which order segments and micro-batches are computed.
 
-A schedule answers one global order of (phase, segment, micro-batch); the compiler gives each device
-its part of it and puts the transfers in between. All work on any DAG of segments: a device may hold
-several, one may feed many, and a device may be come to again.
+A schedule gives one global order of (phase, segment, micro-batch); the compiler gives each device its part
+and inserts transfers. All work on any DAG of segments: a device may hold several, one may feed many.
 """
 
 from netsplit.program.schedules.base import Compute, Phase, Pipeline, Schedule, TaskTimes

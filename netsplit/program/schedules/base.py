@@ -1,6 +1,4 @@
-"""What a schedule decides: how a batch is cut into micro-batches, in which order they are computed, and when
-the tasks of an order begin.
-"""
+"""Schedules: how a batch is cut into micro-batches, their order, and when its tasks begin."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ class Pipeline:
     devices: tuple[tuple[str, ...], ...]  # of segment s: the replicas that take the micro-batches in turn
     trained: frozenset[int]  # segments with a backward
     turns: tuple[tuple[str, ...], ...] = ()  # of segment s: its devices by their turns; empty: all in order
-    times: TaskTimes | None = None  # where they are known, for schedules that go by them
+    times: TaskTimes | None = None  # if known, for schedules that use them
 
     def __len__(self) -> int:
         return len(self.feeders)
@@ -217,9 +215,9 @@ class Schedule(_Exchanging, ABC):
 def check_choices(exchange: object, shard: object, *more: str) -> None:
     """Raises ConfigError for an unknown `ExchangeName` or `ShardName`."""
     choices = {"exchange": get_args(ExchangeName), "shard": (*more, "none", *get_args(ShardName))}
-    for key, given in (("exchange", exchange), ("shard", shard)):
-        if given not in choices[key]:
-            raise ConfigError(f"schedule.{key} is {given!r}: choose one of {', '.join(choices[key])}.")
+    for key, value in (("exchange", exchange), ("shard", shard)):
+        if value not in choices[key]:
+            raise ConfigError(f"schedule.{key} is {value!r}: choose one of {', '.join(choices[key])}.")
 
 
 def split_backward(order: Iterable[Compute]) -> list[Compute]:
@@ -228,7 +226,7 @@ def split_backward(order: Iterable[Compute]) -> list[Compute]:
     return [(part, s, i) for phase, s, i in order for part in parts.get(phase, (phase,))]
 
 
-_EQUAL = 1e-9  # of a makespan: sums of floats in another order differ by less
+_EQUAL = 1e-9  # of a makespan; rounding differs by less
 
 
 @dataclass(frozen=True)
@@ -323,8 +321,7 @@ def _travelling(pipeline: Pipeline, durations: TaskTimes) -> frozenset[int]:
 def _put_off(
     lists: Mapping[str, Sequence[Compute]], split: Collection[int], backwards: int
 ) -> dict[str, list[Compute]]:
-    """Split these segments' backwards; the weight part follows after that many further backwards of the
-    device."""
+    """Split these segments' backwards; the weight part follows that many backwards later."""
 
     def of(tasks: Sequence[Compute]) -> Iterator[Compute]:
         waiting: deque[Compute] = deque()
@@ -352,15 +349,15 @@ def _waits(
         phase, s, i = task
         if phase == "weight":
             return [(("input", s, i), 0.0)]
-        here = pipeline.on(s, i)
+        device = pipeline.on(s, i)
         if phase == "forward":
             return [
-                (("forward", u, i), times.moving.get((u, s, pipeline.on(u, i), here), 0.0))
+                (("forward", u, i), times.moving.get((u, s, pipeline.on(u, i), device), 0.0))
                 for u in pipeline.feeders[s]
             ]
         waits: list[tuple[Compute, float]] = [(("forward", s, i), 0.0)]
         for v in readers[s]:
-            delay = times.returning.get((s, v, here, pipeline.on(v, i)), 0.0)
+            delay = times.returning.get((s, v, device, pipeline.on(v, i)), 0.0)
             waits.append((("input" if (v, i) in split else "backward", v, i), delay))
         return waits
 

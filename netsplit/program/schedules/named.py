@@ -1,4 +1,4 @@
-"""Schedules that have a name of their own: GPipe, 1F1B and what came of it, ZB-H1, PipeDream."""
+"""Published schedules: GPipe, 1F1B and its variants, ZB-H1, PipeDream."""
 
 from __future__ import annotations
 
@@ -220,8 +220,8 @@ class ZBH1(Schedule):
         every = [*range(min(2 * len(pipeline.names), m)), m]
         count = min(tries_of(TASKS_OF_A_CELL * len(pipeline) * m), len(every))
         tried = [every[n * (len(every) - 1) // max(count - 1, 1)] for n in range(count)]
-        made = [timed_schedule(pipeline, m, policy(last)) for last in tried]
-        return min(made, key=lambda each: each[0])[1]
+        timed = [timed_schedule(pipeline, m, policy(last)) for last in tried]
+        return min(timed, key=lambda each: each[0])[1]
 
 
 def _weights_last(task: Compute) -> tuple[int, ...]:

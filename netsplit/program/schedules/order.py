@@ -1,8 +1,7 @@
 """List scheduling of a pipeline: devices take, whenever they are free, the most urgent task they may begin.
 
-Where no durations are given, forward takes ten units of time, backward twenty and each of its parts eleven,
-as two parts go over some tensors twice; transfers take none. What comes out is an order only: real durations
-differ, but the order of a device's tasks is what makes a schedule.
+Without durations, a forward takes ten units of time, a backward twenty and each of its parts eleven, as two
+parts read some tensors twice; transfers take none. The result is only an order, which makes a schedule.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class _ListSchedule:
         self.forwards: list[list[int]] = [[] for _ in links.names]  # of trained segments: ranks
         self.others: list[list[int]] = [[] for _ in links.names]
         self.idle = [True] * len(links.names)
-        self.touched = set(range(len(links.names)))  # devices that may begin what they could not before
+        self.touched = set(range(len(links.names)))  # devices that may have become able to begin a task
         self.coming: list[tuple[float, int, bool]] = []
         """Time, task; whether it ends, or the result that was under way to it arrives."""
         self.limits = _InFlight(links, policy)
@@ -354,9 +353,9 @@ def _delays(links: TaskLinks, times: TaskTimes | None) -> list[list[float]]:
         return [[]] * len(links.followers)
 
     def delay(t: int, follower: int) -> float:
-        here, there = t % links.cells, follower % links.cells
-        s, v = here // links.microbatches, there // links.microbatches
-        p, q = links.names[links.device[here]], links.names[links.device[there]]
+        source, target = t % links.cells, follower % links.cells
+        s, v = source // links.microbatches, target // links.microbatches
+        p, q = links.names[links.device[source]], links.names[links.device[target]]
         forward = t < links.cells
         return times.moving.get((s, v, p, q), 0.0) if forward else times.returning.get((v, s, q, p), 0.0)
 

@@ -1,6 +1,6 @@
-"""`searched`: the best order for the very durations at hand, of list schedules of many policies.
+"""`searched`: the best order for the given durations, among list schedules by many policies.
 
-The three choices that policies differ in are those of the automatic scheduler of Qi et al., Zero Bubble
+Policies differ in the three choices of the automatic scheduler of Qi et al., Zero Bubble
 Pipeline Parallelism, ICLR 2024, section 3.1: more forwards before the first backward than 1F1B has, or not;
 what is the most urgent; weight gradients where nothing else can begin, or as soon as they can.
 """
@@ -42,7 +42,7 @@ __all__ = ["Searched", "most_pairs"]
 _POLICIES = 28  # of `_list_schedules`, at most
 _WHOLE = (OneFOneB, EagerOneFOneB, Interleaved, GPipe)
 _IN_PARTS = (ZBH1, ZBV, VHalf, VMin, DualPipeV)
-_BEST = 3  # by its own model, that are simulated beside the named ones
+_BEST = 3  # best by its own model, simulated beside the named ones
 _FEW = 6  # policies of a quick search
 
 

@@ -29,9 +29,9 @@ def _v_devices(pipeline: Pipeline) -> tuple[str, ...] | None:
     """The p devices if 2p segments, each alone on a device, go over them and back; else None."""
     count = len(pipeline)
     names = tuple(name for devices in pipeline.devices for name in devices)
-    there, back = names[: count // 2], names[count // 2 :]
-    single = len(names) == count and len(set(there)) == len(there)
-    return there if count and single and back == there[::-1] else None
+    forth, back = names[: count // 2], names[count // 2 :]
+    single = len(names) == count and len(set(forth)) == len(forth)
+    return forth if count and single and back == forth[::-1] else None
 
 
 def _published(pipeline: Pipeline, devices: Sequence[str], lists: Sequence[list[Compute]]) -> list[Compute]:

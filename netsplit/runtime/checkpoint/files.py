@@ -5,7 +5,7 @@
     controller plan ─┘   written twice      └─ its part of the plan ─► __2_0.distcp ─┘   netsplit.json
 
 The files are those of `torch.distributed.checkpoint`, so plain PyTorch reads them. The controller asks over
-its own connections: a device whose disk is full answers so, and no other waits for it.
+its own connections, so no device waits for one whose disk is full.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class CheckpointPart:
     def write(self, plan: SavePlan) -> list[WriteResult] | Refusal:
         try:
             return self.writer.write_data(self.planner.finish_plan(plan), self.planner).wait()
-        except (OSError, RuntimeError) as error:  # torch says some of what the system says in its own way
+        except (OSError, RuntimeError) as error:  # torch wraps some system errors
             return Refusal(reason_of(error))
 
 
-@interrupts_held()  # but for where devices are waited for, that nothing half-written is left
+@interrupts_held()  # so that nothing half-written is left
 def write_checkpoint(
     folder: Path,
     extra: Mapping[str, Any],
@@ -241,7 +241,7 @@ class Saved:
         self.folder = folder
         try:
             self.entries: dict[str, Any] = dict(read_metadata(folder).state_dict_metadata)
-        except Exception as error:  # a pickle that is not whole raises almost anything
+        except Exception as error:  # a truncated pickle can raise anything
             raise NetSplitError(f"checkpoint '{folder}' cannot be read: {reason_of(error)}.") from error
         self._index()
 
@@ -288,17 +288,13 @@ class Saved:
             return flat
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that no process group is used
+                warnings.simplefilter("ignore")  # warns that no process group is used
                 load(flat, storage_reader=reader_of(self.folder), planner=plain_values(), no_dist=True)
-        except (CheckpointException, Exception) as error:  # the first is none of Python's exceptions
-            reason = reason_of(_first_of(error))
+        except (CheckpointException, Exception) as error:  # CheckpointException is no Exception
+            failures = getattr(error, "failures", None) or {}
+            reason = reason_of(next((each[0] for each in failures.values()), error))
             raise NetSplitError(f"checkpoint '{self.folder}' cannot be read: {reason}.") from error
         return flat
-
-
-def _first_of(error: BaseException) -> BaseException:
-    failures = getattr(error, "failures", None) or {}
-    return next((each[0] for each in failures.values()), error)
 
 
 def kind_of(tensor: Tensor) -> Kind:
@@ -351,7 +347,7 @@ def _put_in_place(temporary: Path, folder: Path) -> None:
         os.close(handle)
     if old is not None:
         with suppress(OSError):
-            (old / METADATA).unlink()  # else what is half removed would pass for whole
+            (old / METADATA).unlink()  # otherwise a half-removed one would look complete
         shutil.rmtree(old, ignore_errors=True)
 
 

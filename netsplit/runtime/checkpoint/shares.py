@@ -1,4 +1,4 @@
-"""What a device puts into a checkpoint, and takes from one, under the plain model's own names.
+"""What a device writes to a checkpoint and reads from it, under the plain model's own names.
 
     model.<name>                     a parameter or buffer, by each of its names in state_dict()
     optimizer.state.<name>.<key>     moments, step counters
@@ -116,10 +116,10 @@ class Holder:
         return state
 
     def _load_averages(self, saved: Saved) -> list[str]:
-        averages, there = self.share.averages, "averages.count" in saved.entries
+        averages, stored = self.share.averages, "averages.count" in saved.entries
         if averages is None:
-            return ["its parameter averages are ignored"] if there else []
-        if not there:
+            return ["its parameter averages are ignored"] if stored else []
+        if not stored:
             averages.count = 0
             return ["it has no parameter averages, so they start afresh"]
         values: State = {"averages.count": None}
@@ -354,8 +354,8 @@ def _check_scheduler(scheduler: LRScheduler | None, saved: Saved) -> None:
 def _load_scheduler(scheduler: LRScheduler | None, saved: Saved) -> list[str]:
     """Fill the scheduler's state; describes settings that the checkpoint changed."""
     if scheduler is None:
-        there = "scheduler.kind" in saved.entries
-        return ["its scheduler is ignored, so the learning rate stays as it is"] if there else []
+        stored = "scheduler.kind" in saved.entries
+        return ["its scheduler is ignored, so the learning rate stays as it is"] if stored else []
     before = settings_of(scheduler)
     scheduler.load_state_dict(saved.read({"scheduler.state": None})["scheduler.state"])
     after = settings_of(scheduler)

@@ -4,9 +4,8 @@ device 0: w[0:4] ─┐
                   ├─► "model.w", of w's shape, in two chunks ─► read whole, or in other parts
 device 1: w[4:8] ─┘
 
-torch unpickles a checkpoint's metadata, and values that are no tensors, whatever they name: who sends one is
-not always a friend. Here the metadata may name torch's own descriptions alone, and values what `torch.load`
-takes with ``weights_only``.
+torch unpickles a checkpoint's metadata and its values other than tensors, which can run code. Here
+metadata may contain only torch's own classes, and values only what `torch.load` takes with ``weights_only``.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def plain_values() -> DefaultLoadPlanner:
         ) -> None:
             parts = {key: value for key, value in state_dict.items() if isinstance(value, TensorParts)}
             super().set_up_planner(state_dict, metadata, is_coordinator)
-            self.state_dict.update(parts)  # torch keeps tensors alone
+            self.state_dict.update(parts)  # torch's loads only tensors
 
         def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
             tensor: torch.Tensor = piece_at(self.state_dict, index, super().lookup_tensor)

@@ -1,9 +1,9 @@
-"""Where workers have the first values of parameters from, when the model has none: it is on the meta device.
+"""Sources of initial parameters for models on the meta device.
 
 model on meta ──capture, plan──► per device: names held ──WeightSource.read──► its own tensors, and no others
 
-The controller reads no value. A source is sent to every worker, which asks it for what its device holds; the
-same name has the same value wherever it is asked for, so that no placement changes what is trained.
+The controller reads no value. Every worker gets the source and reads what its device holds. A name has the
+same value everywhere, so placement does not change training.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class SeededWeights:
 
     seed: int = 0
     initialize: Callable[[str, Tensor], object] | None = None
-    modules: Mapping[str, nn.Module] | None = None  # that own what is wanted, on the meta device
+    modules: Mapping[str, nn.Module] | None = None  # modules that own the wanted names, on the meta device
 
     def check(self, wanted: Mapping[str, Initializer], model: nn.Module) -> WeightSource:
         if self.initialize is not None:

@@ -4,7 +4,7 @@
     x  ──────── redistribute ──► y           every process of either mesh calls it
     x.grad ◄──────────────────── y.grad      and takes part in backward
 
-`DTensor.redistribute` of torch 2.13 moves between placements of one mesh alone. Planned by `reshard/`.
+`DTensor.redistribute` of torch 2.13 works within one mesh only. Planned by `reshard/`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Meeting:
     leader: int
     ranks: tuple[int, ...]
     transport: ProcessTransport
-    timeout_s: float  # of each thing that they say, and of each transfer
+    timeout_s: float  # of each message and transfer
     hosts: dict[int, str] = field(default_factory=dict)
     calls: int = 0
     plans: dict[Hashable, ReshardPlan] = field(default_factory=dict)
@@ -154,29 +154,28 @@ def redistribute(
     network: Network | None = None,
     timeout_s: float = 300.0,
 ) -> DTensor:
-    """The tensor on another mesh, which may share processes with its own, bit for bit; differentiable.
+    """The tensor on another mesh, bit for bit; differentiable. The meshes may share processes.
 
-    All processes of both meshes call it, in the same order where they call it several times, and all take
-    part in the backward: one that is of the source alone has nothing to compute with the result, and calls
-    ``result.sum().backward()`` on its empty piece. Nothing else of NetSplit is needed for it.
+    All processes of both meshes call it, in the same order, and take part in the backward: a process outside
+    the destination calls ``result.sum().backward()`` on its empty piece.
 
     Args:
-        tensor: on its mesh, without a partial sum. A process of the destination alone may give None and
-            `source`: shape, dtype and whether there is a gradient come from the source's first process.
+        tensor: without a partial sum. A process outside the source may give None and `source`; shape, dtype
+            and requires_grad then come from the source's first process.
         mesh: the destination.
-        placements: there.
-        source: the tensor's mesh; only where a process has no tensor.
-        network: hosts and their NICs, by rank, of the source's first process; None: the processes of a host
-            behind one NIC, all alike.
+        placements: on `mesh`.
+        source: the tensor's mesh, for processes without a tensor.
+        network: hosts and their NICs by rank, as the source's first process gives them; None: one NIC per
+            host, all alike.
         timeout_s: of each transfer.
 
     Returns:
-        On a process that is not of the destination, a DTensor with an empty piece, as torch has them.
+        The DTensor on `mesh`; outside the destination its piece is empty.
 
     Raises:
-        ReshardError: a partial sum, meshes of two kinds of devices, pieces along an axis whose ranks torch's
-            own operators take in another order, processes that ask for different things.
-        WorkerError: a transfer was not over in time, or the other end is gone.
+        ReshardError: a partial sum, meshes of two kinds of devices, an order of ranks that torch's own
+            operators do not use, or different requests by different processes.
+        WorkerError: a transfer timed out, or its peer is gone.
     """
     if tensor is None and source is None:
         raise ReshardError("redistribute without a tensor needs source, the tensor's mesh: give it.")
@@ -199,8 +198,8 @@ def redistribute(
     meeting = meeting_of(int(ways[0].devices[0]), ranks, device, timeout_s)
     meeting.calls += 1
     name = f"redistribution {meeting.calls}"
-    asked = _asked(tensor, (origin, mesh), ways, tuple(placements))
-    task = meeting.agree(name, asked, lambda every: _agreed(every, meeting, network))
+    request = _asked(tensor, (origin, mesh), ways, tuple(placements))
+    task = meeting.agree(name, request, lambda every: _agreed(every, meeting, network))
     meeting.plans.update(task.plans)
     carrier = _Carrier(name, task, meeting, device)
     moved = _Redistribute.apply(carrier.local(tensor), carrier)
@@ -299,9 +298,9 @@ def _agreed(every: Mapping[int, _Asked], meeting: Meeting, network: Network | No
         raise ReshardError(wrong)
     assert first.tensor is not None
     shape, dtype, held = first.tensor
-    told = {rank: _told(each, first) for rank, each in every.items()}
-    for rank, own in told.items():
-        for part, theirs in zip(own, told[meeting.leader], strict=True):
+    requests = {rank: _told(each, first) for rank, each in every.items()}
+    for rank, own in requests.items():
+        for part, theirs in zip(own, requests[meeting.leader], strict=True):
             if part != theirs:
                 raise ReshardError(
                     f"rank {rank} {part}, rank {meeting.leader} {theirs}: give the same on all ranks."

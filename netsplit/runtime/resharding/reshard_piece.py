@@ -1,4 +1,4 @@
-"""One device's part in a resharding: what it is sent, what it sends and passes on, what it keeps.
+"""One device's part in a resharding: what it receives, sends, passes on and keeps.
 
     plan.hops, in the one order that all devices see        on every device
       0  a → b  chunk 0                                       1. be ready for all that will come
@@ -6,8 +6,8 @@
       2  a → b  chunk 1                                          what it passes on is there
       3  b → c  chunk 1   after 2                             3. put what came, and what it keeps, in place
 
-A device waits for nothing but hops that come before its own in the one order, so there is no circle. Chunk 1
-is on its way to b while b passes on chunk 0.
+A device waits only for hops before its own in that order, so there is no circle. Chunk 1 is on its way to b
+while b passes on chunk 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from netsplit.runtime.transport.handle import Handle, Transport, TransportLost, 
 
 __all__ = ["reshard_piece"]
 
-_FIRST_TAG = 1 << 24  # of transfers between two devices that may have others on their way
+_FIRST_TAG = 1 << 24  # between two devices, several at a time
 
 
 def reshard_piece(
@@ -57,7 +57,7 @@ class _PieceMover:
     kind: Tensor
     timeout_s: float
     in_order: bool
-    flat: dict[int, Tensor] = field(default_factory=dict)  # task -> its elements, as they were or come
+    flat: dict[int, Tensor] = field(default_factory=dict)  # task -> its old or received elements
     coming: dict[int, tuple[Tensor, Handle]] = field(default_factory=dict)  # by hop
     held: Box | None = field(init=False)
     needed: Box | None = field(init=False)
@@ -102,9 +102,9 @@ class _PieceMover:
     def _arrive(self, index: int) -> None:
         if (coming := self.coming.pop(index, None)) is not None:
             chunk, handle = coming
-            came = self._wait(handle, self.plan.hops[index])
-            if came is not chunk:
-                chunk.copy_(came)
+            tensor = self._wait(handle, self.plan.hops[index])
+            if tensor is not chunk:
+                chunk.copy_(tensor)
 
     def _wait(self, handle: Handle, hop: Hop) -> Tensor:
         try:

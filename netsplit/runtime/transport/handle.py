@@ -1,4 +1,4 @@
-"""What moves and adds tensors between devices, of one process too; a transfer under way, whole or in chunks.
+"""Moving and summing tensors between devices, also within a process; transfers in one piece or in chunks.
 
 p ── chunk 0 ──► q ── chunk 0 ──► r      who hands a tensor on need not have all of it
 p ── chunk 1 ──► q
@@ -110,9 +110,9 @@ class Chunks:
         self.over = 0  # chunks known to be complete
 
     def wait_for_next(self, timeout_s: float) -> None:
-        came = self.handles[self.over].wait(timeout_s)
-        if self.parts and came.data_ptr() != self.parts[self.over].data_ptr():
-            self.parts[self.over].copy_(came)
+        tensor = self.handles[self.over].wait(timeout_s)
+        if self.parts and tensor.data_ptr() != self.parts[self.over].data_ptr():
+            self.parts[self.over].copy_(tensor)
         self.over += 1
 
     def wait(self, timeout_s: float) -> Tensor:

@@ -4,8 +4,8 @@
     send x ──── offer: tag, address ──────► reads x into its buffer when it next has to do with
     x is over ◄──────── taken: tag ──────── any transfer, or waits for one
 
-A copy, and two small packets over a socket, where gloo copies twice in threads of its own: MPI's name for it
-is cross-memory attach (process_vm_readv of Linux). Where the system forbids it no process is a neighbour.
+This takes one copy and two small packets over a socket, where gloo copies twice in its own threads. MPI calls
+it cross-memory attach (process_vm_readv of Linux). If the system forbids it, no process is a neighbour.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from netsplit.runtime.transport.handle import TransportLost, TransportTimeout
 
 __all__ = ["Neighbours", "may_be_read"]
 
-_PACKET = struct.Struct("=BqQQ")  # what it is, tag, address, bytes
+_PACKET = struct.Struct("=BqQQ")  # kind, tag, address, bytes
 _OFFER, _TAKEN = 0, 1
 _MEETING_S = 60.0
 _AT_ONCE = 2**30  # bytes of one call, which the system limits to 2 GiB
-_SET_PTRACER, _ANYBODY = 0x59616D61, 2**64 - 1  # prctl's, where the security module Yama asks for it
+_SET_PTRACER, _ANYBODY = 0x59616D61, 2**64 - 1  # prctl option that the Yama security module needs
 
 
 class Neighbours:
@@ -138,7 +138,7 @@ class _Wire:
         self.pid, _ = _credentials(own)
         self.given: dict[int, _Offered] = {}  # by tag: offered
         self.wanted: dict[int, _Offered] = {}
-        self.offers: dict[int, tuple[int, int]] = {}  # that nothing was wanted for yet: address, bytes
+        self.offers: dict[int, tuple[int, int]] = {}  # offered before a receive: address, bytes
         self.unsaid: deque[bytes] = deque()  # while the socket is full
         self.lost = False
         self.left = False

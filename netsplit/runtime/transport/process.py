@@ -1,13 +1,12 @@
 """Moving and adding tensors between processes.
 
-NCCL from one CUDA device to another; else through the CPU's memory, on one host as
-`neighbours` has it, and by gloo between hosts and where the system does not let processes read one another.
-The group of all processes is gloo's: a host without a GPU can take part. NCCL has groups of GPUs alone.
+NCCL moves tensors between CUDA devices; all else goes through CPU memory: by `neighbours` on one host, by
+gloo between hosts or where processes may not read one another. The group of all processes uses gloo, so hosts
+without GPUs can take part; only groups of GPUs use NCCL.
 
-NCCL carries out what two devices exchange in the order they ask for it, so each direction of a pair has a
-group of its own: receives may then be asked for before sends the other way. A group connects at its first
-transfer, and blocks until the other end does so too: `connect` does that for every pair, in one order
-everywhere, so that no two devices ever wait for each other to connect.
+NCCL runs a pair's transfers in the order of the calls, so each direction has its own group: receives may then
+be posted before sends the other way. A group connects at its first transfer and blocks until the other end
+does, too: `connect` does that for every pair in one global order, so that no devices wait in a circle.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _CARRIED = frozenset(
 )  # fmt: skip
 
 _LOOK_S = 50e-6  # between looks at what a GPU waits for
-_FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; who needs the send to be over waits less
+_FOREVER_S = 7 * 24 * 3600.0  # a watcher's own limit; callers wait less
 GROUP_MARGIN_S = 60.0
 """Groups time out this much later than devices, whose errors are clearer."""
 
@@ -80,7 +79,7 @@ class ProcessTransport:
         self.devices = dict(devices)
         self.name = name
         self.device = devices[name]
-        self.watchers: dict[tuple[str, bool], _Watcher] = {}  # of what goes to a peer, or comes from it
+        self.watchers: dict[tuple[str, bool], _Watcher] = {}  # by peer and direction
         self.pairs: dict[tuple[str, str], dist.ProcessGroup] = {}
         self.groups: dict[tuple[str, ...], dist.ProcessGroup | None] = {}
 
@@ -158,7 +157,7 @@ class ProcessTransport:
             return Sum([tensor[0]], 1, tensor.device)
         device, group = self._collecting(devices), self.groups[devices]
         term = tensor.to(device).contiguous()
-        if device.type == "cpu":  # gloo sums whole vectors for it: each sends the others theirs, and adds
+        if device.type == "cpu":  # gloo would sum whole vectors; sending rows costs less
             every = torch.empty_like(term)
             if self._neighbourly(devices):
                 place = devices.index(self.name)
@@ -251,9 +250,9 @@ class _PendingWork:
     def wait(self, timeout_s: float) -> torch.Tensor:
         try:
             if self.tensor.is_cuda:
-                self.work.wait()  # by the stream: the host goes on, and later asks `done`
+                self.work.wait()  # the stream waits; the host goes on and asks `done` later
                 if self.device.type == "cpu":
-                    self._look(timeout_s)  # to copy it below would wait without a limit
+                    self._look(timeout_s)  # the copy below would wait without a limit
             else:
                 self.work.wait(timedelta(seconds=timeout_s))
         except RuntimeError as error:
@@ -272,7 +271,7 @@ class _PendingWork:
         if not self.work.is_completed():
             return False
         failed = self.work.exception() if self.tensor.is_cuda else None
-        if failed is not None:  # NCCL calls that completed too, and to wait by the stream says nothing of it
+        if failed is not None:  # NCCL also calls failed work completed
             raise failed
         return True
 
@@ -347,8 +346,8 @@ class _Watcher:
     def _await(self, watched: _WatchedTransfer) -> None:
         assert watched.work is not None
         try:
-            came = watched.work.wait(_FOREVER_S)
-            watched.tensor = came if watched.comes else watched.tensor
+            completed = watched.work.wait(_FOREVER_S)
+            watched.tensor = completed if watched.comes else watched.tensor
         except (TransportTimeout, TransportLost) as error:
             watched.error = error
         watched.work = None

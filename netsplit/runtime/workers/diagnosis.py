@@ -1,7 +1,7 @@
-"""From where the workers stand to who holds up whom, in words.
+"""Which worker holds up the others, in words, from the places of all workers.
 
-A worker that waits is never the cause: it says for what and for whom. The cause is who died, who shows no
-sign of life, who raised, or else who computes while all others wait.
+A waiting worker is never the cause. The cause is a worker that died, shows no sign of life, raised, or
+computes while all others wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Standing:
     """A device's place in its program."""
 
     instruction: Instruction | None  # None: at its end
-    waits: Send | Recv | Collective | None  # None: it computes, or does not say
+    waits: Send | Recv | Collective | None  # None: it computes, or is unknown
 
     @property
     def where(self) -> str:
@@ -46,7 +46,7 @@ class Findings:
     """What is known about a failed call, by rank."""
 
     asked: list[int]
-    dead: dict[int, str]  # how they ended, the first first
+    dead: dict[int, str]  # how they ended, in order
     replies: dict[int, Reply]
     quiet: list[int]  # without sign of life
     standings: Mapping[int, Standing]

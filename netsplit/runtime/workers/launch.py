@@ -1,10 +1,10 @@
-"""Starting workers by torchrun on this machine, and saying how to start them on others; how they and their
-controller find one another, and what must agree before anything is loaded.
+"""Starting workers by torchrun on this machine, or the command to start them on others; how workers and
+controller meet, and what must agree before anything is loaded.
 
     worker ── authenticated connection ──► controller
            ── Hello: who, where, versions ──►   refuses in one sentence, or sends the set-up
 
-A Hello is JSON rather than a pickle: it must be readable where versions differ.
+A Hello is JSON rather than a pickle, to be readable across versions.
 """
 
 from __future__ import annotations
@@ -236,21 +236,21 @@ class Launcher:
     def __init__(self, spec: ClusterSpec, folder: Path, controller: str, key: str) -> None:
         self.spec = spec
         self.log = folder / "workers.log"
-        # -P: what lies in this folder is found where `sys.path` has it, and not before all else.
+        # -P: do not put this folder first in `sys.path`.
         path = standard_first(absolute_path())
-        given = (
+        arguments = (
             len(spec.devices), controller, f"{spec.host}:{spec.port}", str(folder / "torchelastic"),
-            _start_method(spec),
+            "spawn" if any(device.torch_device.startswith("cuda") for device in spec.devices) else "fork",
         )  # fmt: skip
         begin = (
             f"import os, sys, threading; sys.path[:] = {path!r}; "
-            # It ends at once when this process's end of its standard input closes; its workers end with it.
+            # It and its workers end when its standard input closes.
             "threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start(); "
-            f"from netsplit.runtime.worker_agent import main; main(*{given!r})"  # loads torch: seconds
+            f"from netsplit.runtime.worker_agent import main; main(*{arguments!r})"  # loads torch: seconds
         )
         own = {KEY_VARIABLE: key, "OMP_NUM_THREADS": "1"}
         own |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-        own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA counts as NVML does, by which capacities are looked up
+        own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA counts GPUs as NVML does
         with self.log.open("wb") as output:
             # A session of its own: Ctrl-C reaches the controller alone, which then stops the workers.
             self.process = subprocess.Popen(
@@ -331,11 +331,6 @@ def _torch_has_shutdown_timeout() -> bool:
     from torch.distributed.launcher.api import LaunchConfig
 
     return "shutdown_timeout" in LaunchConfig.__dataclass_fields__
-
-
-def _start_method(spec: ClusterSpec) -> str:
-    cuda = any(device.torch_device.startswith("cuda") for device in spec.devices)
-    return "spawn" if cuda else "fork"
 
 
 def _runs(pid: int) -> bool:

@@ -1,10 +1,9 @@
-"""What controller and worker say to each other once they have met, and where each worker stands.
+"""Messages between controller and workers, and the place of each worker in its program.
 
-Messages are pickled, but for the two last words. Where a worker stands others can read even when it hangs or
-is dead: one small file a rank, mapped into memory, has a count of instructions begun since the start, the
-index of the current one in its program, the tag of the transfer or sum it waits for, and a phase (1: training
-program, 2: inference program). A worker on another machine than the controller has no file there; it tells
-its place with its signs of life.
+Messages are pickled, except the two that end a worker. A worker's place is readable even when it hangs or is
+dead: a small memory-mapped file per rank holds a count of begun instructions, the index of the current one,
+the tag of the transfer or sum it waits for, and a phase (1: training, 2: inference program). Workers on other
+machines send their place with their signs of life.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Heartbeat:
     begun: int
     index: int
     phase: int
-    waits: int = -1  # tag of the Send, Recv or Reduce waited for; -1: computing, or it does not say
+    waits: int = -1  # tag of the Send, Recv or Reduce waited for; -1: none known
 
 
 class HeartbeatFile:
@@ -106,7 +105,7 @@ class Setup:
     timeout_s: float
     folder: str  # of the heartbeats
     host: str  # of the controller, where that folder is
-    cross_memory: bool = True  # workers of one host read from one another's memory, where they can
+    cross_memory: bool = True  # workers on a host may read one another's memory
     path: tuple[str, ...] = ()  # the controller's `sys.path`, for workers that it starts itself
 
 
@@ -128,8 +127,8 @@ class Reply:
     value: Any = None
     number: int = 0  # of the message that is answered; 0 is the set-up
     error: str = ""  # one sentence
-    known: bool = False  # a NetSplitError: the sentence is for the user as it is
-    waited: bool = False  # it went wrong elsewhere: this worker waited in vain
+    known: bool = False  # a NetSplitError, whose sentence is for the user
+    waited: bool = False  # another worker failed: this one waited in vain
     trace: str = ""
     place: Heartbeat | None = None  # where it went wrong
 
@@ -149,7 +148,9 @@ class _MessagePickler(cloudpickle.Pickler):
             flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
             data = PickleBuffer(flat.view(torch.uint8).numpy().data)  # comes as a bytearray, not copied
             return _unpacked, (data, value.dtype, tuple(value.shape))
-        if isinstance(value, torch.Tensor) and value.is_cuda:  # else every worker opens a context on that GPU
+        if (
+            isinstance(value, torch.Tensor) and value.is_cuda
+        ):  # otherwise every worker opens a context on that GPU
             return _on_host, (
                 value.detach().cpu(),
                 isinstance(value, torch.nn.Parameter),
@@ -177,7 +178,7 @@ def goes_as_bytes(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
         and tensor.is_contiguous()
-        and not memory_order(tensor.shape, tensor.stride())  # one channel can be the last, too
+        and not memory_order(tensor.shape, tensor.stride())  # one channel may also be channels_last
     )
 
 

@@ -4,7 +4,7 @@
         └────────── one authenticated connection each ──────────┘
 
 Workers outlive a method: a comparison starts them once. A worker that dies, raises or hangs ends
-the pool with a `WorkerError` that says who, where and waiting for what.
+the pool with a `WorkerError` that names it, its place, and what others waited for.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from netsplit.runtime.workers.modules import absolute_path
 __all__ = ["WorkerPool"]
 
 _QUIET_S = 2.0  # several signs of life missed
-_MARGIN_S = 2.0  # for whoever waits at the same place to say so first
+_MARGIN_S = 2.0  # so that a waiting worker reports first
 
 
 class Watchdog:
@@ -70,7 +70,7 @@ class Watchdog:
         self.limit_s = limit_s
         self.began = time.monotonic()
         self.alive: dict[int, float] = {}
-        self.places: dict[int, Heartbeat] = {}  # as the last signs of life told them
+        self.places: dict[int, Heartbeat] = {}  # from the last signs of life
         self.heartbeats: dict[int, Heartbeat | None] = {}
         self.since = self.began
 
@@ -100,8 +100,8 @@ log = logging.getLogger(__name__)
 _START_TIMEOUT_S = 120.0
 _AGENTS_END_S = 30.0  # torchrun's look, stop and end, on a busy machine
 _AT_ONCE_S = 0.3
-_LOOK_S = 0.2  # between looks at where workers stand that do not answer
-_GRACE_S = 1.0  # for the peers of a failed worker to say what they waited for
+_LOOK_S = 0.2  # between looks at silent workers' places
+_GRACE_S = 1.0  # for a failed worker's peers to report their waits
 
 
 class WorkerPool:
@@ -123,12 +123,12 @@ class WorkerPool:
         self.hellos: list[Hello] = []
         self.programs: dict[int, Program] = {}  # what the workers run, by the heartbeats' phase
         self.deployed: object | None = None  # the runtime whose tensors the workers hold
-        self.free_bytes: dict[str, int] = {}  # device name -> what its worker found free on its GPU
+        self.free_bytes: dict[str, int] = {}  # device name -> its worker's free GPU memory
         self.failed = False
-        self.carried: dict[ModuleType, None] = {}  # the user's modules, which travel as they are here
+        self.carried: dict[ModuleType, None] = {}  # the user's modules, pickled by value
         self._asked = [-1] * len(spec.devices)  # messages to each worker since its set-up
         self._doing = "start"
-        self._turn = threading.RLock()  # of threads: an answer is of the question before it
+        self._turn = threading.RLock()  # one thread at a time, so that answers match calls
         self._launcher: Launcher | None = None
         try:
             with interrupts_held():
@@ -247,7 +247,7 @@ class WorkerPool:
                 if hello is not None:
                     check_hello(hello, self.spec)
             except WorkerError as error:
-                self.connections.append(connection)  # to be told too
+                self.connections.append(connection)  # to be told of the failure
                 raise error
             if hello is None:
                 connection.close()
@@ -311,16 +311,16 @@ class WorkerPool:
 
     def _receive(self, replies: dict[int, Reply], dead: dict[int, str], watch: Watchdog, ended: str) -> None:
         """Read from all workers; of late answers only errors count."""
-        open_ = {
+        rank_of = {
             connection: rank
             for rank, connection in enumerate(self.connections)
             if rank not in replies and rank not in dead
         }
-        for ready in wait(list(open_), timeout=_LOOK_S):
-            rank = open_[ready]  # type: ignore[index]
+        for ready in wait(list(rank_of), timeout=_LOOK_S):
+            rank = rank_of[ready]  # type: ignore[index]
             try:
                 message = cloudpickle.loads(self.connections[rank].recv_bytes())
-            except OSError as error:  # EOFError is none
+            except OSError as error:  # not EOFError
                 dead[rank] = "does not answer" if isinstance(error, BlockingIOError) else ended
             except EOFError:
                 dead[rank] = ended

@@ -1,1 +1,1 @@
-"""What a program takes, in compiled loops: the simulator's, and those of searches."""
+"""Compiled loops of the simulator and of searches."""

@@ -1,4 +1,4 @@
-"""What devices do, and what they do it with, for compiled functions."""
+"""Devices, tasks and messages as arrays for compiled functions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class DeviceSeconds(NamedTuple):
     instruction: Floats
     message: Floats
     slowdown: Floats  # [D, devices of a host + 1]
-    host: Ints  # whose memory the device shares with others; -1: it has its own
+    host: Ints  # host whose memory it shares; -1: it has its own
     copy_per_byte: Floats
     step_per_byte: Floats
     accumulate_per_byte: Floats
-    slowed: bool  # anything slows a computation of one of these devices
+    slowed: bool  # whether anything slows these devices' computations
     nic: Ints  # of the device's host (`Cluster.way`); -1: none
     nic_per_byte: Floats  # [2, NICs] out, and in
 
@@ -69,7 +69,7 @@ class ProgramArrays(NamedTuple):
     waits: Ints  # of each task those from `wait_from` to `wait_to`: messages that it waits for
     wait_from: Ints  # [tasks]
     wait_to: Ints  # [tasks]
-    tag: Ints  # [messages] of those that are ready at once the least goes first
+    tag: Ints  # [messages] least first among those ready at once
     missing: Ints  # [messages] devices that have to come to it, and messages that it hands on
     handed: Packed  # [messages] -> messages that hand it on; empty, where none does
     source: Ints  # [rows] device; of a sum -1 - its row of `groups` and `rings`

@@ -5,14 +5,14 @@
     device q   ──Recv──► ┘   (a heap, by time)  └─► free for the next
 
 A device does one computation at a time; sending and receiving do not occupy it. A transfer occupies its
-directed link, and between hosts their NICs, one transfer at a time: for its bytes, not for the link's
-latency. It is ready when both ends have come to it (rendezvous, as gloo and NCCL have it), and what it hands
-on has come to its sender; where it goes in chunks, each is a transfer of its own. A link takes transfers in
-the order in which they become ready, ties by tag. One that waits for a NIC keeps no other from those that are
-free. A sum over devices is ready when all of them have come to it, and occupies the links of its ring.
+directed link, and between hosts their NICs, one transfer at a time, for its bytes but not for the link's
+latency. It is ready when both ends have reached it (rendezvous, as in gloo and NCCL) and its sender has what
+it hands on; each chunk is a transfer of its own. A link takes transfers in the order in which they become
+ready, ties by tag. A transfer that waits for a NIC does not block others. A sum is ready when all its devices
+have reached it, and occupies the links of its ring.
 
-Where computations neither slow one another nor are slowed by transfers, an end is known as soon as its
-beginning is, and every device runs ahead until it waits. Else every computation has a rate, which changes as
+If computations are not slowed by one another or by transfers, a start determines its end, and every device
+runs ahead until it waits. Otherwise every computation has a rate, which changes as
 others begin and end (`Paces`):
 
     cpu:0   ──────────forward──────────            rate 1        alone on its host
@@ -47,9 +47,9 @@ from netsplit.simulate.engine.arrays import (
 __all__ = ["CarriedOut", "carry_out", "carry_out_noted"]
 
 
-_COPY_END, _COPY, _BEGIN = 1, 2, 3  # of what happens at one moment: after the ends of computations
+_COPY_END, _COPY, _BEGIN = 1, 2, 3  # at one moment, after the ends of computations
 _STANDS = 1e-9  # a slower computation stands still until a transfer ends
-_LATER = 2**40  # more than there are entries
+_LATER = 2**40  # more than any entry
 _ENTRIES, _COPIES = range(2)
 
 
@@ -93,7 +93,7 @@ def carry_out(work: ProgramArrays, device: DeviceSeconds, notes: Notes) -> Carri
         np.zeros((devices, devices)), np.zeros(device.nic_per_byte.shape), np.zeros(2, np.int64),
     )  # fmt: skip
     pace = pace_of(devices, 2 * messages + len(work.groups) if slowed else 0)
-    # taken out of their tuples once: each time would count references
+    # unpacked once: each access would count references
     waiting, since, counts = run.ready.size, run.ready.time, run.counts
     counts[_GO], gone = devices, 0
     while True:
@@ -124,20 +124,20 @@ def _advance(d: int, work: ProgramArrays, run: CarriedOut, pace: Paces, slowed: 
     clock, i, stop = run.clock[d], run.at[d], work.first[d + 1]
     stands = -1
     while i < stop:
-        first, last, there = work.wait_from[i], work.wait_to[i], 0.0
+        first, last, arrived_s = work.wait_from[i], work.wait_to[i], 0.0
         # a. wait
         for k in range(first, last):
             if arrived[waits[k]] < 0:
                 stands = waits[k]
                 break
-            there = max(there, arrived[waits[k]])
+            arrived_s = max(arrived_s, arrived[waits[k]])
         if stands >= 0:
             break
         clock += work.overhead_s[i]
-        if there > clock:
+        if arrived_s > clock:
             if len(notes.kind) > 0:
                 _note_waits(d, clock, first, last, work, run, notes)
-            clock = there
+            clock = arrived_s
         message, seconds = work.meets[i], work.compute_s[i]
         i += 1
         if message >= 0:
@@ -283,7 +283,7 @@ class Paces(NamedTuple):
     """The pace of each device's computation; [D] unless noted."""
 
     left: Floats  # seconds that it would take undisturbed
-    since: Floats  # when they were left
+    since: Floats  # when that was noted
     rate: Floats
     copying: Floats  # fraction of the device's time that transfers take
     started: Floats
@@ -353,7 +353,7 @@ def happen(first: int, now: float, pace: Paces, device: DeviceSeconds) -> bool:
     if first < 2 * devices:
         d = first - devices
         pace.begin[d], pace.computes[d], pace.since[d], pace.started[d] = np.inf, 1, now, now
-        pace.rate[d] = 0.0  # whatever it was, it is another now
+        pace.rate[d] = 0.0  # the entry is outdated
         _company(d, 1, now, pace, device)
         return False
     stops = pace.copies.key[0] < _COPY * _LATER

@@ -1,1 +1,1 @@
-"""Which bytes are alive when: inside a segment, and on a device over its instructions."""
+"""Lifetimes of bytes: inside a segment, and on a device over its instructions."""

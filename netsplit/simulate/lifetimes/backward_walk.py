@@ -35,11 +35,11 @@ class Walk:
     """Bytes that one segment's backward adds to those alive at its start."""
 
     peak: tuple[int, int]  # of activations, of parameters' gradients
-    parameters: frozenset[str]  # that have a gradient now and had none
+    parameters: frozenset[str]  # with their first gradient
     leaves: tuple[str, ...] = ()  # inputs that got a gradient
     put_off: tuple[PutOff, ...] = ()  # for the weight part
-    deferred_bytes: int = 0  # of the segment's own that stay for it
-    deferred_roots: tuple[str, ...] = ()  # storages of its inputs and outputs that stay for it
+    deferred_bytes: int = 0  # own bytes kept for it
+    deferred_roots: tuple[str, ...] = ()  # input and output storages kept for it
 
 
 @dataclass(eq=False)
@@ -76,10 +76,10 @@ class BackwardWalk:
     deferred: frozenset[str] = frozenset()
     now: int = 0
     gradients: int = 0  # of parameters
-    passing: int = 0  # of these, bytes that go once the operator's gradients are handed on
+    passing: int = 0  # of these, bytes freed after the operator
     peak: tuple[int, int] = (0, 0)
     held: dict[str, tuple[_Gradient, bool]] = field(default_factory=dict)  # variable -> in what, all of it?
-    turned: set[str] = field(default_factory=set)  # variables whose gradients lie in another order
+    turned: set[str] = field(default_factory=set)  # variables with gradients in another layout
     apart: set[str] = field(default_factory=set)  # parameters
     leaves: list[str] = field(default_factory=list)
     put_off: list[PutOff] = field(default_factory=list)
@@ -163,7 +163,7 @@ class BackwardWalk:
         self._drop_saved(node)
         for k in wanted:
             self._add(k, *made[k])
-        for k in wanted:  # after all sums: what no other shares any more need not be copied
+        for k in wanted:  # after all sums, as unshared gradients need no copy
             if k in shape.segment.inputs and self.first_reader[k] == node.name:
                 self._keep(k, *self.held.pop(k))
         self.gradients -= self.passing
@@ -203,7 +203,7 @@ class BackwardWalk:
             nbytes = initializers[k].nbytes
             self.users[k] -= 1
             if node.kind == "alias" and k not in self.apart | self.fresh and not self.users[k]:
-                continue  # what arrived is itself added to what is there
+                continue  # the arriving gradient itself is added
             self.gradients += nbytes
             if k in self.apart:
                 self.passing += nbytes
@@ -215,18 +215,18 @@ class BackwardWalk:
 
     def _made(self, node: Node, k: str, arrived: list[tuple[_Gradient, bool]]) -> tuple[_Gradient, bool]:
         """The gradient of an input: the output's, a view of it, or a new one."""
-        read, made = self.shape.graph.variables[k], self.shape.graph.variables[node.outputs[0]]
+        read, output = self.shape.graph.variables[k], self.shape.graph.variables[node.outputs[0]]
         gradient, whole = arrived[0]
-        turned, part = made.name in self.turned, node.kind in _PART_OF_GRADIENT
-        same = part or (_hands_on(node, k) and read.nbytes == made.nbytes)
+        turned, part = output.name in self.turned, node.kind in _PART_OF_GRADIENT
+        same = part or (_hands_on(node, k) and read.nbytes == output.nbytes)
         copied = turned and node.kind in _IN_OTHER_SIZES
         if same:
             turned = not copied and turned != (node.kind in _TURNED)
         elif "conv" in node.kind or "max_pool" in node.kind:
             turned = _is_turned(read)
         else:
-            turned = turned and made.shape == read.shape
-        if k not in self.held:  # else a sum, which lies as its first term does
+            turned = turned and output.shape == read.shape
+        if k not in self.held:  # else a sum, with its first term's layout
             (self.turned.add if turned else self.turned.discard)(k)
         if copied or not same:
             return self._new(read.nbytes), True

@@ -348,9 +348,9 @@ class DeviceMemory:
         self.storages.see(packed)  # beside the gradients
         names = set(self.program.bundles[ins.bundle].names)
         for have in self.with_gradient.values():
-            gone = have & names
-            self.storages.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in gone)
-            have -= gone
+            replaced = have & names
+            self.storages.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in replaced)
+            have -= replaced
         key = ("sum of gradients", -1, ins.tag)
         self.storages.hold(key, 2 * packed, transfer=True)
         self.sums.append(key)

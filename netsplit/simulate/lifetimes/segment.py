@@ -1,4 +1,4 @@
-"""The bytes of one segment: what its forward makes, saves and writes, and what stays for its backward."""
+"""The bytes of one segment: what its forward makes, saves and writes, and keeps for its backward."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SegmentMemory:
         self.written = frozenset(written_initializers(graph, (v for v in fixed if is_here(graph, v))))
         self.snapshot_bytes = sum(graph.initializers[k].nbytes for k in self.written)  # see `runtime.pieces`
         self.made_again = _roots(graph, self.requires_backward) & self.produced
-        # Outputs leave too while it is not known that they stay.
+        # Outputs leave too until they are known to stay.
         leaving = sum(own[root] for root in saved & self.produced & self.outputs)
         self.leaving_bytes = self.kept_bytes + leaving if offloaded else 0
         self.deferred = {
@@ -124,10 +124,10 @@ class CheckpointRun:
     """
 
     nodes: tuple[Node, ...]
-    arguments: frozenset[str]  # storages that come from outside
-    saving: Mapping[str, frozenset[str]]  # nodes that save anything, in order -> storages that are made again
-    extra: Mapping[str, int]  # of these, bytes of what else they save
-    peak: int  # bytes, beside all that is there, while it is made again
+    arguments: frozenset[str]  # storages from outside
+    saving: Mapping[str, frozenset[str]]  # nodes that save anything, in order -> recomputed storages
+    extra: Mapping[str, int]  # of these, other saved bytes
+    peak: int  # extra bytes during recomputation
 
     @property
     def last_back(self) -> str:
@@ -138,9 +138,9 @@ class CheckpointRun:
 def _checkpoint_run(
     graph: Graph, nodes: tuple[Node, ...], own: Mapping[str, int], transients: Mapping[str, NodeBytes]
 ) -> CheckpointRun:
-    made, inside = {k for node in nodes for k in node.outputs if k}, {node.name for node in nodes}
-    arguments = _roots(graph, (k for node in nodes for k in node.inputs if k not in made))
-    produced = _roots(graph, made) - arguments
+    outputs, inside = {k for node in nodes for k in node.outputs if k}, {node.name for node in nodes}
+    arguments = _roots(graph, (k for node in nodes for k in node.inputs if k not in outputs))
+    produced = _roots(graph, outputs) - arguments
     saving: dict[str, frozenset[str]] = {}
     extra: dict[str, int] = {}
     for node in nodes:
@@ -150,9 +150,9 @@ def _checkpoint_run(
         elif run.saves:
             saving[node.name], extra[node.name] = _roots(graph, run.saved) & produced, run.saved_bytes
     last = max((i for i, node in enumerate(nodes) if node.name in saving), default=-1)
-    if last >= 0 and not extra.get(nodes[last].name):  # torch stops once all is there that is saved
+    if last >= 0 and not extra.get(nodes[last].name):  # torch stops once all saved tensors exist
         produced -= _roots(graph, nodes[last].outputs) - saving[nodes[last].name]
-    leaving = (k for k in made if not inside.issuperset(graph.variables[k].consumers))
+    leaving = (k for k in outputs if not inside.issuperset(graph.variables[k].consumers))
     staying = _roots(graph, leaving).union(*saving.values())
     peak = _forward_peak(graph, nodes[: last + 1], produced, staying, own, extra, transients)
     return CheckpointRun(nodes, arguments, saving, extra, peak)
@@ -184,13 +184,13 @@ def _forward_peak(
     dying: dict[str, list[str]] = {}
     for root in last.keys() & (set(produced) - set(staying)):
         dying.setdefault(last[root], []).append(root)
-    seen: set[str] = set()
+    allocated: set[str] = set()
     now = peak = 0
     for node in nodes:
-        made = _roots(graph, node.outputs).intersection(produced) - seen
-        seen |= made
+        fresh = _roots(graph, node.outputs).intersection(produced) - allocated
+        allocated |= fresh
         saved = extra.get(node.name, 0)
-        now += sum(own[root] for root in made) + saved
+        now += sum(own[root] for root in fresh) + saved
         peak = max(peak, now, now - saved + transients.get(node.name, _NONE).forward)
         now -= sum(own[root] for root in dying.get(node.name, ()))
         now -= saved if leaving else 0
@@ -225,8 +225,8 @@ def written_bases(graph: Graph) -> dict[str, str]:
     """Node that writes into a view -> the variable that owns the storage, whose gradient autograd copies."""
     bases = {}
     for node in graph:
-        made = [graph.variables[k] for k in node.outputs if k]
-        if node.kind.endswith("_") and node.inputs and any(each.requires_grad for each in made):
+        outputs = [graph.variables[k] for k in node.outputs if k]
+        if node.kind.endswith("_") and node.inputs and any(each.requires_grad for each in outputs):
             k = node.inputs[0]
             if storage_of(graph, k) in graph.variables and _is_view(graph, k):
                 bases[node.name] = storage_of(graph, k)
@@ -236,7 +236,7 @@ def written_bases(graph: Graph) -> dict[str, str]:
 def _is_view(graph: Graph, k: str) -> bool:
     producer = graph.variables[k].producer
     while producer is not None and graph.nodes[producer].kind.endswith("_") and graph.nodes[producer].inputs:
-        k = graph.nodes[producer].inputs[0]  # it answers what it wrote into
+        k = graph.nodes[producer].inputs[0]  # it returns what it wrote into
         producer = graph.variables[k].producer
     if producer is None or storage_of(graph, k) != k:
         return producer is not None

@@ -1,4 +1,4 @@
-"""What is alive on a device: storages, gradients of variables, older weights; what fills it at its peak."""
+"""Live memory of a device: storages, gradients, older weights; its contents at the peak."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class MemoryProfile:
     """What fills a device when its bytes peak."""
 
     device: str
-    index: int  # of the instruction during which they peak; -1: before the first
+    index: int  # instruction at the peak; -1: before the first
     instruction: str
-    parameter_bytes: int  # buffers too, and copies of them (see `device_memory`)
+    parameter_bytes: int  # and buffers, with copies (see `device_memory`)
     moment_bytes: int  # the optimiser's
     gradient_bytes: int  # of parameters
     activation_bytes: int  # the batch, values, saved tensors, gradients of variables
-    transfer_bytes: int  # received and not yet read, or being sent and not otherwise held; sums on their way
-    version_bytes: int = 0  # older weights that micro-batches in flight began on
-    host_bytes: int = 0  # at most at once in the host's memory: what is offloaded
+    transfer_bytes: int  # received but unread, or held only to be sent; sums under way
+    version_bytes: int = 0  # older weights of micro-batches in flight
+    host_bytes: int = 0  # peak of offloaded bytes
     course: tuple[tuple[int, int], ...] = ()
     """Peak bytes within every instruction, and bytes after it."""
 
@@ -197,9 +197,9 @@ class VariableGradients:
         """The gradient to send: the sum of own and received ones."""
         i = ins.microbatch
         for copy, j, _ in self.program.handed_on(ins, self.device):
-            came = self.arriving.pop((copy, j))
-            self.storages.move(came, to_transfer=False)
-            self.parts.setdefault((ins.variable, i), []).append(came)
+            received = self.arriving.pop((copy, j))
+            self.storages.move(received, to_transfer=False)
+            self.parts.setdefault((ins.variable, i), []).append(received)
         if ins.variable in self.program.lasting and (own := self.sums.pop(ins.variable, None)):
             self.parts.setdefault((ins.variable, i), []).append(own)
         key = self._total(ins.variable, i) or self._new(ins.variable, i)

@@ -1,1 +1,1 @@
-"""Training that changes its plan while it goes on: measured costs of every worker, and switches."""
+"""Changing the plan during training, by measured costs of every worker."""

@@ -1,13 +1,13 @@
-"""Looking for a shorter iteration while a training goes on.
+"""Searching for a faster plan during training.
 
     ┌─► window measured ─► costs of the workers ─► changed? ─yes─► search ─► predicted shorter, and pays?
     │                                                 │ no                      │ no            │ yes
     │◄────────────────────────────────────────────────┴─────────────────────────┘             switch
     └◄── kept ◄── shorter ── window measured again ── longer ──► rolled back ──► next look twice as late
 
-Source: FastT (Yi et al., Middleware 2020, section 4): costs bootstrapped and refined from the running
-iterations, a plan with a shorter predicted iteration activated, and rolled back where it measures longer.
-There a plan is activated by a checkpoint and a restart; here state moves between the workers.
+Source: FastT (Yi et al., Middleware 2020, section 4): refine costs from running iterations, activate a plan
+with a shorter predicted iteration, and roll it back if it is measured to be longer. FastT activates a plan by
+a checkpoint and a restart; here state moves between the workers.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ Change = Callable[[Plan], Switched]
 """Changes the plan between two iterations."""
 
 _SETTLING = 2  # iterations after a switch, or at the beginning, that are not measured
-_CHANGED = 0.15  # relative change of an iteration, or of a worker's costs, that is worth a look
+_CHANGED = 0.15  # relative change of an iteration or a worker that triggers a search
 _MOST_PAUSE = 4  # windows
-_FRACTION = 0.1  # of what was trained since the last look, at most, for a search
+_FRACTION = 0.1  # most of the time since the last search that a search may take
 _LEAST_S = 0.1  # for a search, however short iterations are
 _BOUND_S = 0.05  # for a plan's proven bound, which nothing here asks
 
@@ -61,11 +61,10 @@ _BOUND_S = 0.05  # for a plan's proven bound, which nothing here asks
 class Adapt:
     """When a training looks for another plan.
 
-    `every`: iterations from one measured window to the next; `window`: iterations that are measured, of which
-    medians are taken; `search_s`: seconds that a search may take, in which nothing is trained, and no more
-    than a tenth of those trained since the last one, or 0.1; `gain`: what part of an iteration a plan must
-    be predicted to save; `horizon`: iterations that a change must pay within, where nobody knows how many are
-    left; None: as many as there were, and at least 100.
+    `every`: iterations between measured windows; `window`: iterations in a window, whose medians count;
+    `search_s`: most seconds of a search, which pauses training for at most a tenth of the time since the last
+    one, or 0.1 s; `gain`: part of an iteration a plan must be predicted to save; `horizon`: iterations in
+    which a change must pay off if the number left is unknown; None: as many as were trained, at least 100.
     """
 
     every: int = 20
@@ -97,7 +96,7 @@ class Decision:
     """One search for a plan with a shorter iteration, and its outcome; measured seconds are medians."""
 
     iteration: int  # trained before it, since the beginning of the whole training
-    why: str  # what was seen, and why nothing was changed where nothing was
+    why: str  # what was observed, and why nothing changed if so
     outcome: Outcome
     predicted_before_s: float
     predicted_after_s: float | None = None
@@ -105,7 +104,7 @@ class Decision:
     measured_after_s: float | None = None
     method: str = ""  # that found the other plan
     search_s: float = 0.0  # that looking for it took
-    switch_s: float = 0.0  # that the changes took, the way back counted
+    switch_s: float = 0.0  # for changes, including going back
     nbytes: int = 0  # that moved between workers
     change: PlacementChange | None = None  # from the plan that was there to the other; None where it stayed
 
@@ -149,10 +148,10 @@ class Adaptation:
     decisions: list[Decision] = field(default_factory=list)
     before: int | None = None  # steps before the next, where epochs count them; None: batches are counted
     left: int | None = None  # steps after the next; None: nobody knows
-    trained: int = 0  # iterations of the whole training, also before a checkpoint that it went on from
+    trained: int = 0  # iterations of the whole training, including those before a resumed checkpoint
     _since: int = 0  # iterations since the last switch, or window
     _wait: int = _SETTLING  # iterations until a window begins
-    _pause: int = 1  # windows from one look to the next: twice as many after each that was in vain
+    _pause: int = 1  # windows between looks: doubled after each failed trial
     _windows: int = 0  # since the last look
     _unlooked: int = 0  # iterations since then
     _window: list[Timeline] = field(default_factory=list)

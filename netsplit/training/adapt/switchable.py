@@ -1,4 +1,4 @@
-"""Which plans a training may go on by: those that train the same."""
+"""Which plans a training may change to: those that train the same."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What operators cost on each worker, learnt from what its iterations took.
+"""Costs of operators on each worker, learnt from its iterations.
 
     costs of a kind of device ─► of each worker ─► simulated: seconds of every segment ┐
                                      ▲                                                 ├─ ratio of the two
                                      └───── measured: the window's median of them ─────┘
 
-Source: FastT (Yi et al., Middleware 2020, section 4, "Cost Models"): the cost of an operator has its name and
-its device as the key, is 0 where it is missing, so that a placement there is explored, and is replaced by
-what is measured. What is timed here is a segment, compared with what the simulator gives it.
+Source: FastT (Yi et al., Middleware 2020, section 4, "Cost Models"): costs are keyed by
+operator and device, missing ones are 0, so that such placements are explored, and measurements replace them.
+Here segments are timed and compared with the simulator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["SegmentTime", "WorkerCosts", "segment_medians"]
 SegmentTime = tuple[str, EventKind, str]  # device, what it did, the segment or the step
 _ZERO = NodeSeconds(0.0, 0.0)
 _COMPUTED: tuple[EventKind, ...] = ("forward", "backward", "weight")
-_IDLE = 30  # windows in which a worker computes nothing, before what was measured of it is forgotten
+_IDLE = 30  # idle windows before a worker's measurements are dropped
 _LEARNT: frozenset[EventKind] = frozenset({*_COMPUTED, "step"})
 
 
