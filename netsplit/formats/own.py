@@ -162,7 +162,7 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
     for kind, measured in item["seconds"].items():
         place = f"costs.seconds.{kind}"
         if strange := measured.keys() ^ graph.nodes.keys():
-            raise ValueError(f"{place}: '{min(strange)}' is not in both the graph and the costs")
+            raise ValueError(f"{place}: '{min(strange)}' is in only one of graph and costs")
         with reading(f"{where}, {place}: a node's [forward_s, backward_s], and weight_s if any"):
             kinds[kind] = {
                 "nodes": {
@@ -174,12 +174,12 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             }
         costly = (v for v, each in kinds[kind]["nodes"].items() if each.weight_s > each.backward_s)
         if (node := next(costly, None)) is not None:
-            raise ValueError(f"{place}: '{node}' has a weight_s above its backward_s, which it is a part of")
+            raise ValueError(f"{place}: weight_s of '{node}' exceeds its backward_s, which includes it")
     if not kinds:
         raise ValueError("costs.seconds names no device kind")
     keys = {_KEYS.get(name, name): name for name in _RATES}
     if strange := {kind for key in (*keys, "transients") for kind in item.get(key, {})} - kinds.keys():
-        raise ValueError(f"costs has rates or transients of '{min(strange)}', but no seconds")
+        raise ValueError(f"costs has rates or transients for '{min(strange)}' but no seconds")
     for key, name in keys.items():
         for kind, each in item.get(key, {}).items():
             kinds[kind][name] = checked_number(each, f"costs.{key}.{kind}", where)
@@ -239,7 +239,7 @@ def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
                 f"{whose} has a capacity of {capacity!r}: give bytes, 1 or more, or leave the device out"
             )
         if processors is not None and not checked_number(processors, f"processors of {whose}", where):
-            raise ValueError(f"{whose} has 0 processors: give more, or null where there are enough")
+            raise ValueError(f"{whose} has 0 processors: give at least 1, or null for no limit")
         devices.append(Device(**{**entry, "port": None if port is None else Link(**port)}))
     links = {
         (entry["source"], entry["target"]): Link(

@@ -90,7 +90,7 @@ def _parsed(values: Any) -> Placement:
 
 def _level(given: Any) -> ShardName:
     if given not in get_args(ShardName):
-        raise ValueError(f"its shard has the level {given!r}, not one of {', '.join(get_args(ShardName))}")
+        raise ValueError(f"its shard level is {given!r}: give one of {', '.join(get_args(ShardName))}")
     level: ShardName = given
     return level
 

@@ -53,7 +53,7 @@ def loads(text: str, where: str = "graph") -> Graph:
     except json.JSONDecodeError as error:
         raise NetSplitError(f"{where}, line {error.lineno}: not JSON ({error.msg}).") from error
     except ValueError as error:
-        raise NetSplitError(f"{where}: not JSON that can be read ({error}).") from error
+        raise NetSplitError(f"{where}: cannot be read as JSON ({error}).") from error
     if not isinstance(data, dict) or data.get("format") != _FORMAT or data.get("version") != _VERSION:
         raise NetSplitError(f"{where}: not a {_FORMAT} file of version {_VERSION}.")
     try:

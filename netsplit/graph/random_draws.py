@@ -240,7 +240,7 @@ class PlainDraws:
         left = [node for node in self.nodes[self.drawn :] if not node.op.startswith(CALL)]
         if left:
             raise NetSplitError(
-                f"the plain model drew nothing for {_named(left[0])} of its graph: run one whole "
+                f"the plain model drew nothing for {_named(left[0])}: run one whole "
                 "micro-batch, model and loss, within draws(…), in the captured mode."
             )
         if has_drawn and not self.nodes:
@@ -280,15 +280,15 @@ class PlainDraws:
             self._seed(before)
             return in_logical_order(op, args, kwargs)
         if self.next is None or self.next.op != str(op):
-            there = f"the graph has {_named(self.next)}" if self.next else "the graph has no more"
+            there = f"the graph has {_named(self.next)}" if self.next else "the graph draws no more"
             raise NetSplitError(
-                f"the plain model draws by '{op}' where {there}: run one micro-batch of the captured model, "
-                "with its loss and in the captured mode, within draws(…)."
+                f"the plain model draws with '{op}' where {there}: run one micro-batch of the captured "
+                "model, with its loss and in the captured mode, within draws(…)."
             )
         if before != self.drawn:
             raise NetSplitError(
-                f"it sets torch's generator before it draws for {_named(self.next)}: pass numbers of a "
-                "fixed seed in the batch, or keep them in a buffer."
+                f"it sets torch's generator before it draws for {_named(self.next)}: pass random numbers in "
+                "the batch, or keep them in a buffer."
             )
         self.take()
         return in_logical_order(op, args, kwargs)

@@ -97,7 +97,7 @@ class ProfileCache:
             return None
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
-            log.warning("%s holds no measurement that can be read (%s): measuring again.", path, reason)
+            log.warning("Cannot read the measurement in %s (%s): measuring again.", path, reason)
             return None
 
     def put(self, digest: str, value: object) -> None:
@@ -109,4 +109,4 @@ class ProfileCache:
         try:
             write_text(self.folder / f"{digest}.json", to_json(value).decode())
         except (OSError, NetSplitError) as error:
-            log.warning("A measurement could not be kept in %s (%s).", self.folder, str(error).rstrip("."))
+            log.warning("Cannot save a measurement in %s (%s).", self.folder, str(error).rstrip("."))

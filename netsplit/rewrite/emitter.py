@@ -35,7 +35,7 @@ def require_graph(graph: object, what: str = "the graph to rewrite") -> None:
 def operator_named(graph: Graph, name: str) -> Node:
     """The node of this name. Raises `RewriteError`: there is none."""
     if name not in graph.nodes:
-        raise RewriteError(f"the graph has no operator '{name}': give the name of one that it has.")
+        raise RewriteError(f"the graph has no operator '{name}': name one of its operators.")
     return graph.nodes[name]
 
 
@@ -115,7 +115,7 @@ class Emitter:
         """One more. Raises `RewriteError`: another has its name."""
         if self.initializers.setdefault(initializer.name, initializer) != initializer:
             raise RewriteError(
-                f"a copy of '{of}' would be called '{initializer.name}', the name of another tensor."
+                f"a copy of '{of}' would be called '{initializer.name}', as another tensor is: rename it."
             )
         self.runs.initializers = self.initializers
 

@@ -155,7 +155,7 @@ def followed(graph: Graph, node: str, axis: Axis, sizes: Sequence[int]) -> tuple
     cuts = {each.call.node.name: each for each in first}
     unit = lcm(*(each.scale.denominator for each in first))
     if any(each % unit for each in sizes):
-        raise calls[node].error(axis, f"operators cut with it have steps of {unit}: give multiples of {unit}")
+        raise calls[node].error(axis, f"operators cut with it need sizes that are multiples of {unit}")
     lies: dict[str, AxisIn] = {}
     for each in first:
         lies |= (_variables(each) or {}) | each.makes()

@@ -113,7 +113,7 @@ class LeafPlanner:
         for cut in tasks.cuts:
             if cut.part is not None and cut.part not in parts:
                 name = tasks.named(cut.part)
-                raise RewriteError(f"the graph has no operator '{name}': give the name of one that it has.")
+                raise RewriteError(f"the graph has no operator '{name}': name one of its operators.")
             before, parts = parts, {}
             for path, own in before.items():
                 if cut.part not in (None, path):
@@ -166,8 +166,8 @@ class LeafPlanner:
         if 0 in sizes:
             raise call.error(
                 axis,
-                f"sizes {brief(list(cut.sizes))} of {block}: in this proportion one part is empty; give "
-                "sizes that add up, or, along the samples, micro-batches of at least a sample per part",
+                f"sizes {brief(list(cut.sizes))} of {block} leave a part empty: give sizes that add up, or, "
+                "along the samples, micro-batches of at least a sample per part",
             )
         if len(sizes) < 2 or min(sizes) < 1 or sum(sizes) != block:
             raise sizes_do_not_add_up(call, axis, cut.sizes, block)
@@ -313,7 +313,7 @@ def _refuse(call: SplitCall, graph: Graph) -> None:
     elif node.checkpoint:
         reason = "it is in one of the model's own activation checkpoints, which run again as a whole"
     elif node.default_dtype is not None or node.blocked:
-        reason = "it runs in a mode that the model sets and parts would not have"
+        reason = "the model runs it in a mode that its parts would not have"
     elif node_draws(node):
         reason = "it draws random numbers, and parts would draw different ones"
     elif any(node.name in unit for unit in graph.units):

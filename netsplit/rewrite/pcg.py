@@ -78,7 +78,7 @@ class ParallelGraph:
         """
         strange = {each.node for each in self.views} - graph.nodes.keys()
         if strange:
-            raise RewriteError(f"the graph has no operator '{min(strange)}': give one that it has.")
+            raise RewriteError(f"the graph has no operator '{min(strange)}': name one of its operators.")
         wanted, edges = _by_edge(parallel_operators(graph, self.views)), _by_edge(self.operators)
         for edge in {**wanted, **edges}:
             own, needed = (", ".join(map(str, each.get(edge, []))) or "nothing" for each in (edges, wanted))

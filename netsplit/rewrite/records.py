@@ -92,7 +92,7 @@ def folded(
             )
         if isinstance(each, OperatorTasks):
             if each.node in tasks_of:
-                raise RewriteError(f"'{each.node}' has tasks already: give an operator its tasks once.")
+                raise RewriteError(f"'{each.node}' already has tasks: give them once.")
             tasks_of[each.node] = each
             named |= {each.named(path): (each.node, path) for path in each.paths}
             continue
@@ -100,7 +100,7 @@ def folded(
         own = tasks_of.get(name) or OperatorTasks(name)
         if path not in own.paths:
             raise RewriteError(
-                f"'{each.node}' is in parts already: give one of them, such as '{each.node}:0'."
+                f"'{each.node}' is already split: name one of its parts, such as '{each.node}:0'."
             )
         if isinstance(each, Split):
             own = own.with_cut(TaskCut(each.axis, each.sizes, each.blocks, path or None))

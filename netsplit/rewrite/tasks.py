@@ -82,18 +82,18 @@ class OperatorTasks:
 
     def __post_init__(self) -> None:
         if not _are_numbers(self.copies, 1):
-            raise RewriteError(f"'{self.node}' is to be computed {brief(self.copies)} times: give 1 or more.")
+            raise RewriteError(f"tasks of '{self.node}' have copies={brief(self.copies)}: give 1 or more.")
         numbers = [each for each in self.weights if each != "home"]
         if not _are_numbers(numbers) or len(self.weights) not in (1, len(self.paths)):
             raise RewriteError(
-                f"the tasks of '{self.node}' read {brief(self.weights)}: give the number of a copy of its "
-                f"weights, or 'home', for each of {len(self.paths)} tasks, or one for all."
+                f"tasks of '{self.node}' have weights={brief(self.weights)}: give the number of a copy of "
+                f"its weights, or 'home', for each of {len(self.paths)} tasks, or one for all."
             )
         if self.places and (
             len(self.places) != len(self.paths) * prod(self.copies) or not all(map(_are_numbers, self.places))
         ):
             raise RewriteError(
-                f"the tasks of '{self.node}' have {brief(self.places)} for places: give one for each of "
+                f"tasks of '{self.node}' have places={brief(self.places)}: give one for each of "
                 f"{len(self.paths) * prod(self.copies)} tasks, or none."
             )
 
@@ -144,7 +144,7 @@ class OperatorTasks:
             cuts = tuple(TaskCut(**{k: tuples_of(v) for k, v in each.items()}) for each in values["cuts"])
             return cls(**own, cuts=cuts)
         except (TypeError, KeyError, AttributeError) as error:
-            raise RewriteError(f"tasks are {brief(values)}: give what their to_dict answers.") from error
+            raise RewriteError(f"tasks are {brief(values)}: give what their to_dict() returns.") from error
 
 
 def _are_numbers(values: Sequence[object], least: int = 0) -> bool:

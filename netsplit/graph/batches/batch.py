@@ -110,8 +110,8 @@ class Batch:
                 )
             if tensor.requires_grad:
                 raise ConfigError(
-                    f"batch has a tensor of shape {tuple(tensor.shape)} that requires a gradient, which a "
-                    "batch never gets: detach it, or call requires_grad_() on it within the forward."
+                    f"a batch tensor of shape {tuple(tensor.shape)} requires a gradient: detach it, or call "
+                    "requires_grad_() in the forward."
                 )
         if known is not None and dims is None:
             dims = known.get((input_tree.key, target_tree.key))
@@ -303,7 +303,7 @@ def _check_names(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     if names & set(inputs):
         surplus = sorted(set(inputs) - names)
-        what = f"has {surplus}, which it does not take: leave them out" if surplus else "lacks some it needs"
+        what = f"has {surplus} too: leave them out" if surplus else "lacks some that it needs"
         raise ConfigError(
             f"the batch's keys are arguments of {type(model).__name__}.forward, but the batch {what}."
         )

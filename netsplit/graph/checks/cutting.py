@@ -82,7 +82,7 @@ def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, 
                     return comparison.differ(few, m, finite=True)
             except Exception as error:  # of the user's code, on few samples or in double precision
                 failed = line_of(error)
-                log.debug("No comparison of %d samples%s: %s", 2 * m, " in double" * double, failed)
+                log.debug("Could not compare %d samples%s: %s", 2 * m, " in double" * double, failed)
     raise NotCompared(failed)
 
 
@@ -128,9 +128,8 @@ def refuse_shared_writes(graph: Graph, whole: Batch) -> None:
     for j in written_inputs(graph):
         if whole.dims[j] is None:
             raise CaptureError(
-                f"the forward writes into a tensor of the batch, of shape {tuple(whole.tensors[j].shape)}, "
-                "that every micro-batch gets whole, and none would see the others' writes: write into a "
-                "clone() of it."
+                f"the forward writes into a batch tensor of shape {tuple(whole.tensors[j].shape)} that every "
+                "micro-batch gets whole, so none would see the others' writes: write into its clone()."
             )
 
 
@@ -167,8 +166,8 @@ class _AtOnce:
             value, gradients = self._run(part)
             if not math.isfinite(value) and not finite:
                 return (
-                    f"the loss of {self.name} is {value} on micro-batch {i}, of {part.samples} samples, and "
-                    f"{at_once:.4g} on {batch.samples} samples at once (a mean over no elements?)"
+                    f"the loss of {self.name} is {at_once:.4g} on {batch.samples} samples at once but "
+                    f"{value} on the {part.samples} samples of micro-batch {i} (a mean over no elements?)"
                 )
             if not math.isfinite(value):
                 raise ValueError(f"its loss is {value}")
@@ -181,7 +180,7 @@ class _AtOnce:
         if abs(at_once - mean) > self.allowed_loss * largest:
             digits = next((n for n in (4, 7) if f"{at_once:.{n}g}" != f"{mean:.{n}g}"), 10)
             return (
-                f"the loss of {self.name} is {at_once:.{digits}g} on {batch.samples} samples at once, and "
+                f"the loss of {self.name} is {at_once:.{digits}g} on {batch.samples} samples at once but "
                 f"{mean:.{digits}g} as {beside}{_uncut(batch)}"
             )
         least = 0.1 * self.allowed_gradient * math.hypot(*norms.values())  # what cancels leaves rounding

@@ -195,7 +195,7 @@ def output_dims(
     except Exception as error:
         reason = f"comparing them with micro-batches failed ({line_of(error)})"
     name = type(model).__name__
-    log.info("%s: more than %d samples are predicted whole, not in micro-batches: %s", name, size, reason)
+    log.info("%s predicts batches of more than %d samples without micro-batches: %s", name, size, reason)
     return None
 
 
@@ -207,14 +207,14 @@ def _dims(model: nn.Module, batch: Batch, size: int) -> tuple[int, ...]:
         part = batch.rows(start, start + size)
         tensors, own_kind = _run(model, part)
         if own_kind != kind or len(tensors) != len(whole):
-            raise _Mixed("its output has a different structure, or different numbers, on part of a batch")
+            raise _Mixed("its output has another structure or other numbers on part of a batch")
         dims = dims or [_grown(a, b, size, batch.samples) for a, b in zip(tensors, whole, strict=True)]
         for ours, all_rows, dim in zip(tensors, whole, dims, strict=True):
             rows = all_rows.shape[dim] // batch.samples
             plain = all_rows.narrow(dim, rows * start, rows * part.samples)
             apart = difference(plain, ours)
             if apart is not None:
-                raise _Mixed(f"an output for some samples depends on others of the batch ({apart})")
+                raise _Mixed(f"a sample's output depends on the other samples ({apart})")
         start += size
     return tuple(dims)
 

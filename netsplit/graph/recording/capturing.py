@@ -132,7 +132,7 @@ def graph_of_step(
     """
     kind = device_type if autocast is not None else "cpu"
     if kind != "cpu" and not getattr(torch, kind).is_available():
-        raise ConfigError(f"autocast of {kind} devices cannot be captured on a machine without one.")
+        raise ConfigError(f"autocast of {kind} cannot be captured on a machine without such a device.")
     refuse_tensors(step.model, step.loss)
     job = _Job(step, autocast, kind, constants, grad)
     first: Unrecordable | None = None
@@ -276,8 +276,8 @@ def _copied(module: nn.Module) -> nn.Module:
             return skeleton_of(module)
         except Exception as error:
             raise CaptureError(
-                f"a {type(module).__name__} would have to run whole on one device, and cannot be copied "
-                f"there ({line_of(error)}): make copy.deepcopy work on it."
+                f"a {type(module).__name__} must run whole on one device but cannot be copied there "
+                f"({line_of(error)}): make copy.deepcopy work on it."
             ) from error
 
 
@@ -351,7 +351,7 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
             mark = marked()
             observed.append(_one(step, values, modules))
             if torch.default_generator.initial_seed() != mark:
-                raise CaptureError("its forward sets torch's generator: draw without setting its seed")
+                raise CaptureError("its forward sets torch's generator: leave the seed out")
     return observed
 
 

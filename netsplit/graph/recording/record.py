@@ -209,8 +209,8 @@ class Recorder(SchemaCheckMode):
         if torch.default_generator.initial_seed() != self._mark:
             where = f" before {quoted(user_frame())}" if user_frame() else ""
             raise CaptureError(
-                f"the forward sets torch's generator{where}, but in a split every operator has its own "
-                "seed: pass numbers of a fixed seed in the batch, or keep them in a buffer."
+                f"the forward sets torch's generator{where}, but split operators have their own seeds: pass "
+                "random numbers in the batch, or keep them in a buffer."
             )
 
     @contextmanager

@@ -252,8 +252,8 @@ def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
             says = f"parameters() of {type(module).__name__} (its own, or of modules equal by __eq__)"
             if left is not None:
                 raise CaptureError(
-                    f"{says} leaves out '{left}', which requires a gradient but which an optimiser would "
-                    "not train: call requires_grad_(False) on it if that is right."
+                    f"{says} leaves out '{left}', which requires a gradient, so no optimiser would train it: "
+                    "call requires_grad_(False) on it if that is right."
                 )
             if given - own.keys():
                 raise CaptureError(
@@ -285,9 +285,8 @@ def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) ->
         if last is not None and (trained or own):
             if not trained:
                 raise CaptureError(
-                    f"the buffers '{last[2]}' and '{span[2]}' share memory, and the forward writes '{own}'; "
-                    "on workers they would be separate, and the other would not see it: keep one and "
-                    "compute the other from it in the forward, or clone."
+                    f"the buffers '{last[2]}' and '{span[2]}' share memory, but workers hold them apart, and "
+                    f"the forward writes '{own}': compute one from the other in the forward, or clone."
                 )
             raise CaptureError(
                 f"'{last[2]}' and '{span[2]}' share storage without being one tensor (tied by .data, or "

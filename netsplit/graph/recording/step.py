@@ -71,8 +71,8 @@ class TrainingStep(RecordedStep):
         if self.loss is not None:
             return super().to_check()
         return (
-            "loss is None, so the model was called with inputs and targets and must return its loss: give "
-            "a loss, or such a model"
+            "without a loss, the model is called with inputs and targets and must return its loss: give a "
+            "loss, or such a model"
         )
 
 
