@@ -6,11 +6,10 @@ Beside the graph's keys, all optional unless a plan is asked for::
     "cluster":  {"name": ..., "devices": [{"name", "kind", "capacity_bytes", ...}], "links": [...]}
     "workload": {"name", "unit", "unit_s", "stage_time", "backward_nodes", "unsupported", "remarks"}
 
-`weight_s` may be left out where it is 0. `costs.transients` has, for each kind, the bytes that nodes allocate
-for themselves: {node: [forward, backward]}; `costs.offload` says what is kept on the host, whose copies the
-seconds have (none). CPU devices of the same `host` share its memory (null: none). They take turns on
-its `processors` (null: there are enough). All times are seconds; `unit` and `unit_s` say in which unit to
-show them.
+`weight_s` may be left out where it is 0. `costs.transients` has for each kind the bytes that nodes allocate:
+{node: [forward, backward]}; `costs.offload` what is kept on the host, with copies in the seconds. CPU devices
+of one `host` share its memory (null: none) and take turns on its `processors` (null: there are enough). Times
+are seconds; `unit` and `unit_s` say how to show them.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ __all__ = ["dumps_workload", "read_own", "save_workload"]
 
 _NO_NUMBERS = ("nodes", "transients", "rates", "parts", "unsure")
 _RATES = {field.name: field.default for field in fields(DeviceCosts) if field.name not in _NO_NUMBERS}
-"""Fields of `DeviceCosts`, each with what it is for a device kind that the file gives no number."""
+"""Fields of `DeviceCosts` and their defaults."""
 
 _KEYS = {"step_s_per_byte": "step_seconds_per_byte"}
-"""Keys in the file of the fields that have another name there."""
+"""Field -> its key in the file, if another."""
 
 
 def dumps_workload(work: Workload) -> str:
@@ -70,7 +69,7 @@ def dumps_workload(work: Workload) -> str:
 
 
 def save_workload(work: Workload, path: str | Path) -> None:
-    """Write our own JSON, whole or not at all; `read.read_workload` gives an equal workload back."""
+    """Write our own JSON, whole or not at all; `read.read_workload` returns an equal workload."""
     write_text(path, dumps_workload(work))
 
 
@@ -103,7 +102,8 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
 
 
 def _sharing_joined(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """The graph with the users of each initializer colocated, as in captured ones, and what was joined."""
+    """The graph with the users of each initializer colocated, as in captured ones, and a remark about
+    them."""
     users: dict[str, list[str]] = {}
     for node in graph:
         for name in dict.fromkeys(node.initializers):
@@ -129,7 +129,7 @@ def _about_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, Any]:
 
 
 def _check_graph(graph: Graph, where: str) -> None:
-    """Refuse a graph whose nodes and variables do not fit together, or that no order can run."""
+    """Refuse a graph whose nodes and variables do not fit together, or that has no valid order."""
     if not graph.nodes:
         raise NetSplitError(f"{where}: the file has no nodes.")
     named: list[tuple[str, str, Container[str]]] = []

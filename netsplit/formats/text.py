@@ -21,12 +21,12 @@ PARAMETERS = "parameters"
 
 @dataclass(frozen=True)
 class ProfiledTask:
-    """A task of a profile: `made` are the bytes of its variable, `held` those that it keeps: parameters,
+    """A task of a profile: `nbytes` are the bytes of its variable, `held` those that it keeps: parameters,
     which are trained, or others."""
 
     op: str
     title: str
-    made: int
+    nbytes: int
     held: int
     holds: str = PARAMETERS
     differentiable: bool = False
@@ -54,7 +54,7 @@ def parse_json(text: str, where: str) -> Any:
 
 @contextmanager
 def reading(place: str) -> Iterator[None]:
-    """Raises NetSplitError: what is read within is not there, or of another kind."""
+    """Raises NetSplitError: what is read within is missing, or of another kind."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -141,6 +141,6 @@ def task_graph(
             initializers[name] = Initializer(name, "uint8", (task.held,), trained, trained)
         holds = (name,) if task.held else ()
         nodes[v] = Node(v, task.op, tuple(before[v]), (v,), holds, module=task.title)
-        variables[v] = Variable(v, "uint8", (task.made,), v, tuple(after[v]), task.differentiable)
+        variables[v] = Variable(v, "uint8", (task.nbytes,), v, tuple(after[v]), task.differentiable)
     outputs = tuple(v for v in order if not after[v])
     return Graph(nodes, variables, (), outputs, initializers, colocated=colocated)

@@ -1,4 +1,4 @@
-"""What no resharding can be below: bytes that must leave hosts, reach hosts, and reach devices.
+"""Lower bounds of any resharding: bytes that must leave hosts, reach hosts, and reach devices.
 
 Of the unit tasks whose slices no receiving host has (S_i: hosts that have slice i, n_i: its bytes):
 
@@ -6,8 +6,8 @@ Of the unit tasks whose slices no receiving host has (S_i: hosts that have slice
     out of hosts H      sum of n_i with S_i within H     / their NICs' bytes per second together
     into a device       bytes it needs and has not       / bytes per second of its NIC and inside its host
 
-The second holds for every H, as these slices leave H at least once. All H that are unions of some S_i are
-tried while these are few; then the S_i, and unions of those that are chained by common hosts.
+The second holds for every H. All unions of some S_i are tried while these are few; then the S_i, and unions
+of those that are chained by common hosts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def least_seconds(tasks: Sequence[UnitTask], itemsize: int, network: Network) ->
 
 
 def _both(nic: float, inside: float) -> float:
-    """Seconds per byte of a device that is sent bytes through its NIC and inside its host at once."""
+    """Seconds per byte of a device that receives through its NIC and inside its host at once."""
     return nic * inside / (nic + inside) if nic and inside else 0.0
 
 

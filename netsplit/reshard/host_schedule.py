@@ -24,9 +24,8 @@ class HostTask:
 
 @dataclass(frozen=True)
 class HostSchedule:
-    """An answer: `order` of the tasks; of each its sender's index and its start; seconds till all have ended.
-
-    `proven`: no schedule of these tasks is shorter."""
+    """An answer: `order` of the tasks; the index of each one's sender, and its start; seconds until all have
+    ended. `proven`: no schedule of these tasks is shorter."""
 
     order: tuple[int, ...]
     chosen: tuple[int, ...]
@@ -53,7 +52,7 @@ def timed(tasks: Sequence[HostTask], order: Sequence[int], chosen: Sequence[int]
 
 
 def busiest_nic_s(tasks: Sequence[HostTask]) -> float:
-    """Seconds that no schedule of these tasks is below: of each receiving NIC, of all senders together."""
+    """A lower bound of seconds: of each receiving NIC, and of all senders together."""
     into: dict[str, float] = {}
     for task in tasks:
         for host in task.receivers:
@@ -69,7 +68,7 @@ def naive(tasks: Sequence[HostTask]) -> HostSchedule:
 
 
 def size_only(tasks: Sequence[HostTask]) -> HostSchedule:
-    """Longest first, each to the host that has least to send so far; started in their own order."""
+    """Longest first, each from the host that has least to send so far; started in their own order."""
     load: dict[str, float] = {}
     chosen = [0] * len(tasks)
     for i in sorted(range(len(tasks)), key=lambda i: -min(tasks[i].seconds)):

@@ -1,12 +1,10 @@
 """The ways to choose senders and an order, by name (AlpaComm, section 3.2).
 
-Depth first, tasks are placed by the seconds at which they start, so that each schedule is met once. A branch
-ends where
+Depth first, tasks are placed by their start, so that each schedule is met once. A branch ends where a lower
+bound is not below the best known schedule, or where the same NICs were as free with the same tasks left:
 
     what a NIC has done and must still do       the sum over its tasks that are left (AlpaComm, equation 4)
     what all senders have done and must do      together, over their number
-
-is not below the best schedule that is known, or where the same NICs were as free with the same tasks left.
 """
 
 from __future__ import annotations
@@ -37,7 +35,8 @@ _WORK = 10.0
 def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: int = _DRAWS) -> HostSchedule:
     """Sets of tasks that share no NIC, one after another, each the largest of some drawn ones.
 
-    Never longer than `naive` and `size_only`, with which it begins. Makes `rounds` whole schedules."""
+    Never longer than `naive` and `size_only`, with which it begins. Makes `rounds` whole schedules.
+    """
     best = min(naive(tasks), size_only(tasks), key=lambda each: each.seconds)
     drawn = random.Random(seed)
     least_s = busiest_nic_s(tasks)
@@ -69,10 +68,8 @@ def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: i
 def _disjoint(
     left: Mapping[HostTask, Sequence[int]], load: Mapping[str, float], drawn: random.Random
 ) -> dict[HostTask, int]:
-    """Task -> index of its sender: those that fit beside one another, in an order that is drawn.
-
-    Equal tasks share NICs, so that one of them is in it at most: the sooner the more there are of them.
-    """
+    """Task -> index of its sender: tasks that share no NIC, in random order, those with many equals
+    sooner."""
     sending: set[str] = set()
     receiving: set[str] = set()
     fitting: dict[HostTask, int] = {}
@@ -88,7 +85,7 @@ def _disjoint(
 
 
 def depth_first(tasks: Sequence[HostTask], known: HostSchedule, most_nodes: int = _NODES) -> HostSchedule:
-    """The best schedule, proven; or the best within so many nodes, never longer than the known one."""
+    """The best schedule, proven; or the best within `most_nodes`, never longer than the known one."""
     if not tasks:
         return replace(known, proven=True)
     return _OrderSearch(tasks, known, most_nodes).run()
@@ -163,7 +160,7 @@ class _OrderSearch:
         return _Partial(node.left & ~(1 << i), free, start, (i, s))
 
     def _at_least(self, left: int, free: Sequence[float]) -> float:
-        """The earliest end of what is left on the NICs."""
+        """A lower bound of when the NICs end what is left."""
         busy = list(free)
         sending = sum(free[: self.outs])
         for i, seconds in enumerate(self.least):
@@ -195,10 +192,10 @@ class _OrderSearch:
 
 def exact(tasks: Sequence[HostTask], known: HostSchedule, seed: int = 0, work: float = _WORK) -> HostSchedule:
     """The best schedule by constraint programming (AlpaComm, equations 1 to 3), to one part in a million a
-    task, or the best that was met; never above the known.
+    task, or the best that was found; never above the known.
 
     Args:
-        work: the solver's own deterministic measure of it, about seconds: the answer is the same everywhere.
+        work: the solver's own deterministic measure, about seconds: the answer is the same everywhere.
     """
     from ortools.sat.python import cp_model
 

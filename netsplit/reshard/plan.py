@@ -1,8 +1,6 @@
-"""From a layout to a layout: the plan, with what it is predicted to take and what nothing can be below.
+"""From a layout to a layout: the plan, its predicted seconds and their lower bound; `plan_reshard` makes one.
 
-    layouts ──unit_tasks──► slices ──HostTask──► senders and order ──strategy──► hops ──hop_times──► seconds
-
-`plan_reshard` makes one.
+layouts ──unit_tasks──► slices ──HostTask──► senders and order ──strategy──► hops ──hop_times──► seconds
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ class ReshardPlan:
         tasks: unit tasks; those without receivers have no hops, but may have keepers.
         senders: of every task, the device that sends it first.
         hops: in the order in which NICs and devices do them; `Hop.task` is an index into `tasks`.
-        times: seconds from the beginning at which each hop starts and ends, predicted.
-        bound_s: no way from the one layout to the other takes less, by any strategy and in any order.
+        times: predicted seconds at which each hop starts and ends.
+        bound_s: a lower bound for any strategy and order.
     """
 
     source: Layout
@@ -110,10 +108,10 @@ def plan_reshard(
     Args:
         shape: of the whole tensor.
         itemsize: bytes of an element.
-        strategy: one of `STRATEGIES`, or auto: the one that is predicted to take least.
-        order: one of `ORDERS`, or auto. Where the naive one is predicted to take less than the one that is
-            asked for, it is taken. Auto may cut unit tasks further, for several senders of one slice.
-        chunks: K of `broadcast`; None: what messages' latencies speak for, at most 100.
+        strategy: one of `STRATEGIES`, or auto: the one predicted to be fastest.
+        order: one of `ORDERS`, or auto, which may cut unit tasks further, for several senders of one slice.
+            The naive order replaces one that is predicted to be slower.
+        chunks: K of `broadcast`; None: chosen by messages' latencies, at most 100.
         seed: of the randomised order.
 
     Raises:
@@ -152,7 +150,7 @@ def plan_reshard(
 def _tried(
     asked: ReshardPlan, strategies: Sequence[str], chunks: int | None, seed: int
 ) -> Iterator[ReshardPlan]:
-    """Plans of the tasks of `asked`: of each strategy in its order, or in all; and in the naive one."""
+    """Plans of the tasks of `asked`: for each strategy in its order, or in all, and in the naive one."""
     auto = asked.order == "auto"
     for strategy in strategies:
         build = STRATEGIES[strategy]
@@ -195,9 +193,8 @@ def _decide(
     network: Network,
     spread: bool,
 ) -> tuple[list[UnitTask], list[DeviceName]]:
-    """The tasks in their turns, those inside hosts last, and who sends them.
-
-    `crossing` has the index of each task of the schedule; `spread` takes devices with least to send."""
+    """The tasks in their turns, those inside hosts last, and their senders. `crossing` has the index of each
+    task of the schedule; `spread` takes devices with least to send."""
     chosen = {crossing[i]: schedule.chosen[i] for i in schedule.order}
     load: dict[DeviceName, int] = {}
     turns, senders = [], []
@@ -230,7 +227,7 @@ def _all_hops(
 
 
 def best_chunks(nbytes: int, chain: Sequence[DeviceName], network: Network) -> int:
-    """K of the least K latency + t + D / K: D, in seconds, is the slice's way from the first receiver on."""
+    """K of the least K latency + t + D / K; D is the slice's seconds from the first receiver on."""
     latency_s = network.seconds(0, *chain[:2])
     way_s = sum(network.seconds(nbytes, *pair) - network.seconds(0, *pair) for pair in pairwise(chain[1:]))
     if way_s >= _MOST_CHUNKS**2 * latency_s:
@@ -268,10 +265,8 @@ def hop_times(hops: Sequence[Hop], itemsize: int, network: Network) -> list[tupl
 
 
 def inside_apart(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
-    """The same, with receivers on hosts that have the slice already as tasks of their own, one a host.
-
-    So that nothing passes a NIC for a host that has it; the others come first, in their order.
-    """
+    """The same, with receivers on hosts that have the slice as tasks of their own, last, one a host: nothing
+    passes a NIC for a host that has it."""
     across, inside = [], []
     for task in tasks:
         havers = by_hosts(task.senders, network)
@@ -285,7 +280,7 @@ def inside_apart(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
 
 
 def divided(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
-    """The same, with slices that several hosts have cut into as many, along their longest dimension."""
+    """The same, with slices that n hosts have cut into n, along their longest dimension."""
     pieces = []
     for task in tasks:
         lengths = [stop - start for start, stop in task.region]

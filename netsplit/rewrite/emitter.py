@@ -111,11 +111,11 @@ class Emitter:
         tag, k = reference
         return (self.layouts[k].root if tag == "var" else INITIALIZER + k) in self.written
 
-    def add_initializer(self, initializer: Initializer, of: str) -> None:
+    def add_initializer(self, initializer: Initializer, whole: str) -> None:
         """One more. Raises `RewriteError`: another has its name."""
         if self.initializers.setdefault(initializer.name, initializer) != initializer:
             raise RewriteError(
-                f"a copy of '{of}' would be called '{initializer.name}', as another tensor is: rename it."
+                f"a copy of '{whole}' would be called '{initializer.name}', as another tensor is: rename it."
             )
         self.runs.initializers = self.initializers
 
@@ -149,7 +149,7 @@ class Emitter:
         self.layouts |= {k: run.outputs.get(k, self.plain[k]) for k in node.outputs if k}
 
     def _require_same_meaning(self, node: Node, run: NodeRun) -> None:
-        """Raises ValueError where its result goes by how that lies which it reads, and is another now."""
+        """Raises ValueError: the result depends on the layout of what it reads, which is another now."""
         pairs = [(self.plain[k].root, layout.root) for k, layout in run.outputs.items()]
         if any(before != now and not self.written.isdisjoint((before, now)) for before, now in pairs):
             raise ValueError("it would write to a copy instead of a view, or to a view instead of a copy")

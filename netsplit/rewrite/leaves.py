@@ -35,13 +35,12 @@ Arg = tuple[Reference, Region]
 """What is read: of which tensor, which region."""
 
 CutsBefore = dict[tuple[str, Path], tuple[Way, tuple[int, ...]]]
-"""How an operator, or a part of it, was cut at another size, and by which sizes."""
+"""How operators and parts were cut at another size, and by which sizes."""
 
 
 @dataclass(frozen=True)
 class TaskOutput:
-    """What a task makes of one output. `partial`: one of several to be added up, after taking it `factor`
-    times."""
+    """What a task makes of one output. `partial`: a term, to be added up after multiplying it by `factor`."""
 
     region: Region
     partial: bool = False
@@ -74,7 +73,7 @@ class LeafPlanner:
     before: CutsBefore = field(default_factory=dict)  # how they were cut there
     cuts: CutsBefore = field(default_factory=dict)  # how they are cut here
     scaled: list[tuple[str, TaskCut, str]] = field(default_factory=list)
-    """Cuts whose sizes are not this graph's own, with the operator; and why not."""
+    """Operator, cut and refusal of cuts whose sizes are not this graph's own."""
 
     def __post_init__(self) -> None:
         self.graph = out_of_place(self.graph)
@@ -87,7 +86,7 @@ class LeafPlanner:
         return whole_region(shape, self.shapes.get(k, shape))
 
     def _read(self, reference: Reference) -> Arg:
-        """A tensor; of what the model itself cuts out of a parameter, the region of that."""
+        """A tensor; or the region of a parameter that the model itself cuts out."""
         tag, k = reference
         if tag == "var" and k in (there := handed_on(self.graph)):
             name, region = there[k]
@@ -146,7 +145,7 @@ class LeafPlanner:
     def _sizes(
         self, operator: str, call: SplitCall, cut: TaskCut, path: Path
     ) -> tuple[Way, tuple[int, ...], tuple[Way, tuple[int, ...]] | None]:
-        """How it is cut, by which sizes; and how it was before, at another size."""
+        """How it is cut, by which sizes; and how it was cut at another size."""
         key = operator, path
         samples, then = self.graph.batch_size, self.before.get(key)
         if then is not None:
@@ -231,7 +230,7 @@ def with_tensors(arguments: Arguments, given: Mapping[Place, Any]) -> Arguments:
 
 
 def laid_out(op: str, arguments: Arguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a call, without those at its end that are the defaults."""
+    """Positional and keyword arguments of a call, without trailing defaults."""
     schema = resolve(op)._schema.arguments
     given = {each.name: arguments.get(each.name, each.default_value) for each in schema}
     usual = {e.name for e in schema if e.has_default_value() and given[e.name] == e.default_value}
@@ -274,13 +273,13 @@ def chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> tuple[Axis, Way]:
 
 
 def sizes_do_not_add_up(call: SplitCall, axis: Axis, parts: int | Sequence[int], block: int) -> RewriteError:
-    """The refusal of these parts, or of such a number of them."""
+    """The refusal of these sizes, or of this number of parts."""
     shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {brief(list(parts))}"
     return call.error(axis, f"{shown} of {block}: give two parts or more, none of them empty, that add up")
 
 
 def block_size(call: SplitCall, axis: Axis, size: int, blocks: int) -> int:
-    """The size of each of so many equal blocks; raises as `split_operator`."""
+    """The size of each of `blocks` equal blocks; raises as `split_operator`."""
     block, rest = divmod(size, max(blocks, 1))
     if blocks < 1 or rest:
         raise call.error(axis, f"its {size} do not divide into {blocks} equal blocks")
@@ -303,7 +302,7 @@ def require_copies(graph: Graph, node: Node) -> None:
 
 
 def _refuse(call: SplitCall, graph: Graph) -> None:
-    """Raises `RewriteError`: it can be cut along no axis, whatever the rules say."""
+    """Raises `RewriteError`: the operator can be cut along no axis."""
     node = call.node
     reason = ""
     if node.op.startswith(CALL):

@@ -55,9 +55,9 @@ class NotCompared(Exception):
 
 
 def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int) -> str | None:
-    """How a few samples at once differ from the mean over micro-batches of one of them, or of two.
+    """How a few samples at once differ from the mean over micro-batches of one or two of them.
 
-    Of two where a single one cannot be computed. In double precision, where the model runs in it.
+    In double precision, where the model runs in it.
 
     Args:
         model, loss: with values; left as they are.
@@ -91,8 +91,7 @@ def batch_differs(
 ) -> str | None:
     """How the batch at once differs from the mean over its micro-batches, or why that cannot be computed.
 
-    In the precision of the training; where memory is short, of the first and last samples, and of losses
-    alone.
+    In the precision of training; where memory is short, of the first and last samples, or of losses alone.
 
     Args:
         gradients: compare these, too: no few samples were.
@@ -120,7 +119,7 @@ def why_not_compared(model: nn.Module, loss: Loss | None, whole: Batch) -> str |
 
 
 def refuse_shared_writes(graph: Graph, whole: Batch) -> None:
-    """In a plain loop a micro-batch sees what those before it wrote into a tensor that each gets whole.
+    """Refuse writes into a tensor that every micro-batch gets whole.
 
     Raises:
         CaptureError: the forward writes into such a tensor.
@@ -150,7 +149,7 @@ class _AtOnce:
         self.allowed_loss, self.allowed_gradient = _EXACT if double else own
 
     def differ(self, batch: Batch, size: int, finite: bool = False) -> str | None:
-        """Says how they differ; None: they do not.
+        """How they differ, in words; None: they do not.
 
         Args:
             finite: raise where a micro-batch has no loss.
@@ -226,11 +225,8 @@ class _AtOnce:
 
 
 class _Steady(TorchDispatchMode):
-    """Random operators give one number everywhere: dropout drops nothing, and samples get the same in any
-    batch.
-
-    In double precision nothing is cast to fewer digits.
-    """
+    """A mode in which random operators give one number everywhere, and dropout drops nothing. In double
+    precision nothing is cast to fewer digits."""
 
     def __init__(self, double: bool) -> None:
         super().__init__()

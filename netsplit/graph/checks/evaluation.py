@@ -65,7 +65,7 @@ def check_inference(model: nn.Module, graph: Graph, batch: Batch, values: Values
         batch: as the graph was captured at.
 
     Raises:
-        CaptureError: predictions would be others than the model's; names the cause.
+        CaptureError: the graph predicts otherwise than the model; names the cause.
     """
     need = _COPIES * sum(t.nbytes for t in named_tensors(model).values())
     need += 2 * sum(v.nbytes for v in graph.variables.values())
@@ -163,7 +163,7 @@ class _Mixed(Exception):
 def output_dims(
     model: nn.Module, graph: Graph, batch: Batch, size: int, values: Mapping[str, Tensor]
 ) -> OutputDims:
-    """By two micro-batches of this batch in evaluation mode, at once and one by one; None is logged, and why.
+    """Compares two micro-batches in evaluation mode, at once and one by one; logs why where it returns None.
 
     Args:
         model: left as it is.
@@ -200,7 +200,7 @@ def output_dims(
 
 
 def _dims(model: nn.Module, batch: Batch, size: int) -> tuple[int, ...]:
-    """Raises _Mixed: outputs are others at once than in micro-batches."""
+    """The dimension of the samples in every output. Raises _Mixed: micro-batches give other outputs."""
     whole, kind = _run(model, batch)
     dims, start = list[int](), 0
     while start < batch.samples:
@@ -220,7 +220,7 @@ def _dims(model: nn.Module, batch: Batch, size: int) -> tuple[int, ...]:
 
 
 def _grown(part: Tensor, whole: Tensor, size: int, samples: int) -> int:
-    """The dimension with so many rows a sample."""
+    """The dimension that has `size` or `samples` times the same number of rows."""
     before, after = part.shape, whole.shape
     grown = [d for d, (m, n) in enumerate(zip(before, after, strict=False)) if m != n]
     if len(before) == len(after) and len(grown) == 1:

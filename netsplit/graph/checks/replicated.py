@@ -1,4 +1,4 @@
-"""What replicas would do otherwise than one device, and micro-batches otherwise than their batch."""
+"""What replicas and micro-batches would compute otherwise than one device and the whole batch."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def why_unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
 
 
 def check_replicas(graph: Graph, nodes: Collection[str], statistics: bool = True) -> None:
-    """Say it of running statistics and of modules kept whole among the `nodes` that are replicated.
+    """Warn of running statistics and of whole modules among the `nodes` that are replicated.
 
     Args:
-        statistics: say it of these, too; False: a plan's notes do.
+        statistics: warn of these, too; False: a plan's notes do.
 
     Raises:
         NetSplitError: as `require_replicable`.
@@ -93,7 +93,7 @@ def replicated_statistics(graph: Graph, nodes: Collection[str]) -> list[str]:
 
 
 def unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
-    """A buffer that the `nodes` write or read, which a forward may read again; None: replicas are as one."""
+    """A buffer that the `nodes` write or read and a forward may read again; None: replicas agree."""
     own = _own_buffers(graph)
     return next((own[name] for name in nodes if name in own), None)
 
@@ -107,7 +107,7 @@ def unreplicable_nodes(graph: Graph) -> frozenset[str]:
 
 @once_of
 def _own_buffers(graph: Graph) -> dict[str, str]:
-    """Node -> a buffer that replicas of it would have one each of, and that is more than a statistic."""
+    """Node -> a buffer, more than a statistic, that would differ between its replicas."""
     written = written_initializers(graph)
     learnt = {k for k, writers in written.items() if all(_learns(graph, name, k) for name in writers)}
     touching_of = touching_initializers(graph)
