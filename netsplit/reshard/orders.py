@@ -1,4 +1,7 @@
-"""The ways to choose senders and an order, by name (AlpaComm, section 3.2).
+"""Who sends which unit task between hosts, and in which order: ways to choose (AlpaComm, section 3.2).
+
+A unit task holds the NIC of its sender's host in the one direction, and those of its receivers' hosts in the
+other, from its start to its end; it starts when those before it, on any of its NICs, have ended.
 
 Depth first, tasks are placed by their start, so that each schedule is met once. A branch ends where a lower
 bound is not below the best known schedule, or where the same NICs were as free with the same tasks left:
@@ -16,12 +19,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from netsplit.interrupts import cp_sat_solver, interruptible
-from netsplit.reshard.host_schedule import HostSchedule, HostTask, busiest_nic_s, naive, size_only, timed
 
-__all__ = ["AUTO_ORDERS", "ORDERS", "depth_first", "exact", "greedy"]
-
-Chooser: TypeAlias = Callable[[Sequence[HostTask], int], HostSchedule]
-"""From tasks and a seed to a schedule."""
+__all__ = [
+    "AUTO_ORDERS", "ORDERS", "HostSchedule", "HostTask", "depth_first", "exact", "greedy", "naive",
+    "size_only", "timed",
+]  # fmt: skip
 
 _ROUNDS = 8
 _DRAWS = 16
@@ -30,6 +32,74 @@ _NODES = 20_000
 _BELOW = 1.0 - 1e-9
 _UNITS = 1_000_000  # integer units in the seconds that are known, for the solver
 _WORK = 10.0
+
+
+@dataclass(frozen=True)
+class HostTask:
+    """A unit task between hosts, none of which is both sender and receiver; `seconds` with each sender."""
+
+    senders: tuple[str, ...]
+    seconds: tuple[float, ...]
+    receivers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HostSchedule:
+    """An answer: `order` of the tasks; the index of each one's sender, and its start; seconds until all have
+    ended. `proven`: no schedule of these tasks is shorter."""
+
+    order: tuple[int, ...]
+    chosen: tuple[int, ...]
+    starts: tuple[float, ...]
+    seconds: float
+    proven: bool = False
+
+
+def timed(tasks: Sequence[HostTask], order: Sequence[int], chosen: Sequence[int]) -> HostSchedule:
+    """The schedule of an order and its senders."""
+    out: dict[str, float] = {}
+    into: dict[str, float] = {}
+    starts = [0.0] * len(tasks)
+    last = 0.0
+    for i in order:
+        task = tasks[i]
+        sender = task.senders[chosen[i]]
+        start = max([out.get(sender, 0.0), *(into.get(host, 0.0) for host in task.receivers)])
+        end = start + task.seconds[chosen[i]]
+        out[sender] = end
+        into.update(dict.fromkeys(task.receivers, end))
+        starts[i], last = start, max(last, end)
+    return HostSchedule(tuple(order), tuple(chosen), tuple(starts), last)
+
+
+def busiest_nic_s(tasks: Sequence[HostTask]) -> float:
+    """A lower bound of seconds: of each receiving NIC, and of all senders together."""
+    into: dict[str, float] = {}
+    for task in tasks:
+        for host in task.receivers:
+            into[host] = into.get(host, 0.0) + min(task.seconds)
+    senders = {host for task in tasks for host in task.senders}
+    together = sum(min(task.seconds) for task in tasks) / max(len(senders), 1)
+    return max([together, *into.values()])
+
+
+def naive(tasks: Sequence[HostTask]) -> HostSchedule:
+    """The first host that has it sends each task; tasks in their own order."""
+    return timed(tasks, range(len(tasks)), [0] * len(tasks))
+
+
+def size_only(tasks: Sequence[HostTask]) -> HostSchedule:
+    """Longest first, each from the host that has least to send so far; started in their own order."""
+    load: dict[str, float] = {}
+    chosen = [0] * len(tasks)
+    for i in sorted(range(len(tasks)), key=lambda i: -min(tasks[i].seconds)):
+        task = tasks[i]
+        chosen[i] = min(
+            range(len(task.senders)), key=lambda s: load.get(task.senders[s], 0.0) + task.seconds[s]
+        )
+        sender = task.senders[chosen[i]]
+        load[sender] = load.get(sender, 0.0) + task.seconds[chosen[i]]
+    return timed(tasks, range(len(tasks)), chosen)
 
 
 def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: int = _DRAWS) -> HostSchedule:
@@ -243,6 +313,8 @@ def _solved(tasks: Sequence[HostTask], seed: int) -> HostSchedule:
     return exact(tasks, greedy(tasks, seed), seed)
 
 
+Chooser: TypeAlias = Callable[[Sequence[HostTask], int], HostSchedule]
+"""From tasks and a seed to a schedule."""
 ORDERS: dict[str, Chooser] = {
     "naive": lambda tasks, seed: naive(tasks),
     "size_only": lambda tasks, seed: size_only(tasks),

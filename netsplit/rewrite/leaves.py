@@ -20,9 +20,9 @@ from netsplit.layout.regions import Region, blocks_of, both, length_of, now, thr
 from netsplit.rewrite.emitter import handed_on
 from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import MemoryLayout
+from netsplit.rewrite.rules import has_rule, ways_of
 from netsplit.rewrite.rules.reductions import WRITERS
 from netsplit.rewrite.rules.shapes import FACTORIES
-from netsplit.rewrite.rules.table import has_rule, ways_of
 from netsplit.rewrite.tasks import OperatorTasks, Path, TaskCut, Weights, sizes_in_proportion
 from netsplit.rewrite.ways import Arguments, Axis, OperatorPart, PartialSum, Place, SplitCall, Way, Where
 

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.reshard.host_schedule import HostSchedule, HostTask, naive, size_only, timed
-from netsplit.reshard.orders import depth_first, exact, greedy
+from netsplit.reshard.orders import (
+    HostSchedule,
+    HostTask,
+    depth_first,
+    exact,
+    greedy,
+    naive,
+    size_only,
+    timed,
+)
 from tests.examples import tried
 
 
