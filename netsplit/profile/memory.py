@@ -14,15 +14,7 @@ from dataclasses import dataclass, field
 from netsplit.graph.arguments import storage_bytes, storage_of
 from netsplit.graph.ir import INITIALIZER, Graph, Initializer, Variable, once_of
 
-__all__ = [
-    "Load",
-    "MemoryModel",
-    "lifetimes_model",
-    "memory_of",
-    "node_state_bytes",
-    "related_nodes",
-    "static_model",
-]
+__all__ = ["Load", "MemoryModel", "lifetimes_model", "memory_of", "node_state_bytes", "static_model"]
 
 
 def related_nodes(variable: Variable) -> tuple[str, ...]:

@@ -19,16 +19,7 @@ from netsplit.reshard.network import Network
 from netsplit.reshard.orders import AUTO_ORDERS, ORDERS, HostSchedule, HostTask
 from netsplit.tables import nbytes
 
-__all__ = [
-    "ReshardPlan",
-    "best_chunks",
-    "divided",
-    "hop_times",
-    "host_tasks",
-    "inside_apart",
-    "least_seconds",
-    "plan_reshard",
-]
+__all__ = ["ReshardPlan", "best_chunks", "plan_reshard"]
 
 _AT_BOUND = 1.0 + 1e-9
 _NEAR_BOUND = 1.05

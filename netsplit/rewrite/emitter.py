@@ -25,7 +25,7 @@ MOVES = frozenset([CAT, SPLIT, READ])
 
 
 def require_graph(graph: object, what: str = "the graph to rewrite") -> None:
-    """Raises `RewriteError`: it is none; `what` it was to be."""
+    """Raises `RewriteError`: it is no graph; `what` names it."""
     if not isinstance(graph, Graph):
         raise RewriteError(
             f"{what} is a {type(graph).__name__}: give a graph, as netsplit.graph.capture returns it."
@@ -40,8 +40,8 @@ def operator_named(graph: Graph, name: str) -> Node:
 
 
 def require_operators(graph: Graph) -> None:
-    """Raises `RewriteError`: a node is neither an operator of torch nor Python code, as those that other
-    projects profiled, which say what they take, and not what they compute."""
+    """Raises `RewriteError`: a node is neither torch's operator nor Python code, as in profiles of other
+    projects."""
     for node in graph:
         try:
             known = node.op.startswith(CALL) or resolve(node.op)
@@ -129,8 +129,8 @@ class Emitter:
         return free
 
     def keep(self, node: Node, references: Mapping[Reference, Reference]) -> None:
-        """A captured node, which reads other tensors in the place of some; run again where those lie
-        otherwise."""
+        """A captured node, which may read other tensors than before; run again if those have another
+        layout."""
         now = _reading(replace(node, **renamed(node, references))) if references else node
         as_it_was = not references and all(self.layouts[k] == self.plain[k] for k in node.inputs)
         if as_it_was or node.op.startswith(CALL):
@@ -226,7 +226,7 @@ class Emitter:
         )
 
     def _drop_unused(self) -> None:
-        """Movements that nobody needs any more, and copies of operators."""
+        """Drop movements and copies of operators that nobody needs."""
         wanted = set(self.captured.output_variables)
         kept: list[Node] = []
         for node in reversed(self.nodes.values()):
