@@ -250,9 +250,7 @@ def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
     levels = tuple((count, rate) for count, rate in item.get("levels", ()))
     nics = tuple(
         Nic(
-            entry["host"],
-            tuple(entry["devices"]),
-            *_numbers(entry, where, "out_s_per_byte", "in_s_per_byte"),
+            entry["host"], tuple(entry["devices"]), *_numbers(entry, where, "out_s_per_byte", "in_s_per_byte")
         )
         for entry in item.get("nics", ())
     )

@@ -31,11 +31,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.operators import autocast_of, base_name, marked, node_draws, operator_draws
 from netsplit.graph.recording.step import Inference, TrainingStep
-from netsplit.graph.recording.traps import (
-    checkpoints_replaced,
-    intercepted_functions,
-    script_unoptimised,
-)
+from netsplit.graph.recording.traps import checkpoints_replaced, intercepted_functions, script_unoptimised
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 
 __all__ = [

@@ -55,10 +55,7 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
     """
     unknown = unknown_in_words(graph)
     if unknown:
-        log.warning(
-            "No cost model for %s: its time is a rough guess (one pass over its tensors).",
-            unknown,
-        )
+        log.warning("No cost model for %s: its time is a rough guess (one pass over its tensors).", unknown)
     kinds = {kind: rates.under(graph.autocast) for kind, rates in kinds.items()}
     works, transients = works_of(graph, graph.nodes), predicted_transients(graph)
 

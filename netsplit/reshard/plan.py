@@ -187,11 +187,7 @@ def host_tasks(
 
 
 def _decide(
-    tasks: Sequence[UnitTask],
-    crossing: Sequence[int],
-    schedule: HostSchedule,
-    network: Network,
-    spread: bool,
+    tasks: Sequence[UnitTask], crossing: Sequence[int], schedule: HostSchedule, network: Network, spread: bool
 ) -> tuple[list[UnitTask], list[DeviceName]]:
     """The tasks in their turns, those inside hosts last, and their senders. `crossing` has the index of each
     task of the schedule; `spread` takes devices with least to send."""

@@ -58,12 +58,7 @@ def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
 
 
 def _estimated(
-    costs: DeviceCosts,
-    before: Graph,
-    after: Graph,
-    new: dict[str, Node | None],
-    works: Works,
-    whole: Works,
+    costs: DeviceCosts, before: Graph, after: Graph, new: dict[str, Node | None], works: Works, whole: Works
 ) -> dict[str, NodeSeconds]:
     rate, seconds, deferrable = _seconds_per_byte(costs, before), {}, deferrable_nodes(after)
     for name, origin in new.items():

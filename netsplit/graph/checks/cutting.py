@@ -25,14 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Batch, Loss
-from netsplit.graph.checks.plain import (
-    TensorsAtOnce,
-    copies,
-    free_bytes,
-    has_values,
-    stance,
-    threads_for,
-)
+from netsplit.graph.checks.plain import TensorsAtOnce, copies, free_bytes, has_values, stance, threads_for
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import autocast_of, node_draws, written_inputs
 from netsplit.graph.random_draws import seed_generators

@@ -13,14 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.batch import (
-    Batch,
-    Loss,
-    call_loss,
-    call_model,
-    output_tensors,
-    read_loss,
-)
+from netsplit.graph.batches.batch import Batch, Loss, call_loss, call_model, output_tensors, read_loss
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import written_inputs

@@ -136,13 +136,7 @@ class Profiler:
             for node in graph
         }
         return [
-            Window(
-                graph,
-                [benches[name] for name in names],
-                self.values,
-                self.clock,
-                in_flight,
-            )
+            Window(graph, [benches[name] for name in names], self.values, self.clock, in_flight)
             for names in windows(graph, window_bytes)
         ]
 
