@@ -1,8 +1,7 @@
-"""What the readers share: JSON, numbers, and the order of nodes."""
+"""What the readers share: numbers, and the order of nodes."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from netsplit.errors import NetSplitError
-from netsplit.files import parsed_json
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.graph.quotient import topological_order
 
-__all__ = ["ProfiledTask", "checked_number", "parse_json", "reading", "task_graph", "topological"]
+__all__ = ["ProfiledTask", "checked_number", "reading", "task_graph", "topological"]
 
 PARAMETERS = "parameters"
 
@@ -34,22 +32,6 @@ class ProfiledTask:
 
 LARGEST = 1e14  # bytes or time units; thousands of them, several times, still fit 64-bit integers
 _SHOWN = 6  # nodes of a cycle that an error names
-
-
-def parse_json(text: str, where: str) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        NetSplitError: not JSON; names the line.
-    """
-    try:
-        return parsed_json(text)
-    except json.JSONDecodeError as error:
-        raise NetSplitError(
-            f"{where}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})."
-        ) from error
-    except ValueError as error:
-        raise NetSplitError(f"{where}: cannot be read as JSON ({error}).") from error
 
 
 @contextmanager

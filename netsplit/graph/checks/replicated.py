@@ -20,7 +20,7 @@ from netsplit.graph.operators import (
 from netsplit.graph.recording.whole import ModuleCall
 
 __all__ = [
-    "check_replicas", "replicated_statistics", "require_replicable", "statistics_notes", "unreplicable",
+    "check_replicas", "replicated_statistics", "require_replicable", "statistics_notes",
     "unreplicable_nodes", "why_unreplicable",
 ]  # fmt: skip
 
@@ -47,7 +47,8 @@ def require_replicable(graph: Graph, nodes: Collection[str]) -> None:
 
 def why_unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
     """Why these nodes can have no replicas, as the beginning of a sentence; None: they can."""
-    buffer = unreplicable(graph, nodes)
+    own = _own_buffers(graph)
+    buffer = next((own[name] for name in nodes if name in own), None)
     if buffer is not None:
         return (
             f"the forward writes '{buffer}', which would differ between replicas of a stage (only running "
@@ -90,12 +91,6 @@ def check_replicas(graph: Graph, nodes: Collection[str], statistics: bool = True
 def replicated_statistics(graph: Graph, nodes: Collection[str]) -> list[str]:
     """Running statistics, and their counts, that the `nodes` write."""
     return [name for name, writers in written_initializers(graph).items() if writers.intersection(nodes)]
-
-
-def unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
-    """A buffer that the `nodes` write or read and a forward may read again; None: replicas agree."""
-    own = _own_buffers(graph)
-    return next((own[name] for name in nodes if name in own), None)
 
 
 @once_of
@@ -144,7 +139,8 @@ def statistics_notes(graph: Graph) -> Iterator[str]:
             f"BatchNorm '{norm}' uses per-micro-batch statistics ({graph.batch_size} samples), as in "
             "gradient accumulation (schedule.microbatches=1 uses whole batches)."
         )
-    own = unreplicable(graph, graph.nodes)
+    own_of = _own_buffers(graph)
+    own = next((own_of[name] for name in graph.nodes if name in own_of), None)
     if own is not None:
         yield (
             f"The forward writes buffer '{own}' once per micro-batch, as in gradient accumulation "

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from netsplit.errors import ConfigError
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, check_keys, make_optimizer
@@ -239,15 +240,8 @@ def _give_gradients(parameters: Sequence[Tensor]) -> None:
         parameter.grad = torch.full_like(parameter, 1e-3)
 
 
-def state_tensors(state: Any) -> Iterator[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, dict):
-        for value in state.values():
-            yield from state_tensors(value)
-    elif isinstance(state, list | tuple):
-        for value in state:
-            yield from state_tensors(value)
+def state_tensors(state: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
 
 
 def _sampled(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:
