@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from netsplit.interrupts import cp_sat_solver, interruptible
@@ -45,14 +45,13 @@ class HostTask:
 
 @dataclass(frozen=True)
 class HostSchedule:
-    """An answer: `order` of the tasks; the index of each one's sender, and its start; seconds until all have
-    ended. `proven`: no schedule of these tasks is shorter."""
+    """An answer: `order` of the tasks; of each its sender's index and its start; seconds until all have
+    ended."""
 
     order: tuple[int, ...]
     chosen: tuple[int, ...]
     starts: tuple[float, ...]
     seconds: float
-    proven: bool = False
 
 
 def timed(tasks: Sequence[HostTask], order: Sequence[int], chosen: Sequence[int]) -> HostSchedule:
@@ -155,10 +154,8 @@ def _disjoint(
 
 
 def depth_first(tasks: Sequence[HostTask], known: HostSchedule, most_nodes: int = _NODES) -> HostSchedule:
-    """The best schedule, proven; or the best within `most_nodes`, never longer than the known one."""
-    if not tasks:
-        return replace(known, proven=True)
-    return _OrderSearch(tasks, known, most_nodes).run()
+    """The best schedule, or the best found within `most_nodes`; never longer than the known one."""
+    return _OrderSearch(tasks, known, most_nodes).run() if tasks else known
 
 
 @dataclass
@@ -197,7 +194,7 @@ class _OrderSearch:
                 stack.pop()
                 continue
             if nodes == self.most_nodes:
-                return self.best
+                break
             nodes += 1
             child = self._child(stack[-1], *way)
             if not child.left:
@@ -206,7 +203,7 @@ class _OrderSearch:
             elif self._may_be_better(child):
                 child.ways = self._ways(child)
                 stack.append(child)
-        return replace(self.best, proven=True)
+        return self.best
 
     def _ways(self, node: _Partial) -> Iterator[tuple[float, int, int]]:
         """(start, task, sender) in the order of trial: soonest first, then longest."""
@@ -270,7 +267,7 @@ def exact(tasks: Sequence[HostTask], known: HostSchedule, seed: int = 0, work: f
     from ortools.sat.python import cp_model
 
     if known.seconds <= 0.0:
-        return replace(known, proven=True)
+        return known
     unit = known.seconds / _UNITS
     cp = cp_model.CpModel()
     total = cp.new_int_var(0, _UNITS + len(tasks), "total")
@@ -301,8 +298,7 @@ def exact(tasks: Sequence[HostTask], known: HostSchedule, seed: int = 0, work: f
         return known
     chosen = [next(s for s, each in enumerate(senders) if solver.value(each)) for senders in sends]
     order = sorted(range(len(tasks)), key=lambda i: (solver.value(begins[i]), i))
-    best = min(known, timed(tasks, order, chosen), key=lambda each: each.seconds)
-    return replace(best, proven=status == cp_model.OPTIMAL)
+    return min(known, timed(tasks, order, chosen), key=lambda each: each.seconds)
 
 
 def _searched(tasks: Sequence[HostTask], seed: int) -> HostSchedule:
