@@ -283,7 +283,7 @@ class NodePart:
         """``part 1/2 of dimension 0``; ``whole``."""
         along = [axis_words(cut.axis, cut.blocks, self.samples and not i) for i, cut in enumerate(self.cuts)]
         each = (f"{number} of {axis}" for number, axis in zip(self.numbers, along, strict=True))
-        return f"part {', of which part '.join(each)}" if self.cuts else "whole"
+        return f"part {', then part '.join(each)}" if self.cuts else "whole"
 
     @property
     def description(self) -> str:
