@@ -24,7 +24,7 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 __all__ = ["MOST_BYTES", "PSEUDO_BYTES", "read_msr"]
 
 PSEUDO_BYTES = 1e9
-"""Bytes that stand for one millisecond of transfer where the file gives no sizes, or too coarse ones."""
+"""Bytes for one millisecond of transfer where the file gives no sizes, or too coarse ones."""
 
 MOST_BYTES = 2**50
 """Capacity of a CPU, which the format gives no limit."""
@@ -49,9 +49,9 @@ class _FileTask:
 def read_msr(data: dict[str, Any], where: str, name: str) -> Workload:
     """The workload of a parsed file.
 
-    A node is a forward task whether the file calls it a backward node or not, and makes one variable, which
-    no gradient follows. Its memory is its `size` and nothing else (alpha 1, variables count 0 times).
-    A node that no accelerator supports gets more seconds there than all the work takes on CPUs.
+    Every node is a forward task, also those that the file calls backward nodes, and makes one variable
+    without gradient. Its memory is its `size` alone (alpha 1, variables count 0 times). A node that no
+    accelerator supports gets more seconds there than all the work takes on CPUs.
 
     Args:
         where: the file, for errors.
@@ -177,8 +177,8 @@ def _edges(
 def _bytes(costs: dict[str, float], sizes: dict[str, float | None]) -> tuple[dict[str, int], float, bool]:
     """Bytes of every variable, seconds per byte of a port, and whether the bytes are the file's own.
 
-    A variable's bytes are its cost at the median rate of the file, so that loads are those of the costs and
-    the bytes still make sense on another cluster.
+    A variable's bytes are its cost at the median rate of the file: loads are those of the costs, and bytes
+    still make sense on another cluster.
     """
     pairs = [(cost, sizes[u]) for u, cost in costs.items()]
     rates = sorted(size / cost for cost, size in pairs if size and cost > 0)

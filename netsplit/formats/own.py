@@ -6,11 +6,10 @@ Beside the graph's keys, all optional unless a plan is asked for::
     "cluster":  {"name": ..., "devices": [{"name", "kind", "capacity_bytes", ...}], "links": [...]}
     "workload": {"name", "unit", "unit_s", "stage_time", "backward_nodes", "unsupported", "remarks"}
 
-`weight_s` may be left out where it is 0. `costs.transients` has, for each kind, the bytes that nodes allocate
-for themselves: {node: [forward, backward]}; `costs.offload` says what is kept on the host, whose copies the
-seconds have (none). CPU devices of the same `host` share its memory (null: none). They take turns on
-its `processors` (null: there are enough). All times are seconds; `unit` and `unit_s` say in which unit to
-show them.
+`weight_s` may be left out where it is 0. `costs.transients` has for each kind the bytes that nodes allocate:
+{node: [forward, backward]}; `costs.offload` what is kept on the host, with copies in the seconds. CPU devices
+of one `host` share its memory (null: none) and take turns on its `processors` (null: there are enough). Times
+are seconds; `unit` and `unit_s` say how to show them.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ __all__ = ["dumps_workload", "read_own", "save_workload"]
 
 _NO_NUMBERS = ("nodes", "transients", "rates", "parts", "unsure")
 _RATES = {field.name: field.default for field in fields(DeviceCosts) if field.name not in _NO_NUMBERS}
-"""Fields of `DeviceCosts`, each with what it is for a device kind that the file gives no number."""
+"""Fields of `DeviceCosts` and their defaults."""
 
 _KEYS = {"step_s_per_byte": "step_seconds_per_byte"}
-"""Keys in the file of the fields that have another name there."""
+"""Field -> its key in the file, if another."""
 
 
 def dumps_workload(work: Workload) -> str:
@@ -70,7 +69,7 @@ def dumps_workload(work: Workload) -> str:
 
 
 def save_workload(work: Workload, path: str | Path) -> None:
-    """Write our own JSON, whole or not at all; `read.read_workload` gives an equal workload back."""
+    """Write our own JSON, whole or not at all; `read.read_workload` returns an equal workload."""
     write_text(path, dumps_workload(work))
 
 
@@ -103,7 +102,8 @@ def read_own(data: dict[str, Any], text: str, where: str, name: str) -> Workload
 
 
 def _sharing_joined(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """The graph with the users of each initializer colocated, as in captured ones, and what was joined."""
+    """The graph with the users of each initializer colocated, as in captured ones, and a remark about
+    them."""
     users: dict[str, list[str]] = {}
     for node in graph:
         for name in dict.fromkeys(node.initializers):
@@ -129,7 +129,7 @@ def _about_in(item: dict[str, Any], graph: Graph, where: str) -> dict[str, Any]:
 
 
 def _check_graph(graph: Graph, where: str) -> None:
-    """Refuse a graph whose nodes and variables do not fit together, or that no order can run."""
+    """Refuse a graph whose nodes and variables do not fit together, or that has no valid order."""
     if not graph.nodes:
         raise NetSplitError(f"{where}: the file has no nodes.")
     named: list[tuple[str, str, Container[str]]] = []
@@ -162,7 +162,7 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
     for kind, measured in item["seconds"].items():
         place = f"costs.seconds.{kind}"
         if strange := measured.keys() ^ graph.nodes.keys():
-            raise ValueError(f"{place}: '{min(strange)}' is not in both the graph and the costs")
+            raise ValueError(f"{place}: '{min(strange)}' is in only one of graph and costs")
         with reading(f"{where}, {place}: a node's [forward_s, backward_s], and weight_s if any"):
             kinds[kind] = {
                 "nodes": {
@@ -174,12 +174,12 @@ def _costs_in(item: dict[str, Any], graph: Graph, where: str) -> Costs:
             }
         costly = (v for v, each in kinds[kind]["nodes"].items() if each.weight_s > each.backward_s)
         if (node := next(costly, None)) is not None:
-            raise ValueError(f"{place}: '{node}' has a weight_s above its backward_s, which it is a part of")
+            raise ValueError(f"{place}: weight_s of '{node}' exceeds its backward_s, which includes it")
     if not kinds:
         raise ValueError("costs.seconds names no device kind")
     keys = {_KEYS.get(name, name): name for name in _RATES}
     if strange := {kind for key in (*keys, "transients") for kind in item.get(key, {})} - kinds.keys():
-        raise ValueError(f"costs has rates or transients of '{min(strange)}', but no seconds")
+        raise ValueError(f"costs has rates or transients for '{min(strange)}' but no seconds")
     for key, name in keys.items():
         for kind, each in item.get(key, {}).items():
             kinds[kind][name] = checked_number(each, f"costs.{key}.{kind}", where)
@@ -239,7 +239,7 @@ def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
                 f"{whose} has a capacity of {capacity!r}: give bytes, 1 or more, or leave the device out"
             )
         if processors is not None and not checked_number(processors, f"processors of {whose}", where):
-            raise ValueError(f"{whose} has 0 processors: give more, or null where there are enough")
+            raise ValueError(f"{whose} has 0 processors: give at least 1, or null for no limit")
         devices.append(Device(**{**entry, "port": None if port is None else Link(**port)}))
     links = {
         (entry["source"], entry["target"]): Link(
@@ -250,9 +250,7 @@ def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
     levels = tuple((count, rate) for count, rate in item.get("levels", ()))
     nics = tuple(
         Nic(
-            entry["host"],
-            tuple(entry["devices"]),
-            *_numbers(entry, where, "out_s_per_byte", "in_s_per_byte"),
+            entry["host"], tuple(entry["devices"]), *_numbers(entry, where, "out_s_per_byte", "in_s_per_byte")
         )
         for entry in item.get("nics", ())
     )

@@ -6,8 +6,8 @@ One line a node, one tab-indented line an edge::
         activation_size=60211200.0, parameter_size=221184.0 [-- stage_id=0]
     <tab>node4 -- node5
 
-Milliseconds and bytes. As PipeDream's planner does: `Input` nodes cost no time (what was measured there is
-the loading of data), and sinks that only pick an item of a result (`__getitem__`) are left out.
+Milliseconds and bytes. As in PipeDream's planner, `Input` nodes cost no time (data loading was measured
+there), and sinks that only pick an item of a result (`__getitem__`) are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["INPUT", "Inputs", "read_pipedream"]
 Inputs = Literal["free", "profiled"]
 
 INPUT = "Input"
-"""`Node.op` of the nodes that stand for loaded data: no gradient goes back to them."""
+"""`Node.op` of loaded data, to which no gradient goes back."""
 
 ALPHA = 2  # the file knows no optimiser: a parameter and its gradient
 UNIT_S = 1e-3
@@ -73,8 +73,8 @@ def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") ->
 
     Args:
         where: the file, for errors.
-        inputs: ``free`` as PipeDream's planner has it; ``profiled`` keeps the measured seconds of
-            `Input` nodes, as Baechi's published runs do.
+        inputs: ``free`` as in PipeDream's planner; ``profiled`` keeps the seconds of `Input` nodes, as in
+            Baechi's published runs.
 
     Raises:
         NetSplitError: the first line that is wrong.
@@ -123,7 +123,7 @@ def read_pipedream(text: str, where: str, name: str, inputs: Inputs = "free") ->
 
 
 def _parse(text: str, where: str) -> tuple[dict[str, _Line], dict[tuple[str, str], int]]:
-    """Nodes by id, and edges with the line that each stands on."""
+    """Nodes by id, and edges with their line numbers."""
     lines: dict[str, _Line] = {}
     edges: dict[tuple[str, str], int] = {}
     for number, line in enumerate(text.splitlines(), start=1):

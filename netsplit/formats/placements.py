@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 def read_placement(path: str | Path, problem: Problem, key: str = "placement") -> Placement:
     """Read and verify; it may exceed the capacities, and need not be contiguous.
 
-    A file without an order has that of the graph, one without stages no replicas, and one that does not say
-    what is recomputed keeps all activations.
+    Without an order it has that of the graph, without stages no replicas, and all activations are kept unless
+    it says what is recomputed.
 
     Args:
         problem: whose nodes and devices it must have.
-        key: where the path was given, for the errors.
+        key: where the path was given, for errors.
 
     Raises:
         ConfigError: no such file, no placement, one of another graph or cluster, or one that breaks a rule.
@@ -91,7 +91,7 @@ def _parsed(values: Any) -> Placement:
 
 def _level(given: Any) -> ShardName:
     if given not in get_args(ShardName):
-        raise ValueError(f"its shard has the level {given!r}, not one of {', '.join(get_args(ShardName))}")
+        raise ValueError(f"its shard level is {given!r}: give one of {', '.join(get_args(ShardName))}")
     level: ShardName = given
     return level
 

@@ -8,7 +8,7 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.formats.msr import read_msr
 from netsplit.formats.own import read_own
 from netsplit.formats.pipedream import Inputs, read_pipedream
-from netsplit.formats.text import parse_json
+from netsplit.graph.files import parse_json
 from netsplit.planning.workload import Workload
 
 __all__ = ["read_workload"]

@@ -1,8 +1,7 @@
-"""What the readers share: JSON, numbers, and the order of nodes."""
+"""What the readers share: numbers, and the order of nodes."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,23 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from netsplit.errors import NetSplitError
-from netsplit.files import parsed_json
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 from netsplit.graph.quotient import topological_order
 
-__all__ = ["ProfiledTask", "checked_number", "parse_json", "reading", "task_graph", "topological"]
+__all__ = ["ProfiledTask", "checked_number", "reading", "task_graph", "topological"]
 
 PARAMETERS = "parameters"
 
 
 @dataclass(frozen=True)
 class ProfiledTask:
-    """A task of a profile: `made` are the bytes of its variable, `held` those that it keeps: parameters,
+    """A task of a profile: `nbytes` are the bytes of its variable, `held` those that it keeps: parameters,
     which are trained, or others."""
 
     op: str
     title: str
-    made: int
+    nbytes: int
     held: int
     holds: str = PARAMETERS
     differentiable: bool = False
@@ -36,25 +34,9 @@ LARGEST = 1e14  # bytes or time units; thousands of them, several times, still f
 _SHOWN = 6  # nodes of a cycle that an error names
 
 
-def parse_json(text: str, where: str) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        NetSplitError: not JSON; names the line.
-    """
-    try:
-        return parsed_json(text)
-    except json.JSONDecodeError as error:
-        raise NetSplitError(
-            f"{where}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})."
-        ) from error
-    except ValueError as error:
-        raise NetSplitError(f"{where}: cannot be read as JSON ({error}).") from error
-
-
 @contextmanager
 def reading(place: str) -> Iterator[None]:
-    """Raises NetSplitError: what is read within is not there, or of another kind."""
+    """Raises NetSplitError: what is read within is missing, or of another kind."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -141,6 +123,6 @@ def task_graph(
             initializers[name] = Initializer(name, "uint8", (task.held,), trained, trained)
         holds = (name,) if task.held else ()
         nodes[v] = Node(v, task.op, tuple(before[v]), (v,), holds, module=task.title)
-        variables[v] = Variable(v, "uint8", (task.made,), v, tuple(after[v]), task.differentiable)
+        variables[v] = Variable(v, "uint8", (task.nbytes,), v, tuple(after[v]), task.differentiable)
     outputs = tuple(v for v in order if not after[v])
     return Graph(nodes, variables, (), outputs, initializers, colocated=colocated)

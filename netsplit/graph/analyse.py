@@ -86,8 +86,7 @@ def kept_for_backward(
 def _reached(graph: Graph, facts: Facts) -> set[str]:
     """Variables through which a gradient goes on to an initializer.
 
-    Not those that carry one since the model's code said ``requires_grad_()`` on a tensor of the batch, or of
-    a frozen part: workers have no use for it.
+    Not those that carry one only because the model's code called ``requires_grad_()`` on an input.
     """
     memory: set[Hashable] = set()  # that gradients go through, whichever of its views they take
     for node in graph:
@@ -99,7 +98,7 @@ def _reached(graph: Graph, facts: Facts) -> set[str]:
 
 
 def carries(tensor: torch.Tensor) -> bool:
-    """A leaf that is no initializer takes a gradient, and hands none on."""
+    """Whether a gradient goes through the tensor; a leaf that is no initializer hands none on."""
     try:
         return tensor.requires_grad and not tensor.is_leaf
     except RuntimeError:  # torch tells no more of a view made without autograd whose base was written since
@@ -122,7 +121,7 @@ def _touching(graph: Graph, facts: Facts) -> dict[Hashable, list[str]]:
 
 
 def _in_place_units(graph: Graph, facts: Facts) -> Sets:
-    """Per written storage: all who touch it, but for those who can only see it after the last write."""
+    """Per written storage: all nodes that touch it, but for those that only see it after the last write."""
     if not facts.written:
         return ()
     groups = []
@@ -140,10 +139,7 @@ def _in_place_units(graph: Graph, facts: Facts) -> Sets:
 
 
 def _without_circles(graph: Graph, units: Sets) -> Sets:
-    """Units that each need something of the other (two buffers that change places) become one.
-
-    So does a unit that was joined of several with what lies between them.
-    """
+    """Units that each need something of the other (two buffers that change places) become one."""
     whole = joined(graph, units)
     number = {name: i for i, unit in enumerate(whole) for name in unit}
     edges = ((number[u], number[v]) for v, feeders in graph.predecessors.items() for u in feeders)
@@ -214,7 +210,7 @@ def _merged(graph: Graph, groups: Iterable[Sequence[str]]) -> Sets:
 
 
 def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions as a copy of such a tensor has them in memory; () where they are in their own order."""
+    """The order in which a copy of such a tensor has its dimensions in memory; () for their own order."""
     if 0 in strides:  # torch has rules of its own for what is repeated
         strides = torch.empty_like(torch.empty_strided(shape, strides, device="meta")).stride()
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], -shape[d]))
@@ -273,13 +269,13 @@ class Strides:
             moved = moved.narrow(d, 0, 1)
         more = (*(False for _ in self.repeated), *(False, *self.apart)[: len(self.order)])
         room = [size + one for size, one in zip(moved.shape, more, strict=True)]
-        made = moved.new_empty((*room, 1 + any(self.apart[-1:]))).select(-1, 0)
+        copy = moved.new_empty((*room, 1 + any(self.apart[-1:]))).select(-1, 0)
         for d, size in enumerate(moved.shape):
-            made = made.narrow(d, 0, size)
-        made.copy_(moved)
-        return made.permute([dims.index(d) for d in range(tensor.dim())]).expand(tensor.shape)
+            copy = copy.narrow(d, 0, size)
+        copy.copy_(moved)
+        return copy.permute([dims.index(d) for d in range(tensor.dim())]).expand(tensor.shape)
 
 
 def copy_as_it_lies(tensor: Tensor) -> Tensor:
-    """`contiguous` and others go by that, too, where a tensor is cut out of another, or repeats itself."""
+    """A copy with the same memory layout, where a tensor is cut out of another or repeats itself too."""
     return Strides.of(tensor).laid_out(tensor.detach().clone())

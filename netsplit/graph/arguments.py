@@ -121,8 +121,7 @@ def decoded(
 HANDING_ON = frozenset(["aten.alias.default", "aten.split_with_sizes.default", "aten.cat.default"])
 
 
-"""Operators by which initializers, or what they are cut in or put together of, come to others as they are."""
-
+"""Operators that hand initializers on unchanged, cut or concatenated."""
 
 _LOSSES_IN_FULL = frozenset(
     f"aten.{kind}.default"
@@ -131,14 +130,14 @@ _LOSSES_IN_FULL = frozenset(
 
 
 def storage_of(graph: Graph, k: str) -> str:
-    """What memory `k` lives in: itself, or what it is a view of or written over (see `Variable.alias_of`)."""
+    """The memory that `k` is in: its own, or that of what it is a view of (see `Variable.alias_of`)."""
     return graph.variables[k].alias_of or k
 
 
 def storage_bytes(graph: Graph) -> dict[str, int]:
-    """Bytes of memory that every storage brings along: 0 for views, and for what lives in an initializer.
+    """Bytes of memory that every storage brings along: 0 for views, and for what is in an initializer.
 
-    The result of some losses has that of what they take the mean of, in which torch makes it.
+    Torch computes some losses in memory as large as what they take the mean of, and keeps that.
     """
     nbytes = {k: 0 if variable.alias_of else variable.nbytes for k, variable in graph.variables.items()}
     for node in graph:
@@ -148,7 +147,7 @@ def storage_bytes(graph: Graph) -> dict[str, int]:
 
 
 def hands_on(graph: Graph) -> bool:
-    """Whether an operator may hand on an initializer (`operators.unchanging` says which). Needs no torch."""
+    """Whether an operator may hand on an initializer (see `operators.unchanging`). Needs no torch."""
     return any(node.op in HANDING_ON and node.initializers for node in graph)
 
 
@@ -159,7 +158,7 @@ _SPARSE = {"embedding": 4, "embedding_bag": 5, "_embedding_bag": 5, "_embedding_
 
 
 def gives_sparse_gradients(node: Node) -> bool:
-    """Whether the gradient of its weight holds the rows that were looked up alone. Needs no torch."""
+    """Whether the gradient of its weight holds only the rows that were looked up. Needs no torch."""
     place = _SPARSE.get(node.op.removeprefix("aten.").partition(".")[0])
     if place is None:
         return False
@@ -168,7 +167,7 @@ def gives_sparse_gradients(node: Node) -> bool:
 
 
 def sparse_gradients(graph: Graph) -> list[str]:
-    """Trained initializers whose gradients are sparse: all that read them give such ones."""
+    """Trained initializers whose gradients are sparse, as all their readers give sparse ones."""
     sparse: dict[str, bool] = {}
     for node in graph:
         for k in node.initializers:

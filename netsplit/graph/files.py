@@ -12,11 +12,26 @@ from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json, write_text
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 
-__all__ = ["dumps", "load", "loads", "save"]
+__all__ = ["dumps", "load", "loads", "parse_json", "save"]
 
 _FORMAT = "netsplit-graph"
 _VERSION = 1
 T = TypeVar("T", Node, Variable, Initializer)
+
+
+def parse_json(text: str, where: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        NetSplitError: not JSON; names the line.
+    """
+    try:
+        return parsed_json(text)
+    except json.JSONDecodeError as error:
+        place = f"{where}, line {error.lineno}, column {error.colno}"
+        raise NetSplitError(f"{place}: not JSON ({error.msg}).") from error
+    except ValueError as error:
+        raise NetSplitError(f"{where}: cannot be read as JSON ({error}).") from error
 
 
 def dumps(graph: Graph) -> str:
@@ -48,12 +63,7 @@ def loads(text: str, where: str = "graph") -> Graph:
     Raises:
         NetSplitError: not a graph file of this format; names `where` and what is wrong.
     """
-    try:
-        data = parsed_json(text)
-    except json.JSONDecodeError as error:
-        raise NetSplitError(f"{where}, line {error.lineno}: not JSON ({error.msg}).") from error
-    except ValueError as error:
-        raise NetSplitError(f"{where}: not JSON that can be read ({error}).") from error
+    data = parse_json(text, where)
     if not isinstance(data, dict) or data.get("format") != _FORMAT or data.get("version") != _VERSION:
         raise NetSplitError(f"{where}: not a {_FORMAT} file of version {_VERSION}.")
     try:

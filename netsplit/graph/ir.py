@@ -143,8 +143,6 @@ class Initializer:
 
 CALL = "netsplit.call"
 """Begins the operator of a node that is a piece of Python, which is in `Graph.calls` (see `whole.py`)."""
-
-
 HOOK = f"{CALL}.gradient_hook"
 """Begins the operator of a hook on a tensor's gradient (see `whole.py`)."""
 
@@ -193,9 +191,7 @@ class Node:
     saved: tuple[str, ...] = ()  # variables its backward keeps alive
     saved_bytes: int = 0  # bytes of other tensors that its backward keeps alive
     no_grad: bool = False  # made where the model had switched autograd off
-    autocast: str | None = (
-        None  # the dtype of the model's own autocast around it, or "off"; None: the graph's
-    )
+    autocast: str | None = None  # dtype of the model's own autocast, or "off"; None: the graph's
     default_dtype: str | None = None  # torch's default dtype around it, where the model had set another
     checkpoint: str = ""  # the activation checkpoint of the model's own that it is part of
     blocked: tuple[str, ...] = ()  # inputs that carry gradients, and get none through this node
@@ -350,14 +346,8 @@ def once_of(
 
 
 NO_NUMBERS = ("constants", "calls", "output_spec", "input_dims", "rewrites")
-
-
 """Fields of a graph that do not depend on the batch size."""
-
-
 _LYING = ("order", "repeated")
-
-
 """Fields of a variable that say how it lies in memory: with a single sample that may differ."""
 
 

@@ -34,10 +34,10 @@ __all__ = [
 Known = dict[tuple[str, str], fx.Node]
 
 NODE = "netsplit_node"
-"""The key under which a call that is written has the name of its node, in ``fx.Node.meta``."""
+"""Key in ``fx.Node.meta`` of the name of the node that a call is of."""
 
 VARIABLE = "netsplit_variable"
-"""And that under which what makes a variable has its name."""
+"""And of the name of the variable that a call makes."""
 
 
 def initial_values(model: nn.Module, graph: Graph, loss: Any = None) -> dict[str, torch.Tensor]:
@@ -136,14 +136,14 @@ _TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"self"}
 
 
 def _named(function: Any, name: str) -> Callable[..., Any]:
-    """The function with what fx asks of one that it writes a call of."""
+    """The function with the name and module that fx asks of what it writes a call of."""
     function.__name__ = function.__qualname__ = name
     function.__module__ = __name__
     return function
 
 
 def _recomputed(module: nn.Module, *args: torch.Tensor) -> Any:
-    """Only what carries a gradient is an argument: a buffer that the module writes may change in between."""
+    """Checkpoints only what carries a gradient: a buffer that the module writes may change in between."""
     given = {i: arg for i, arg in enumerate(args) if arg.requires_grad}
 
     def run(*grad_args: torch.Tensor) -> Any:
@@ -272,15 +272,15 @@ def _written_apart(graph: Graph) -> frozenset[str]:
 
 
 def copies_as_captured(graph: Graph, node: Node) -> bool:
-    """Whether an operator that answers what it is given, where that lies already as it is to (`contiguous`,
-    `reshape`), was a copy where the model was captured, and has to be one: it is written."""
+    """Whether an operator that may return its argument (`contiguous`, `reshape`) has to copy, as it did when
+    captured: its result is written."""
     if not _returns_one_tensor(node) or node.outputs[0] not in _written_apart(graph):
         return False
     return resolve(node.op)._schema.returns[0].alias_info is not None
 
 
 def _copied(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A copy, if what came from another device lies otherwise than it did: what is sent is packed."""
+    """A copy, if the result shares memory with an argument: what another device sent may lie otherwise."""
     result = operator(*args, **kwargs)
     given = {storage_id(each) for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)}
     return result.clone() if storage_id(result) in given else result
@@ -308,7 +308,7 @@ def _hold(module: nn.Module, name: str, value: torch.Tensor) -> str:
 
 
 def find_at_once(module: nn.Module) -> None:
-    """Keep what a segment's modules hold among their plain attributes too, which Python finds without
-    `nn.Module.__getattr__`: a segment of 10 operators reads some 30 in every call."""
+    """Keep what a segment's modules hold among their plain attributes too, which Python finds faster than
+    `nn.Module.__getattr__` does."""
     for each in module.modules():
         each.__dict__ |= {**each._modules, **each._parameters, **each._buffers}

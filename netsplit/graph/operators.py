@@ -1,7 +1,7 @@
 """A node's operator: how it is called, in which mode and autocast, what it writes and whether it draws.
 
-A graph's nodes hold no casts: whoever runs them enters ``autocast_of(graph, device)`` around a forward, and
-leaves it before the backward. The graph's variables have the dtypes that they then get.
+A graph's nodes hold no casts: run their forward within ``autocast_of(graph, device)``, and the backward
+outside. The graph's variables have the dtypes that result.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def is_here(graph: Graph, node: Node) -> bool:
 
 
 def written_references(graph: Graph, node: Node) -> list[tuple[str, str]]:
-    """("var" | "init", name) of every tensor argument that a node writes; a call of Python knows itself.
+    """("var" | "init", name) of every tensor argument that a node writes.
 
     Of a call that is not at hand, as in a graph file, all buffers that it is given.
     """
@@ -139,11 +139,9 @@ def touching_initializers(graph: Graph) -> dict[str, frozenset[str]]:
 
 @once_of
 def unchanging(graph: Graph) -> frozenset[str]:
-    """Variables that are the same for all micro-batches between two optimiser steps: initializers that nobody
-    writes, handed on, cut or put together by operators that read nothing else.
-
-    Their gradients, too, may be summed over the micro-batches before those operators hand them back.
-    """
+    """Variables that stay the same between two optimiser steps: initializers that nobody writes, handed on,
+    cut or concatenated by operators that read nothing else. Their gradients may be summed over micro-batches
+    first."""
     if not hands_on(graph):
         return frozenset()
     moving = [n for n in graph if n.op in HANDING_ON and not (_has_mode(n) or n.checkpoint)]
@@ -159,8 +157,8 @@ def unchanging(graph: Graph) -> frozenset[str]:
 
 
 def running_statistics(node: Node) -> tuple[list[Reference], list[Reference]]:
-    """What a torch operator takes as running statistics that it writes and does not compute with, as a
-    normalisation in training mode does; and all else that it takes."""
+    """The running statistics that an operator writes and does not compute with, as a normalisation in
+    training mode; and all else that it takes."""
     given = _arguments(node.op, node.args, node.kwargs)
     names = _STATISTICS if _learns(given) else ()
     running = [reference for name in names for reference in references(given.get(name))]
@@ -169,16 +167,14 @@ def running_statistics(node: Node) -> tuple[list[Reference], list[Reference]]:
 
 
 def over_the_batch(node: Node) -> bool:
-    """Whether it is a batch normalisation by statistics of the very samples that it is given."""
+    """Whether it is a batch normalisation that uses statistics of the samples at hand."""
     named = "batch_norm" in node.op and not node.op.startswith(CALL)
     return named and _learns(_arguments(node.op, node.args, node.kwargs))
 
 
 def written_by_schema(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a torch operator writes of the tensors in these templates.
-
-    Schemas say so, but for the running statistics of normalisations, which go by their names.
-    """
+    """What a torch operator writes of the tensors in these templates: by its schema, and the running
+    statistics of normalisations by their names."""
     if not _may_write(op):
         return []
     given = _arguments(op, args, kwargs)
@@ -214,7 +210,7 @@ _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def autocast_of(graph: Graph, device: torch.device | str) -> AbstractContextManager[Any]:
-    """What to run nodes of `graph` in, on `device`; to be entered any number of times, one after another."""
+    """The context to run nodes of `graph` in on `device`; it may be entered any number of times."""
     return autocast_context(graph.autocast, device)
 
 
@@ -233,13 +229,13 @@ def autocast_context(autocast: str | None, device: torch.device | str) -> Abstra
 
 
 def refuse_surrounding(autocast: str | None) -> None:
-    """Refuse a call within the caller's own `torch.autocast`, which no worker is in.
+    """Refuse a call within the caller's own `torch.autocast`, which workers are not in.
 
     Args:
         autocast: what the step is captured under, which such a context may repeat.
 
     Raises:
-        ConfigError: it says which argument does it.
+        ConfigError: it says which argument to give.
     """
     for kind in ("cpu", "cuda"):
         if torch.is_autocast_enabled(kind):
@@ -264,7 +260,7 @@ _SWITCHED = frozenset([
 ])  # fmt: skip
 
 
-"""Draw nothing at a rate of 0, nor where they are told that this is no training."""
+"""Draw nothing at a rate of 0, nor in evaluation mode."""
 
 
 def node_draws(node: Node) -> bool:
@@ -275,7 +271,7 @@ def node_draws(node: Node) -> bool:
 
 
 def operator_draws(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """The same of a call; tensors among the arguments do not matter."""
+    """Whether a call may draw; tensors among the arguments do not matter."""
     if not _tagged(op):
         return False
     schema = op._schema
@@ -303,7 +299,7 @@ _MARKS = itertools.count(int.from_bytes(b"netsplit"))
 
 
 def marked() -> int:
-    """A seed that nobody else gives the CPU's generator, which has it then: who sets it anew is noticed."""
+    """Give the CPU's generator a seed of our own, so that it is noticed if somebody sets it anew."""
     seed = next(_MARKS)
     torch.default_generator.manual_seed(seed)
     return seed

@@ -72,7 +72,7 @@ def units_of(graph: Graph) -> Sets:
 
 
 def joined(graph: Graph, groups: Iterable[Sequence[str]]) -> Sets:
-    """The finest sets of which each group lies within one; sets and nodes in the graph's order."""
+    """The finest sets that keep each group together; sets and nodes in the graph's order."""
     names = list(graph.nodes)
     sets = DisjointSets(len(names))
     for group in groups:
@@ -83,7 +83,7 @@ def joined(graph: Graph, groups: Iterable[Sequence[str]]) -> Sets:
 
 
 def units_in_order(graph: Graph, key: Callable[[tuple[str, ...]], Any]) -> list[tuple[str, ...]]:
-    """`units_of` in the topological order by `key`; shorter where units wait for each other in a circle."""
+    """`units_of` in the topological order by `key`; fewer where units wait for each other in a circle."""
     units = units_of(graph)
     number = {name: i for i, unit in enumerate(units) for name in unit}
     edges = ((number[u], number[v]) for v, feeders in graph.predecessors.items() for u in feeders)
@@ -100,7 +100,7 @@ def successors(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def passing(edges: Iterable[tuple[int, int, T]]) -> dict[tuple[int, int], tuple[T, ...]]:
-    """Edges between different sets, to what passes along them, each once."""
+    """Edges between different sets -> what passes along them, each once."""
     along: dict[tuple[int, int], dict[T, None]] = {}
     for a, b, what in edges:
         if a != b:
@@ -155,7 +155,7 @@ def topological_order(after: Sequence[Collection[int]], key: Callable[[int], Any
 def longest_before(
     before: Mapping[int, Sequence[int]] | Sequence[Sequence[int]], order: Iterable[int], own: Sequence[Any]
 ) -> list[Any]:
-    """The heaviest path before each vertex, of the weights `own`; 0 where none leads to it.
+    """The heaviest path before each vertex, by the weights `own`; 0 where none leads to it.
 
     Args:
         order: every vertex, after those in `before` it.
@@ -167,10 +167,10 @@ def longest_before(
 
 
 def chosen_order(after: Sequence[Collection[int]], choose: Callable[[list[int]], int]) -> list[int]:
-    """`topological_order` where the next vertex depends on those before it.
+    """`topological_order` by a choice at each place.
 
     Args:
-        choose: asked at every place for one of those that could come there, given as they became so.
+        choose: picks one of the vertices that are ready, given in the order in which they became so.
     """
     waits = _waits(after)
     ready = [v for v, left in enumerate(waits) if not left]

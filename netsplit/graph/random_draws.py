@@ -2,16 +2,12 @@
 
     DrawKey(seed, iteration, microbatch) ── seed_of(node) ──► 64 bits ──► the generator, just before the node
 
-Neither where a node runs, nor what ran before it, nor how its input lies in memory matters: such a node reads
-a contiguous copy. CPU and CUDA draw different numbers from one key, as torch's generators do.
-
-A plain PyTorch loop draws the same within `draws`:
+A drawing node reads a contiguous copy, so memory layout does not matter. CPU and CUDA draw different numbers
+from one key. A plain PyTorch loop draws the same within `draws`, where its k-th drawing operator gets the key
+of the graph's k-th drawing node:
 
     with netsplit.draws(graph, seed=0, iteration=12, microbatch=i):
         value = loss(model(inputs), targets)
-
-A plain model has no nodes. It runs its drawing operators in the order in which the captured graph has them,
-though: the k-th of them gets the key of the graph's k-th drawing node.
 """
 
 from __future__ import annotations
@@ -35,11 +31,7 @@ from netsplit.errors import NetSplitError
 from netsplit.graph.ir import CALL, Graph, Node
 from netsplit.graph.operators import autocast_of, base_name, marked, node_draws, operator_draws
 from netsplit.graph.recording.step import Inference, TrainingStep
-from netsplit.graph.recording.traps import (
-    checkpoints_replaced,
-    intercepted_functions,
-    script_unoptimised,
-)
+from netsplit.graph.recording.traps import checkpoints_replaced, intercepted_functions, script_unoptimised
 from netsplit.graph.recording.whole import FunctionCall, ModuleCall
 
 __all__ = [
@@ -49,7 +41,7 @@ __all__ = [
 
 
 _ANY_LAYOUT = frozenset(["scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"])
-"""Draw for tensors of their own making, which lie in memory in one way whatever the inputs do."""
+"""Draw for tensors that they make themselves, always in one memory layout."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +87,7 @@ _KEY: ContextVar[DrawKey | None] = ContextVar("key", default=None)
 
 @contextmanager
 def drawing(key: DrawKey) -> Iterator[None]:
-    """Within it, rebuilt modules draw by this key; outside of it, as torch's generators stand.
-
-    Leaves torch's generators anywhere: see `generators_kept`.
-    """
+    """Rebuilt modules draw by this key within it; it does not put torch's generators back."""
     token = _KEY.set(key)
     try:
         yield
@@ -107,7 +96,7 @@ def drawing(key: DrawKey) -> Iterator[None]:
 
 
 def drawing_as_now(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which draws by the present key whenever it is called (in a backward, to compute again)."""
+    """`function`, which draws by the present key whenever it is called, as when a backward recomputes it."""
     key = _KEY.get()
     if key is None:
         return function
@@ -144,7 +133,7 @@ def generators_kept() -> Iterator[None]:
 
 
 def in_logical_order(op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """`op(*args, **kwargs)`, drawing in the order of elements, not of memory; the result lies as ever."""
+    """`op(*args, **kwargs)`, drawing in the order of elements, not of memory; the result's layout is kept."""
     if not isinstance(op, torch._ops.OpOverload) or base_name(op) in _ANY_LAYOUT:
         return op(*args, **kwargs)
     if op.overloadpacket is torch.ops.aten.randint_like:  # has no derivative; torch calls it below autograd
@@ -187,9 +176,7 @@ def draws(
 ) -> AbstractContextManager[PlainDraws]:
     """Run one micro-batch of the plain model in it, and nothing else that draws; the backward may be outside.
 
-    What ``torch.utils.checkpoint`` computes again in the backward draws what it drew first.
-
-    Torch's generators stand afterwards where they stood before.
+    What ``torch.utils.checkpoint`` recomputes draws the same again. Torch's generators are put back.
 
     Args:
         graph: as captured from this model and loss (of a prediction: the inference graph).
@@ -198,8 +185,7 @@ def draws(
         microbatch: its index in the batch.
 
     Raises:
-        NetSplitError: the model draws otherwise than its graph: another operator, fewer or more of them, or
-            sets torch's generator.
+        NetSplitError: the model calls other drawing operators than its graph, or sets torch's generator.
     """
     return PlainDraws(graph, DrawKey(seed, iteration, microbatch, phase))
 
@@ -240,7 +226,7 @@ class PlainDraws:
         left = [node for node in self.nodes[self.drawn :] if not node.op.startswith(CALL)]
         if left:
             raise NetSplitError(
-                f"the plain model drew nothing for {_named(left[0])} of its graph: run one whole "
+                f"the plain model drew nothing for {_named(left[0])}: run one whole "
                 "micro-batch, model and loss, within draws(…), in the captured mode."
             )
         if has_drawn and not self.nodes:
@@ -280,15 +266,15 @@ class PlainDraws:
             self._seed(before)
             return in_logical_order(op, args, kwargs)
         if self.next is None or self.next.op != str(op):
-            there = f"the graph has {_named(self.next)}" if self.next else "the graph has no more"
+            there = f"the graph has {_named(self.next)}" if self.next else "the graph draws no more"
             raise NetSplitError(
-                f"the plain model draws by '{op}' where {there}: run one micro-batch of the captured model, "
-                "with its loss and in the captured mode, within draws(…)."
+                f"the plain model draws with '{op}' where {there}: run one micro-batch of the captured "
+                "model, with its loss and in the captured mode, within draws(…)."
             )
         if before != self.drawn:
             raise NetSplitError(
-                f"it sets torch's generator before it draws for {_named(self.next)}: pass numbers of a "
-                "fixed seed in the batch, or keep them in a buffer."
+                f"it sets torch's generator before it draws for {_named(self.next)}: pass random numbers in "
+                "the batch, or keep them in a buffer."
             )
         self.take()
         return in_logical_order(op, args, kwargs)
@@ -347,17 +333,17 @@ class PlainDraws:
         """A checkpointed function, whose operators are seen in the backward too, outside of `draws`."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            seen = torch._ops._len_torch_dispatch_stack_pre_dispatch()
-            with nullcontext() if seen or not _in_backward() else self._seen():
+            watched = torch._ops._len_torch_dispatch_stack_pre_dispatch()
+            with nullcontext() if watched or not _in_backward() else self._seen():
                 return function(*args, **kwargs)
 
         return run
 
 
 class _Seen(SchemaCheckMode):
-    """Sees operators as a capture does: whole, above autograd and autocast.
+    """A mode that sees operators as a capture does: whole, above autograd and autocast.
 
-    Torch lets modes of a few classes that high, of which this one is free; nothing of it is used.
+    Torch lets modes of a few classes that high; of this class nothing else is used.
     """
 
     def __init__(self, plain: PlainDraws) -> None:

@@ -33,7 +33,7 @@ __all__ = [
 _DEEPEST = 4000
 
 
-"""Calls within one another: modules may nest as deep as Python lets them, with calls of ours between."""
+"""Python's recursion limit while modules run: ours add calls between theirs."""
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -56,7 +56,7 @@ PutBack = Callable[[], Any]
 
 @contextmanager
 def kept(*modules: Any) -> Iterator[None]:
-    """Modules, and all that their code reaches, as they were, whatever runs inside; random numbers too."""
+    """Modules, all that their code reaches and random generators are put back, whatever runs inside."""
     with ExitStack() as stack:
         stack.callback(sys.setrecursionlimit, sys.getrecursionlimit())
         sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEPEST))
@@ -142,7 +142,7 @@ def _kept_tensor(tensor: Tensor) -> PutBack:
 
 
 def _rebind(space: dict[str, Any], before: Mapping[str, Any]) -> None:
-    """Globals that were bound to something else; code that a library loads when it is first used stays."""
+    """Put back globals that were bound to something else; what a library loads at first use stays."""
     for key, value in before.items():
         if space.get(key) is not value:
             space[key] = value
@@ -158,7 +158,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _copied(store: Any) -> Any:
-    """What it holds, though its class answers something else (a registry that makes instances)."""
+    """A copy of the contents, though the class returns something else (a registry that makes instances)."""
     if isinstance(store, dict):
         return dict(dict.items(store))
     return _kind_of(store).copy(store)
@@ -169,7 +169,7 @@ def _kind_of(store: Any) -> Any:
 
 
 def _put_back(store: Any, before: Any) -> None:
-    """Past the methods of the store's own class, which may make something else of it."""
+    """Refill a store past the methods of its own class, which may change what is put in."""
     now, kind = _copied(store), _kind_of(store)
     if isinstance(store, dict):
         if now.keys() == before.keys() and all(now[k] is v for k, v in before.items()):
@@ -321,7 +321,7 @@ def line_of(error: BaseException) -> str:
 def user_frame() -> str:
     """``file:line`` of the innermost frame that is neither torch's nor of this room; "" where there is none.
 
-    What called the training step is no part of the model: it is not looked at.
+    Callers of the training step are not looked at.
     """
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != _STEP:

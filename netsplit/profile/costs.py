@@ -1,6 +1,6 @@
 """What every operator costs: seconds per device kind, and the optimiser's bytes per parameter byte, alpha.
 
-Costs at any number of samples come of what two sizes of micro-batches took, and all sizes in turn:
+Costs at any number of samples follow from two sizes of micro-batches, and several sizes timed in turn:
 
     seconds of an operator at n samples = (a + b n) f(n)     a, b: through what two sizes took
                                                              f: what all of n samples took beside others
@@ -31,20 +31,17 @@ __all__ = [
 ]  # fmt: skip
 
 ALL_OF_IT = 1.0
-"""`DeviceCosts.copy_s_per_byte` of a device that computes nothing while a transfer lasts: a second a byte is
-more than any transfer takes, its latency included."""
+"""`DeviceCosts.copy_s_per_byte` of a device that computes nothing while a transfer lasts."""
 
 HOST_S_PER_BYTE = 1 / 12e9
-"""Between a device and pinned memory of its host where nothing better is known: what 16 lanes of PCIe 3.0
-carry of their 15.75 GB/s."""
+"""Default between a device and pinned memory of its host: what 16 lanes of PCIe 3.0 carry."""
 
 
 @dataclass(frozen=True)
 class NodeSeconds:
     """Forward and backward seconds of one node at the graph's own (micro-)batch size.
 
-    `weight_s` is the part of `backward_s` that can be put off: the gradients of parameters which
-    ``Backward(part="weight")`` computes.
+    `weight_s` is the part of `backward_s` that ``Backward(part="weight")`` can put off.
     """
 
     forward_s: float
@@ -56,16 +53,16 @@ class NodeSeconds:
         return self.forward_s + self.backward_s
 
     def scaled(self, speed: float) -> NodeSeconds:
-        """The costs on a device that is so many times as fast."""
+        """The costs on a device that is `speed` times as fast."""
         return NodeSeconds(self.forward_s / speed, self.backward_s / speed, self.weight_s / speed)
 
 
 @dataclass(frozen=True)
 class NodeBytes:
-    """What one node allocates for itself while it runs, beyond all that its graph tells.
+    """Bytes that one node allocates while it runs, beyond what its graph tells.
 
-    `forward` is beside inputs and outputs, what its backward will read included; `backward` beside what the
-    forward saved and the gradients that come, and those that go.
+    `forward` is beside inputs and outputs, with what its backward will read; `backward` beside what the
+    forward saved and the gradients that come and go.
     """
 
     forward: int = 0
@@ -82,10 +79,8 @@ class PartCosts:
 
 @dataclass(frozen=True)
 class StepScratch:
-    """What an optimiser's step allocates for itself, in bytes per byte of a parameter that it steps on.
-
-    By default one tensor as large as the parameter.
-    """
+    """What an optimiser's step allocates, in bytes per byte of a parameter; by default one tensor as
+    large."""
 
     own: float = 1.0  # of the parameter it is at
     before: float = 0.0  # of the one before, which is still there
@@ -142,25 +137,22 @@ class DeviceCosts:
     message_s: float | None = None
     """What a Send or a Recv takes on the device; None: `instruction_s`."""
     contention: float = 1.0
-    """How many times slower a computation is while another device of its host computes too, at least 1;
-    what devices in want of a processor wait for one comes on top (`slowdown`)."""
+    """How many times slower a computation is while another device of its host computes, at least 1; waiting
+    for a processor comes on top (`slowdown`)."""
     copy_s_per_byte: float = 0.0
-    """Seconds of computation that a byte on its way takes from either end that computes meanwhile, as the
-    threads that copy it share the processors."""
+    """Seconds by which a transferred byte slows a computation at either end."""
     accumulate_s_per_byte: float = 0.0
-    """Per byte of parameter, of adding a gradient to one that is there, as every backward of a segment
-    between two steps does but the first."""
+    """Per byte of parameter, of adding a gradient to that of an earlier micro-batch."""
     transients: Mapping[str, NodeBytes] = field(default_factory=dict)
     """Bytes by node, for those that have any."""
     parts: Mapping[str, PartCosts] = field(default_factory=dict, repr=False)
-    """Costs of operators that rewrites make, by what they do (`operator_keys.operator_key`); of others
-    that they make, seconds are estimated."""
+    """Measured costs of operators that rewrites make, by `operator_keys.operator_key`."""
     host_s_per_byte: float = HOST_S_PER_BYTE
-    """Between the device's memory and its host's, either way; only what is offloaded goes there."""
+    """Between the device's memory and its host's, either way, for what is offloaded."""
     rates: Rates | None = field(default=None, repr=False)
-    """That seconds were predicted by, and those of other nodes can be; None: they were measured, or given."""
+    """By which seconds were predicted; None: they were measured, or given."""
     unsure: bool = False
-    """`contention` and `message_s` could not be told when they were measured."""
+    """Measurements of `contention` and `message_s` were unclear."""
 
     @property
     def message_overhead_s(self) -> float:
@@ -174,18 +166,13 @@ class DeviceCosts:
 
         Args:
             computing: devices of the host, this one counted, each with one thread.
-            processors: that they take turns on; None: enough for all. Less than one slows a device that
-                computes alone, too, which its own seconds have in them.
+            processors: that they take turns on; None: enough for all.
         """
         turns = 1.0 if processors is None else max(computing / max(processors, 1.0), 1.0)
         return turns * self.contention if computing > 1 else turns
 
     def scaled(self, speed: float) -> DeviceCosts:
-        """Those of a device that does everything `speed` times as fast.
-
-        Overheads and copying are divided by it, too. `contention`, a ratio, stays, and so does
-        `host_s_per_byte`, of a link.
-        """
+        """Those of a device that is `speed` times as fast; `contention` and `host_s_per_byte` stay."""
         return replace(
             self,
             nodes={name: each.scaled(speed) for name, each in self.nodes.items()},
@@ -216,10 +203,10 @@ class Costs:
     in flight, and one gradient. A graph file may state otherwise (0: a node's bytes include its output)."""
     predicted: bool = False  # by `profile.predict`, from the graph alone; else measured, or as a file says
     offload: Offload = Offload()
-    """What the seconds have copies to the host and back of (`offloaded`), and bytes are counted by."""
+    """What is kept on the host; the seconds include its copies (`offloaded`)."""
     scratch: OptimizerScratch = OptimizerScratch()
     controller_s: float = 0.0
-    """Seconds of an iteration beside what devices do: handing out a batch, hearing of its loss."""
+    """Seconds of an iteration beside what devices do: sending a batch, receiving its loss."""
 
     @property
     def device_alpha(self) -> int:
@@ -227,7 +214,7 @@ class Costs:
         return min(self.alpha, 2) if self.offload.optimizer else self.alpha
 
     def of(self, kind: str) -> DeviceCosts:
-        """The costs of a device kind; empty for one without, which can compute no node."""
+        """The costs of a device kind; empty where there are none, so that it can compute no node."""
         return self.devices.get(kind, DeviceCosts({}))
 
     def transients(self, devices: Iterable[Device]) -> dict[str, Mapping[str, NodeBytes]]:
@@ -266,15 +253,15 @@ class Costs:
         return self.devices[kind].nodes[node].total_s
 
     def copies(self, in_flight: int) -> int:
-        """How often a variable counts in (5-18): values of the micro-batches in flight, and one gradient."""
+        """How often a variable counts in (5-18): once per micro-batch in flight and for its gradient."""
         return in_flight + 1 if self.variable_copies is None else self.variable_copies
 
     def with_device(self, kind: str, **changes: Any) -> Costs:
-        """Costs with fields of one kind's record changed, as by `dataclasses.replace`."""
+        """Costs with fields of one kind's record changed."""
         return replace(self, devices=self.devices | {kind: replace(self.devices[kind], **changes)})
 
     def without_backward(self) -> Costs:
-        """No backward takes time, as where forward seconds alone are measured."""
+        """Costs whose backwards take no time."""
         devices = {
             kind: replace(each, nodes={v: NodeSeconds(s.forward_s, 0.0) for v, s in each.nodes.items()})
             for kind, each in self.devices.items()
@@ -282,7 +269,7 @@ class Costs:
         return replace(self, devices=devices)
 
     def without_overlap(self) -> Costs:
-        """Neither end of a transfer computes meanwhile."""
+        """Costs of devices that compute nothing during a transfer."""
         devices = {kind: replace(each, copy_s_per_byte=ALL_OF_IT) for kind, each in self.devices.items()}
         return replace(self, devices=devices)
 
@@ -290,12 +277,11 @@ class Costs:
 def offloaded(costs: Costs, graph: Graph, name: OffloadName) -> Costs:
     """The costs with `name` kept in the host's memory; the same object for "none".
 
-    Every moment comes and goes in a step. What a node is the first to save goes in its forward, and comes
-    back in the backward of the last that saved it; what crosses to another device, or is recomputed, counts a
-    little too much. Copies are on the device's own stream: none overlaps a computation.
+    Moments come and go in every step. What a node is the first to save leaves in its forward, and returns in
+    the backward of the last that saved it. Copies do not overlap computations.
 
     Raises:
-        ConfigError: the costs have an offload already, and another one.
+        ConfigError: the costs include another offload already.
     """
     asked = Offload.of(name)
     if asked == costs.offload or not (asked or costs.offload):
@@ -325,7 +311,7 @@ def _with_copies(costs: DeviceCosts, graph: Graph, asked: Offload, alpha: int) -
 
 
 def saved_bytes(graph: Graph) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Bytes that leave in every node's forward, and those that come back in its backward."""
+    """Bytes that leave in every node's forward, and those that return in its backward."""
     own = storage_bytes(graph)
     computed = {storage_of(graph, k) for node in graph for k in node.outputs if k}
     computed -= {storage_of(graph, k) for k in graph.input_variables}
@@ -353,7 +339,7 @@ SizeSeconds = Mapping[str, Mapping[int, float]]
 
 
 def together(alone: Costs, known: Costs) -> Costs:
-    """Costs of single devices, with how they slow one another as is known of another size."""
+    """Costs of single devices, with contention and overheads as known of another size."""
     devices = {
         kind: replace(
             each,
@@ -368,10 +354,8 @@ def together(alone: Costs, known: Costs) -> Costs:
 
 
 def between(low: Costs, high: Costs, small: int, large: int, samples: int) -> Costs:
-    """Costs at a number of samples, on the line through those at two; all else is as at the larger.
-
-    Seconds and bytes do not fall as samples rise, and are none below zero.
-    """
+    """Costs at a number of samples, on the line through two sizes, never falling; the rest as at the
+    larger."""
     part = (samples - small) / (large - small) if large > small else 1.0
 
     def at(first: float, last: float) -> float:
@@ -393,23 +377,23 @@ def between(low: Costs, high: Costs, small: int, large: int, samples: int) -> Co
 
 
 def beside(line: Costs, usual_line: Costs, took: SizeSeconds, samples: int, usual: int) -> Costs:
-    """Costs at a number of samples, whose seconds add up to what that many took beside the usual number.
+    """Costs at a number of samples, scaled to what micro-batches of that size took beside the usual ones.
 
-    Between the sizes that were measured it interpolates; beyond all of them, as the nearest, by the sample.
+    Between measured sizes it interpolates; beyond them it scales the nearest by samples.
 
     Args:
-        line, usual_line: as two sizes say, of that many samples and of the usual number.
+        line, usual_line: costs by two sizes, of that number of samples and of the usual one.
     """
 
     def paced(kind: str, own: DeviceCosts) -> DeviceCosts:
         known = took.get(kind, {})
-        said = sum(each.total_s for each in own.nodes.values())
-        if usual not in known or len(known) < 2 or not said:
+        line_s = sum(each.total_s for each in own.nodes.values())
+        if usual not in known or len(known) < 2 or not line_s:
             return own
         nearest = min(max(samples, min(known)), max(known))
         at = float(np.interp(nearest, sorted(known), [known[n] for n in sorted(known)])) * samples / nearest
         usual_s = sum(each.total_s for each in usual_line.devices[kind].nodes.values())
-        speed = said / max(usual_s, TINY_S) * known[usual] / at
+        speed = line_s / max(usual_s, TINY_S) * known[usual] / at
         return replace(own, nodes={name: each.scaled(speed) for name, each in own.nodes.items()})
 
     return replace(line, devices={kind: paced(kind, own) for kind, own in line.devices.items()})

@@ -39,7 +39,7 @@ class Measured:
     drift: float = 0.0
     reference_s: float = 0.0
     steady: bool = True
-    """False: how devices slow one another was uncertain; it is at rest here, to be measured next time."""
+    """False: contention was unclear and is measured again next time."""
     measured_at: float = field(default_factory=time.time)
 
 
@@ -52,7 +52,7 @@ def default_folder() -> Path:
 
 
 def parts_digest(device: Mapping[str, Any], **conditions: Any) -> str:
-    """A digest of what seconds of parts depend on beside what they do; arguments as of `profile_digest`."""
+    """A digest of what seconds of parts depend on beside their operators; see `profile_digest`."""
     return f"parts-{_digest({}, device, conditions)}"
 
 
@@ -60,9 +60,9 @@ def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -
     """A digest of all that measured seconds depend on.
 
     Args:
-        device: kind, host, processor, threads, versions: what a worker says of itself.
-        conditions: anything else: optimiser, micro-batches in flight, how many devices share the host, links
-            that are stated (probed ones differ each time).
+        device: kind, host, processor, threads, versions: what a worker reports of itself.
+        conditions: anything else: optimiser, micro-batches in flight, devices on the host, links that are
+            stated (probed ones differ each time).
     """
     text = json.loads(dumps(graph))
     for node in text["nodes"]:
@@ -71,20 +71,20 @@ def profile_digest(graph: Graph, device: Mapping[str, Any], **conditions: Any) -
 
 
 def _digest(graph: dict[str, Any], device: Mapping[str, Any], conditions: Mapping[str, Any]) -> str:
-    told = {key: str(value) for key, value in conditions.items()}
-    said = {"version": VERSION, **graph, "device": dict(device), "conditions": told}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+    facts = {"version": VERSION, **graph, "device": dict(device)}
+    facts["conditions"] = {key: str(value) for key, value in conditions.items()}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 @dataclass
 class ProfileCache:
-    """Measurements as files; None as the folder: nothing is kept."""
+    """Measurements as files; with None as the folder nothing is kept."""
 
     folder: Path | None
     refresh: bool = False  # measure anew, and keep that; also once what was kept is out of date
 
     def get(self, digest: str, kind: type[Kept]) -> Kept | None:
-        """What was kept, of this type; what cannot be read is ignored with a warning."""
+        """The measurement of this type; a file that cannot be read is ignored with a warning."""
         if self.folder is None or self.refresh:
             return None
         path = self.folder / f"{digest}.json"
@@ -97,11 +97,11 @@ class ProfileCache:
             return None
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
-            log.warning("%s holds no measurement that can be read (%s): measuring again.", path, reason)
+            log.warning("Cannot read the measurement in %s (%s): measuring again.", path, reason)
             return None
 
     def put(self, digest: str, value: object) -> None:
-        """Keep a measurement; what cannot be written costs a warning."""
+        """Save a measurement; a file that cannot be written costs a warning."""
         if self.folder is None:
             return
         from pydantic_core import to_json
@@ -109,4 +109,4 @@ class ProfileCache:
         try:
             write_text(self.folder / f"{digest}.json", to_json(value).decode())
         except (OSError, NetSplitError) as error:
-            log.warning("A measurement could not be kept in %s (%s).", self.folder, str(error).rstrip("."))
+            log.warning("Cannot save a measurement in %s (%s).", self.folder, str(error).rstrip("."))

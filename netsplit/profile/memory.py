@@ -1,12 +1,9 @@
-"""Bytes of a placement as a sum over its nodes and variables, which methods can reckon with.
+"""Bytes of a placement as a sum over its nodes and variables, for methods that need a linear count.
 
     bytes of a device = state of its nodes + bytes of every variable that one of them holds
 
-Two counts have this form (`MemoryModel`): the static one of NetSplit thesis, equation (5-18), and one near
-the lifetimes of tensors, which leaves to the simulator what is not linear.
-
-The alpha of both is of parameters that are trained: what is frozen has neither gradient nor moments, and
-counts once.
+`MemoryModel` has two such counts: the static one of NetSplit thesis, equation (5-18), and one near the
+lifetimes of tensors. Alpha counts for trained parameters; frozen ones count once.
 """
 
 from __future__ import annotations
@@ -17,15 +14,7 @@ from dataclasses import dataclass, field
 from netsplit.graph.arguments import storage_bytes, storage_of
 from netsplit.graph.ir import INITIALIZER, Graph, Initializer, Variable, once_of
 
-__all__ = [
-    "Load",
-    "MemoryModel",
-    "lifetimes_model",
-    "memory_of",
-    "node_state_bytes",
-    "related_nodes",
-    "static_model",
-]
+__all__ = ["Load", "MemoryModel", "lifetimes_model", "memory_of", "node_state_bytes", "static_model"]
 
 
 def related_nodes(variable: Variable) -> tuple[str, ...]:
@@ -36,7 +25,7 @@ def related_nodes(variable: Variable) -> tuple[str, ...]:
 def node_state_bytes(graph: Graph, alpha: int, without: Iterable[str] = ()) -> dict[str, int]:
     """Bytes of the initializers each node holds, with gradients and moments: alpha times what is trained.
 
-    A shared initializer counts at its first user, and of several copies of a weight the first.
+    A shared initializer counts at its first user, and only the first of several copies of a weight.
 
     Args:
         without: initializers that do not count.
@@ -55,7 +44,7 @@ def _state_bytes(initializer: Initializer, alpha: int) -> int:
 
 
 def _copied(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Weights that are read in copies, and who reads any of these: each of their devices has one."""
+    """Weights that are read in copies, and the readers of each, whose devices have one."""
     copied = {init.held_as for k, init in graph.initializers.items() if init.held_as != k}
     readers: dict[str, list[str]] = {k: [] for k in copied}
     for node in graph if copied else ():
@@ -121,10 +110,8 @@ class MemoryModel:
 
 @once_of
 def static_model(graph: Graph, alpha: int, copies: int = 2) -> MemoryModel:
-    """NetSplit thesis, equation (5-18): all variables are there at once, `copies` times each.
-
-    Twice, for its value and its gradient; with n micro-batches in flight n + 1 times.
-    """
+    """NetSplit thesis, equation (5-18): all variables are there at once, `copies` times each: twice, for
+    value and gradient; with n micro-batches in flight n + 1 times."""
     variables, copied = graph.variables.items(), _copied(graph)
     return MemoryModel(
         node_state_bytes(graph, alpha, copied),
@@ -137,9 +124,9 @@ def static_model(graph: Graph, alpha: int, copies: int = 2) -> MemoryModel:
 def lifetimes_model(graph: Graph, alpha: int, in_flight: int) -> MemoryModel:
     """What stays from forward to backward, of all micro-batches in flight: what autograd saves.
 
-    A storage that some node saves counts where any node reads or makes it or a view of it; what operators
-    save beside counts at the operator, and inputs of the graph wherever they are read. What lives for less
-    long is left to the simulator (`netsplit.simulate.simulate`), whose peaks correct this count.
+    A storage that some node saves counts where any node reads or makes it or a view of it; other saved bytes
+    count at the operator, and inputs of the graph where they are read. Peaks of the simulator correct this
+    count.
     """
     storage = {k: storage_of(graph, k) for k in graph.variables}
     saved = {storage[k] for node in graph for k in node.saved if k in storage}

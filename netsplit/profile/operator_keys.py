@@ -11,8 +11,8 @@ __all__ = ["new_nodes", "operator_key"]
 
 
 def new_nodes(before: Graph, after: Graph) -> dict[str, Node | None]:
-    """The new nodes of a rewritten graph, and of which earlier node each is a part; None: it
-    moves tensors for others."""
+    """The new nodes of a rewritten graph -> the earlier node that each is a part of; None: it moves
+    tensors."""
     new = {}
     for node in after:
         origin = _origin(before, node)
@@ -22,8 +22,8 @@ def new_nodes(before: Graph, after: Graph) -> dict[str, Node | None]:
 
 
 def operator_key(graph: Graph, node: Node) -> str:
-    """What a node's costs depend on: its operator and arguments, shapes and dtypes of what it reads, and of
-    what that is a view of; the gradients that it computes. Two nodes with the same do the same work."""
+    """What a node's costs depend on: operator, arguments, shapes, dtypes, views and gradients that it
+    computes. Two nodes with the same key do the same work."""
     requires_backward = graph.requires_backward
 
     def said(template: Any) -> Any:
@@ -45,7 +45,7 @@ def operator_key(graph: Graph, node: Node) -> str:
 
 
 def _viewed(graph: Graph, variable: Variable) -> tuple[int, ...] | None:
-    """The shape of the tensor in whose memory a variable lies; None: it has its own."""
+    """The shape of the tensor whose memory a variable is in; None: its own."""
     root = variable.alias_of
     if root is None:
         return None
@@ -54,7 +54,7 @@ def _viewed(graph: Graph, variable: Variable) -> tuple[int, ...] | None:
 
 
 def _origin(before: Graph, node: Node) -> Node | None:
-    """The node of the graph before that this one is, or is a part of; None: it moves tensors for others."""
+    """The node of the graph before that this one is, or is a part of; None: it moves tensors."""
     own = before.nodes.get(node.name)
     if own is not None and (own.op == node.op or "reshape" in node.op):
         return own

@@ -1,4 +1,4 @@
-"""Whether an optimiser does on devices, and on parts, what it does in plain PyTorch: found by trying it."""
+"""Whether an optimiser does on devices, and on parts, what it does in plain PyTorch: tried out."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ def check_optimizer(factory: OptimizerFactory) -> None:
         factory: a `ForModel` is tried with that model's names and shapes.
 
     Raises:
-        ConfigError: it makes no optimiser, refuses its values, has other parameters than those it is given,
-            moves those without a gradient, or steps on parameters in a way that depends on others, which may
-            lie on other devices.
+        ConfigError: it makes no optimiser, has other parameters than it is given, moves those without a
+            gradient, or steps on a parameter in a way that depends on others, which may be on other devices.
     """
     bound = factory if isinstance(factory, ForModel) else dummy_model(factory, 2)
     if isinstance(bound.factory, torch.optim.Optimizer):
@@ -91,10 +90,10 @@ def _check_carried(factory: ForModel) -> None:
 
 
 def check_switchable(factory: OptimizerFactory, rate: LearningRate | None) -> None:
-    """Whether another plan's devices get all that it keeps, and its scheduler.
+    """Try whether all state of an optimiser and its scheduler moves to another plan's devices.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: it does not.
     """
     optimizer, own = _small(factory)
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
@@ -121,8 +120,8 @@ def _small(factory: OptimizerFactory) -> tuple[torch.optim.Optimizer, list[nn.Pa
 
 
 def _check_alone(factory: ForModel) -> None:
-    """Whether a parameter is stepped as if it were alone, which is what it is on a device of its own. In
-    every step with a gradient, in some without, and in none."""
+    """Whether a parameter is stepped as if alone, as on a device of its own: with gradients in every step, in
+    some and in none."""
     kind = type(make_optimizer(factory, {}).optimizer).__name__
     for pair in _pairs(factory):
         for missing, when, instead in (
@@ -152,7 +151,7 @@ def _near(one: Tensor, other: Tensor, part: float) -> bool:
 
 
 def _pairs(factory: ForModel) -> list[list[str]]:
-    """The two smallest parameters that have elements, and where these are in two groups, two of one group."""
+    """The two smallest parameters that have elements; if in two groups, also two of one group."""
     pair, groups = _smallest(factory), make_optimizer(factory, {}).groups
     if any(set(pair) <= set(group) for group in groups):
         return [pair]
@@ -161,7 +160,7 @@ def _pairs(factory: ForModel) -> list[list[str]]:
 
 
 def steps_alike(factory: OptimizerFactory, stepping: Stepping) -> bool:
-    """Whether parameters come out the same bit for bit where `stepping` takes the steps."""
+    """Whether parameters come out the same bit for bit if `stepping` takes the steps."""
     bound = factory if isinstance(factory, ForModel) and factory.parameters else dummy_model(factory, 2)
     start, gradients = _drawn(bound, _smallest(bound))
     plain = _moved(bound, start, gradients)
@@ -182,7 +181,7 @@ def check_element_wise(factory: OptimizerFactory | None, graph: Graph) -> None:
     Of every group one parameter of each shape is tried, of smaller sizes where it is large.
 
     Raises:
-        ConfigError: the halves do not move as the whole does: it is not element-wise.
+        ConfigError: it is not element-wise.
     """
     cut: dict[str, set[int]] = {}  # parameter -> the dimensions along which it is cut
     for init in graph.initializers.values():
@@ -195,7 +194,7 @@ def check_element_wise(factory: OptimizerFactory | None, graph: Graph) -> None:
 
 
 def is_element_wise(factory: OptimizerFactory | None, graph: Graph, names: Iterable[str]) -> bool:
-    """Whether it may step on rows of these parameters as it would on the whole; tried as above."""
+    """Whether it may step on rows of these parameters as on the whole; tried as in `check_element_wise`."""
     wholes = [graph.initializers[k].whole for k in names]
     try:
         _check_along(factory, graph, {own.name: {0} for own in wholes if own.shape and own.shape[0] > 1})
@@ -236,8 +235,8 @@ def _check_halves(factory: ForModel, name: str, shape: tuple[int, ...], dim: int
     whole = _moved(bound, start, gradients)[name]
     names = [f"{name}[0]", f"{name}[1]"]
 
-    def halves(of: Tensors) -> Tensors:
-        return dict(zip(names, of[name].split([first, shape[dim] - first], dim), strict=True))
+    def halves(tensors: Tensors) -> Tensors:
+        return dict(zip(names, tensors[name].split([first, shape[dim] - first], dim), strict=True))
 
     parts = _moved(bound, halves(start), list(map(halves, gradients)), dict.fromkeys(names, name))
     if not _near(torch.cat([parts[k] for k in names], dim), whole, 1e-6):
@@ -250,8 +249,8 @@ def _check_halves(factory: ForModel, name: str, shape: tuple[int, ...], dim: int
 
 
 def _drawn(factory: ForModel, names: Sequence[str], missing: int = 0) -> tuple[Tensors, list[Tensors]]:
-    """Where parameters start, and gradients of some steps, which depend on their place in `names` alone. Each
-    has none in one of `missing` steps, where that is not 0, never two in the same step."""
+    """Where parameters start, and gradients of some steps. With `missing`, each parameter has none in one of
+    so many steps, never two in the same step."""
     start: Tensors = {}
     gradients: list[Tensors] = [{} for _ in range(TRIED)]
     for place, name in enumerate(names):

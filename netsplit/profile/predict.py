@@ -4,8 +4,8 @@
                                                         bytes / (bandwidth · fraction reached)
 
 This is the roofline (Williams, Waterman, Patterson, CACM 52(4), 2009) with a fraction of both peaks for each
-class of operators, and the fixed cost of a call. One thread of a processor takes the sum of the two, and more
-in a step that fills its caches.
+class of operators, and the fixed cost of a call. One CPU thread takes the sum of the two, and more in a step
+that fills its caches.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ AT_MOST = 0.95  # of a backward can be put off: its input part is never nothing
 
 
 def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Costs:
-    """Seconds of every node on every device kind, of an optimiser's step and of an instruction; and what
-    nodes allocate for themselves, as metered on a CPU (`predicted_transients`).
+    """Seconds of every node on every device kind, of an optimiser's step and of an instruction; and bytes
+    that nodes allocate, as metered on a CPU (`predicted_transients`).
 
-    A step reads the parameter, its gradient and its moments and writes all but the gradient: 2 alpha - 1
-    passes over the bytes of the parameters.
+    A step reads parameter, gradient and moments and writes all but the gradient: 2 alpha - 1 passes over the
+    bytes of the parameters.
 
     Args:
-        kinds: device kind -> its rates; what they are under the autocast of the graph counts.
+        kinds: device kind -> its rates; those under the graph's autocast count.
         alpha: bytes of training state per byte of parameter (`Costs.alpha`).
 
     Raises:
@@ -55,10 +55,7 @@ def predicted_costs(graph: Graph, kinds: Mapping[str, Rates], alpha: int) -> Cos
     """
     unknown = unknown_in_words(graph)
     if unknown:
-        log.warning(
-            "No cost model for %s: its time is a rough guess (one pass over its tensors).",
-            unknown,
-        )
+        log.warning("No cost model for %s: its time is a rough guess (one pass over its tensors).", unknown)
     kinds = {kind: rates.under(graph.autocast) for kind, rates in kinds.items()}
     works, transients = works_of(graph, graph.nodes), predicted_transients(graph)
 

@@ -2,10 +2,10 @@
 
     node ──class──► rule of the class ──► Work: forward │ gradients of inputs │ gradients of parameters │ sums
 
-Operators of a class reach like fractions of a device's peaks. A multiplication with its addition is 2 FLOPs.
-Bytes are those of every tensor read and written once, but a normalisation that computes its own statistics
-reads its input twice, and a pooling reads each of its windows whole. A backward reads the gradients of the
-outputs and what the forward saved. Needs no torch.
+Operators of a class reach similar fractions of a device's peaks. A multiply-add is 2 FLOPs. Bytes are those
+of every tensor read and written once; a normalisation that computes its own statistics reads its input twice,
+and a pooling reads each window whole. A backward reads output gradients and what the forward saved. Needs no
+torch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _NAMES: dict[str, str] = {
         "randn_like rrelu rrelu_with_noise",
     "recurrent": "lstm gru rnn_tanh rnn_relu",
 }  # fmt: skip
-"""Operators without the underscores around their names: one written in place counts as the other."""
+"""Operators without underscores around their names: in place or not, they count alike."""
 
 _CLASS_OF = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 _SMALL = 8  # channels of a group, up to which a convolution is no matrix product worth the name
@@ -79,14 +79,12 @@ PARTS = frozenset(
 """Views of a part: their backward fills a tensor of the whole."""
 
 PASSED = frozenset(["add", "sub", "clone", "contiguous", "alias", "lift_fresh_copy"])
-"""Their inputs' gradients are their output's, but for what broadcasting sums up."""
+"""Hand the output's gradient on to their inputs, but for sums over broadcast dimensions."""
 
 
 def operator_class(graph: Graph, node: Node) -> str:
-    """The class of a node's operator, one of `CLASSES`: operators of a class reach like fractions of a peak.
-
-    An operator that is in no class counts as an elementwise one (`unknown_in_words` names them).
-    """
+    """The class of a node's operator, one of `CLASSES`; unknown ones count as elementwise
+    (`unknown_in_words`)."""
     outputs = [graph.variables[k] for k in node.outputs if k]
     in_place = node.kind.endswith("_") and not node.kind.endswith("__")
     if outputs and all(v.alias_of is not None for v in outputs) and not in_place:
@@ -98,10 +96,7 @@ def operator_class(graph: Graph, node: Node) -> str:
 
 
 def unknown_in_words(graph: Graph) -> str:
-    """Operators that are in no class, as "aten.topk.default (2), aten.sort.default (1)"; "" for none.
-
-    Each counts as one elementwise pass.
-    """
+    """Operators in no class, as "aten.topk.default (2), aten.sort.default (1)"; "" for none."""
     counts = Counter(
         node.op
         for node in graph
@@ -111,7 +106,7 @@ def unknown_in_words(graph: Graph) -> str:
 
 
 def plain_kind(node: Node) -> str:
-    """The operator's short name without what says that it writes in place, or is not for users."""
+    """The operator's short name without underscores, which mark it as in place or internal."""
     return node.kind.strip("_")
 
 
@@ -172,10 +167,7 @@ _FLASH_BACKWARD = 2.5  # five matrix products for two: a backward computes the s
 
 
 def node_work(graph: Graph, node: Node) -> Work:
-    """FLOPs and bytes of a node at the graph's own (micro-)batch size.
-
-    A node through which no gradient flows (`Graph.requires_backward`) has no backward.
-    """
+    """FLOPs and bytes of a node at the graph's own (micro-)batch size; without gradients, no backward."""
     call = _Call(graph, node)
     kind = operator_class(graph, node)
     if kind.endswith("convolution"):

@@ -31,10 +31,9 @@ class Hop:
     Args:
         task: the index of the unit task in its plan.
         start, stop: of the slice's elements in row-major order; never empty.
-        after: indices in the plan's hops, all smaller than its own, that must have ended. The first of them
-            brought these elements to the source; where the source has them from the beginning there is none.
-            A hop of `global_allgather` names a second one of other devices, as a collective begins for all at
-            once: who cannot see it may begin earlier.
+        after: indices of earlier hops of the plan that must have ended. The first brought these elements to
+            the source, if it did not have them. A hop of `global_allgather` names a second one, as a
+            collective begins for all at once; who cannot see that one may begin earlier.
     """
 
     task: int
@@ -129,7 +128,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def times_sent(strategy: str, hosts: int, receivers: int) -> float:
-    """Times the slice's own seconds that a strategy holds the NICs: the table above, for large K."""
+    """Times the slice's own seconds for which a strategy holds the NICs: the table above, for large K."""
     match strategy:
         case "send_receive":
             return float(receivers)
@@ -142,12 +141,12 @@ def times_sent(strategy: str, hosts: int, receivers: int) -> float:
 
 
 def chunks_of(elements: int, n: int) -> tuple[range, ...]:
-    """The elements of each chunk of a tensor that goes in so many, none of them empty but an only one."""
+    """The elements of each of `n` chunks of a tensor; none is empty, unless it is the only one."""
     return tuple(_parts(elements, min(n, elements))) or (range(0),)
 
 
 def _parts(elements: int, n: int) -> list[range]:
-    """Parts as even as can be; some are empty where there are fewer elements."""
+    """Parts as even as possible; some are empty where there are fewer elements."""
     return [range(elements * i // n, elements * (i + 1) // n) for i in range(n)]
 
 

@@ -81,7 +81,7 @@ class Network:
         return self.host_of[device]
 
     def seconds(self, nbytes: int, source: DeviceName, target: DeviceName) -> float:
-        """Seconds of one message between two devices that has NICs, or inside's links, for itself."""
+        """Seconds of one message between two devices, without others on its way."""
         a, b = self.host_of[source], self.host_of[target]
         if a == b:
             return self.inside_latency_s + nbytes * self.inside[a]
@@ -89,9 +89,9 @@ class Network:
 
 
 def network_of(cluster: Cluster) -> Network:
-    """What a cluster says of its hosts: its NICs, each as fast as the slower of its directions.
+    """What a cluster says of its hosts: NICs, each as fast as the slower of its directions.
 
-    A host without one is as fast as the fastest link that leaves it; a device without a host is its own.
+    A host without NICs is as fast as the fastest link that leaves it; a device without a host is its own.
     """
     host_of: dict[DeviceName, str] = {each.name: each.host or f"only {each.name}" for each in cluster.devices}
     host_of |= {name: nic.host for nic in cluster.nics for name in nic.devices}

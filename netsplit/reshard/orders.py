@@ -1,12 +1,13 @@
-"""The ways to choose senders and an order, by name (AlpaComm, section 3.2).
+"""Who sends which unit task between hosts, and in which order: ways to choose (AlpaComm, section 3.2).
 
-Depth first, tasks are placed by the seconds at which they start, so that each schedule is met once. A branch
-ends where
+A unit task holds the NIC of its sender's host in the one direction, and those of its receivers' hosts in the
+other, from its start to its end; it starts when those before it, on any of its NICs, have ended.
+
+Depth first, tasks are placed by their start, so that each schedule is met once. A branch ends where a lower
+bound is not below the best known schedule, or where the same NICs were as free with the same tasks left:
 
     what a NIC has done and must still do       the sum over its tasks that are left (AlpaComm, equation 4)
     what all senders have done and must do      together, over their number
-
-is not below the best schedule that is known, or where the same NICs were as free with the same tasks left.
 """
 
 from __future__ import annotations
@@ -14,16 +15,15 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from netsplit.interrupts import cp_sat_solver, interruptible
-from netsplit.reshard.host_schedule import HostSchedule, HostTask, busiest_nic_s, naive, size_only, timed
 
-__all__ = ["AUTO_ORDERS", "ORDERS", "depth_first", "exact", "greedy"]
-
-Chooser: TypeAlias = Callable[[Sequence[HostTask], int], HostSchedule]
-"""From tasks and a seed to a schedule."""
+__all__ = [
+    "AUTO_ORDERS", "ORDERS", "HostSchedule", "HostTask", "depth_first", "exact", "greedy", "naive",
+    "size_only", "timed",
+]  # fmt: skip
 
 _ROUNDS = 8
 _DRAWS = 16
@@ -34,10 +34,78 @@ _UNITS = 1_000_000  # integer units in the seconds that are known, for the solve
 _WORK = 10.0
 
 
+@dataclass(frozen=True)
+class HostTask:
+    """A unit task between hosts, none of which is both sender and receiver; `seconds` with each sender."""
+
+    senders: tuple[str, ...]
+    seconds: tuple[float, ...]
+    receivers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HostSchedule:
+    """An answer: `order` of the tasks; of each its sender's index and its start; seconds until all have
+    ended."""
+
+    order: tuple[int, ...]
+    chosen: tuple[int, ...]
+    starts: tuple[float, ...]
+    seconds: float
+
+
+def timed(tasks: Sequence[HostTask], order: Sequence[int], chosen: Sequence[int]) -> HostSchedule:
+    """The schedule of an order and its senders."""
+    out: dict[str, float] = {}
+    into: dict[str, float] = {}
+    starts = [0.0] * len(tasks)
+    last = 0.0
+    for i in order:
+        task = tasks[i]
+        sender = task.senders[chosen[i]]
+        start = max([out.get(sender, 0.0), *(into.get(host, 0.0) for host in task.receivers)])
+        end = start + task.seconds[chosen[i]]
+        out[sender] = end
+        into.update(dict.fromkeys(task.receivers, end))
+        starts[i], last = start, max(last, end)
+    return HostSchedule(tuple(order), tuple(chosen), tuple(starts), last)
+
+
+def busiest_nic_s(tasks: Sequence[HostTask]) -> float:
+    """A lower bound of seconds: of each receiving NIC, and of all senders together."""
+    into: dict[str, float] = {}
+    for task in tasks:
+        for host in task.receivers:
+            into[host] = into.get(host, 0.0) + min(task.seconds)
+    senders = {host for task in tasks for host in task.senders}
+    together = sum(min(task.seconds) for task in tasks) / max(len(senders), 1)
+    return max([together, *into.values()])
+
+
+def naive(tasks: Sequence[HostTask]) -> HostSchedule:
+    """The first host that has it sends each task; tasks in their own order."""
+    return timed(tasks, range(len(tasks)), [0] * len(tasks))
+
+
+def size_only(tasks: Sequence[HostTask]) -> HostSchedule:
+    """Longest first, each from the host that has least to send so far; started in their own order."""
+    load: dict[str, float] = {}
+    chosen = [0] * len(tasks)
+    for i in sorted(range(len(tasks)), key=lambda i: -min(tasks[i].seconds)):
+        task = tasks[i]
+        chosen[i] = min(
+            range(len(task.senders)), key=lambda s: load.get(task.senders[s], 0.0) + task.seconds[s]
+        )
+        sender = task.senders[chosen[i]]
+        load[sender] = load.get(sender, 0.0) + task.seconds[chosen[i]]
+    return timed(tasks, range(len(tasks)), chosen)
+
+
 def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: int = _DRAWS) -> HostSchedule:
     """Sets of tasks that share no NIC, one after another, each the largest of some drawn ones.
 
-    Never longer than `naive` and `size_only`, with which it begins. Makes `rounds` whole schedules."""
+    Never longer than `naive` and `size_only`, with which it begins. Makes `rounds` whole schedules.
+    """
     best = min(naive(tasks), size_only(tasks), key=lambda each: each.seconds)
     drawn = random.Random(seed)
     least_s = busiest_nic_s(tasks)
@@ -69,10 +137,8 @@ def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: i
 def _disjoint(
     left: Mapping[HostTask, Sequence[int]], load: Mapping[str, float], drawn: random.Random
 ) -> dict[HostTask, int]:
-    """Task -> index of its sender: those that fit beside one another, in an order that is drawn.
-
-    Equal tasks share NICs, so that one of them is in it at most: the sooner the more there are of them.
-    """
+    """Task -> index of its sender: tasks that share no NIC, in random order, those with many equals
+    sooner."""
     sending: set[str] = set()
     receiving: set[str] = set()
     fitting: dict[HostTask, int] = {}
@@ -88,10 +154,8 @@ def _disjoint(
 
 
 def depth_first(tasks: Sequence[HostTask], known: HostSchedule, most_nodes: int = _NODES) -> HostSchedule:
-    """The best schedule, proven; or the best within so many nodes, never longer than the known one."""
-    if not tasks:
-        return replace(known, proven=True)
-    return _OrderSearch(tasks, known, most_nodes).run()
+    """The best schedule, or the best found within `most_nodes`; never longer than the known one."""
+    return _OrderSearch(tasks, known, most_nodes).run() if tasks else known
 
 
 @dataclass
@@ -130,7 +194,7 @@ class _OrderSearch:
                 stack.pop()
                 continue
             if nodes == self.most_nodes:
-                return self.best
+                break
             nodes += 1
             child = self._child(stack[-1], *way)
             if not child.left:
@@ -139,7 +203,7 @@ class _OrderSearch:
             elif self._may_be_better(child):
                 child.ways = self._ways(child)
                 stack.append(child)
-        return replace(self.best, proven=True)
+        return self.best
 
     def _ways(self, node: _Partial) -> Iterator[tuple[float, int, int]]:
         """(start, task, sender) in the order of trial: soonest first, then longest."""
@@ -163,7 +227,7 @@ class _OrderSearch:
         return _Partial(node.left & ~(1 << i), free, start, (i, s))
 
     def _at_least(self, left: int, free: Sequence[float]) -> float:
-        """The earliest end of what is left on the NICs."""
+        """A lower bound of when the NICs end what is left."""
         busy = list(free)
         sending = sum(free[: self.outs])
         for i, seconds in enumerate(self.least):
@@ -195,15 +259,15 @@ class _OrderSearch:
 
 def exact(tasks: Sequence[HostTask], known: HostSchedule, seed: int = 0, work: float = _WORK) -> HostSchedule:
     """The best schedule by constraint programming (AlpaComm, equations 1 to 3), to one part in a million a
-    task, or the best that was met; never above the known.
+    task, or the best that was found; never above the known.
 
     Args:
-        work: the solver's own deterministic measure of it, about seconds: the answer is the same everywhere.
+        work: the solver's own deterministic measure, about seconds: the answer is the same everywhere.
     """
     from ortools.sat.python import cp_model
 
     if known.seconds <= 0.0:
-        return replace(known, proven=True)
+        return known
     unit = known.seconds / _UNITS
     cp = cp_model.CpModel()
     total = cp.new_int_var(0, _UNITS + len(tasks), "total")
@@ -234,8 +298,7 @@ def exact(tasks: Sequence[HostTask], known: HostSchedule, seed: int = 0, work: f
         return known
     chosen = [next(s for s, each in enumerate(senders) if solver.value(each)) for senders in sends]
     order = sorted(range(len(tasks)), key=lambda i: (solver.value(begins[i]), i))
-    best = min(known, timed(tasks, order, chosen), key=lambda each: each.seconds)
-    return replace(best, proven=status == cp_model.OPTIMAL)
+    return min(known, timed(tasks, order, chosen), key=lambda each: each.seconds)
 
 
 def _searched(tasks: Sequence[HostTask], seed: int) -> HostSchedule:
@@ -246,6 +309,8 @@ def _solved(tasks: Sequence[HostTask], seed: int) -> HostSchedule:
     return exact(tasks, greedy(tasks, seed), seed)
 
 
+Chooser: TypeAlias = Callable[[Sequence[HostTask], int], HostSchedule]
+"""From tasks and a seed to a schedule."""
 ORDERS: dict[str, Chooser] = {
     "naive": lambda tasks, seed: naive(tasks),
     "size_only": lambda tasks, seed: size_only(tasks),

@@ -20,7 +20,7 @@ def mesh_from(mesh: DeviceMesh) -> Mesh:
 
 
 def spec_from(placements: Sequence[Placement], dimensions: int) -> str:
-    """S and R of a tensor of so many dimensions: axes that cut the same one, in their own order.
+    """S and R of a tensor of so many dimensions; axes that cut one dimension stay in their order.
 
     Raises:
         ReshardError: a placement other than `Shard` and `Replicate`, or of a dimension that is not there.
@@ -44,10 +44,10 @@ def spec_from(placements: Sequence[Placement], dimensions: int) -> str:
 
 
 def out_of_order(mesh: DeviceMesh, placements: Sequence[Placement]) -> str:
-    """Why it is not said which piece of a tensor is whose; "" where it is, by what this process knows.
+    """Why it is unclear which piece of a tensor is whose; "" where it is clear, as far as this process knows.
 
-    Of a mesh as [2, 0, 1] torch 2.13 has two minds: `distribute_tensor` and `full_tensor` take pieces in the
-    order of the axis's group, which is that of ranks, and `redistribute` from whole in that of the mesh.
+    On a mesh as [2, 0, 1] `distribute_tensor` and `full_tensor` of torch 2.13 take pieces in the order of
+    ranks, and `redistribute` in that of the mesh.
     """
     coordinate = mesh.get_coordinate()
     if coordinate is None:

@@ -1,32 +1,30 @@
-"""From a layout to a layout: the plan, with what it is predicted to take and what nothing can be below.
+"""From a layout to a layout: the plan, its predicted seconds and their lower bound; `plan_reshard` makes one.
 
-    layouts ──unit_tasks──► slices ──HostTask──► senders and order ──strategy──► hops ──hop_times──► seconds
-
-`plan_reshard` makes one.
+layouts ──unit_tasks──► slices ──HostTask──► senders and order ──strategy──► hops ──hop_times──► seconds
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations, pairwise
 from math import prod, sqrt
 
 from netsplit.errors import ReshardError
 from netsplit.layout import DeviceName, Layout, UnitTask, unit_tasks
-from netsplit.reshard.bound import least_seconds
 from netsplit.reshard.hops import STRATEGIES, Hop, Strategy, times_sent
-from netsplit.reshard.host_schedule import HostSchedule, HostTask
 from netsplit.reshard.network import Network
-from netsplit.reshard.orders import AUTO_ORDERS, ORDERS
+from netsplit.reshard.orders import AUTO_ORDERS, ORDERS, HostSchedule, HostTask
 from netsplit.tables import nbytes
 
-__all__ = ["ReshardPlan", "best_chunks", "divided", "hop_times", "host_tasks", "inside_apart", "plan_reshard"]
+__all__ = ["ReshardPlan", "best_chunks", "plan_reshard"]
 
 _AT_BOUND = 1.0 + 1e-9
 _NEAR_BOUND = 1.05
 _MOST_CHUNKS = 100  # K of the paper's measurements
+_FEW = 10  # different S_i of `least_seconds`, whose unions are at most 2 ** 10
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,8 @@ class ReshardPlan:
         tasks: unit tasks; those without receivers have no hops, but may have keepers.
         senders: of every task, the device that sends it first.
         hops: in the order in which NICs and devices do them; `Hop.task` is an index into `tasks`.
-        times: seconds from the beginning at which each hop starts and ends, predicted.
-        bound_s: no way from the one layout to the other takes less, by any strategy and in any order.
+        times: predicted seconds at which each hop starts and ends.
+        bound_s: a lower bound for any strategy and order.
     """
 
     source: Layout
@@ -110,10 +108,10 @@ def plan_reshard(
     Args:
         shape: of the whole tensor.
         itemsize: bytes of an element.
-        strategy: one of `STRATEGIES`, or auto: the one that is predicted to take least.
-        order: one of `ORDERS`, or auto. Where the naive one is predicted to take less than the one that is
-            asked for, it is taken. Auto may cut unit tasks further, for several senders of one slice.
-        chunks: K of `broadcast`; None: what messages' latencies speak for, at most 100.
+        strategy: one of `STRATEGIES`, or auto: the one predicted to be fastest.
+        order: one of `ORDERS`, or auto, which may cut unit tasks further, for several senders of one slice.
+            The naive order replaces one that is predicted to be slower.
+        chunks: K of `broadcast`; None: chosen by messages' latencies, at most 100.
         seed: of the randomised order.
 
     Raises:
@@ -152,7 +150,7 @@ def plan_reshard(
 def _tried(
     asked: ReshardPlan, strategies: Sequence[str], chunks: int | None, seed: int
 ) -> Iterator[ReshardPlan]:
-    """Plans of the tasks of `asked`: of each strategy in its order, or in all; and in the naive one."""
+    """Plans of the tasks of `asked`: for each strategy in its order, or in all, and in the naive one."""
     auto = asked.order == "auto"
     for strategy in strategies:
         build = STRATEGIES[strategy]
@@ -189,15 +187,10 @@ def host_tasks(
 
 
 def _decide(
-    tasks: Sequence[UnitTask],
-    crossing: Sequence[int],
-    schedule: HostSchedule,
-    network: Network,
-    spread: bool,
+    tasks: Sequence[UnitTask], crossing: Sequence[int], schedule: HostSchedule, network: Network, spread: bool
 ) -> tuple[list[UnitTask], list[DeviceName]]:
-    """The tasks in their turns, those inside hosts last, and who sends them.
-
-    `crossing` has the index of each task of the schedule; `spread` takes devices with least to send."""
+    """The tasks in their turns, those inside hosts last, and their senders. `crossing` has the index of each
+    task of the schedule; `spread` takes devices with least to send."""
     chosen = {crossing[i]: schedule.chosen[i] for i in schedule.order}
     load: dict[DeviceName, int] = {}
     turns, senders = [], []
@@ -230,7 +223,7 @@ def _all_hops(
 
 
 def best_chunks(nbytes: int, chain: Sequence[DeviceName], network: Network) -> int:
-    """K of the least K latency + t + D / K: D, in seconds, is the slice's way from the first receiver on."""
+    """K of the least K latency + t + D / K; D is the slice's seconds from the first receiver on."""
     latency_s = network.seconds(0, *chain[:2])
     way_s = sum(network.seconds(nbytes, *pair) - network.seconds(0, *pair) for pair in pairwise(chain[1:]))
     if way_s >= _MOST_CHUNKS**2 * latency_s:
@@ -268,10 +261,8 @@ def hop_times(hops: Sequence[Hop], itemsize: int, network: Network) -> list[tupl
 
 
 def inside_apart(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
-    """The same, with receivers on hosts that have the slice already as tasks of their own, one a host.
-
-    So that nothing passes a NIC for a host that has it; the others come first, in their order.
-    """
+    """The same, with receivers on hosts that have the slice as tasks of their own, last, one a host: nothing
+    passes a NIC for a host that has it."""
     across, inside = [], []
     for task in tasks:
         havers = by_hosts(task.senders, network)
@@ -285,7 +276,7 @@ def inside_apart(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
 
 
 def divided(tasks: Sequence[UnitTask], network: Network) -> list[UnitTask]:
-    """The same, with slices that several hosts have cut into as many, along their longest dimension."""
+    """The same, with slices that n hosts have cut into n, along their longest dimension."""
     pieces = []
     for task in tasks:
         lengths = [stop - start for start, stop in task.region]
@@ -309,3 +300,64 @@ def by_hosts(devices: Sequence[DeviceName], network: Network) -> dict[str, tuple
         host = network.host(device)
         groups[host] = (*groups.get(host, ()), device)
     return groups
+
+
+def least_seconds(tasks: Sequence[UnitTask], itemsize: int, network: Network) -> float:
+    """A lower bound of any resharding; `tasks` are those of `inside_apart` or of `unit_tasks`.
+
+    Of the unit tasks whose slices no receiving host has (S_i: hosts that have slice i, n_i: its bytes):
+
+        into a host         sum of n_i it needs              x its NIC's seconds per byte
+        out of hosts H      sum of n_i with S_i within H     / their NICs' bytes per second together
+        into a device       bytes it needs and has not       / bytes per second of its NIC and inside its host
+
+    The second holds for every H. All unions of some S_i are tried while these are few; then the S_i, and
+    unions of those that are chained by common hosts.
+    """
+    host_of = network.host_of
+    leaving: dict[frozenset[str], int] = defaultdict(int)
+    reaching: dict[str, int] = defaultdict(int)
+    missing: dict[DeviceName, int] = defaultdict(int)
+    for task in tasks:
+        nbytes = task.elements * itemsize
+        havers = frozenset(host_of[device] for device in task.senders)
+        apart = {host_of[device] for device in task.receivers} - havers
+        if apart:
+            leaving[havers] += nbytes
+        for host in apart:
+            reaching[host] += nbytes
+        for device in task.receivers:
+            missing[device] += nbytes
+    return max(
+        (
+            *(nbytes * network.nic[host] for host, nbytes in reaching.items()),
+            *(n * _both(network.nic[host_of[d]], network.inside[host_of[d]]) for d, n in missing.items()),
+            *(_leave_s(hosts, leaving, network) for hosts in _unions(leaving)),
+        ),
+        default=0.0,
+    )
+
+
+def _both(nic: float, inside: float) -> float:
+    """Seconds per byte of a device that receives through its NIC and inside its host at once."""
+    return nic * inside / (nic + inside) if nic and inside else 0.0
+
+
+def _leave_s(hosts: frozenset[str], leaving: Mapping[frozenset[str], int], network: Network) -> float:
+    if any(network.nic[host] == 0.0 for host in hosts):
+        return 0.0
+    rate = sum(1.0 / network.nic[host] for host in hosts)
+    return sum(nbytes for havers, nbytes in leaving.items() if havers <= hosts) / rate
+
+
+def _unions(sets: Iterable[frozenset[str]]) -> set[frozenset[str]]:
+    each = list(sets)
+    if len(each) <= _FEW:
+        return {
+            frozenset().union(*chosen) for n in range(1, len(each) + 1) for chosen in combinations(each, n)
+        }
+    chained: list[frozenset[str]] = []
+    for one in each:
+        joined = one.union(*(other for other in chained if other & one))
+        chained = [other for other in chained if not other & one] + [joined]
+    return {*each, *chained, frozenset().union(*each)}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -153,7 +154,4 @@ def _inside(inner: Box, outer: Box) -> bool:
 
 
 def _size(box: Iterable[tuple[int, int]]) -> int:
-    size = 1
-    for a, b in box:
-        size *= b - a
-    return size
+    return prod(b - a for a, b in box)

@@ -3,9 +3,9 @@
     x ─► [a] ─► [gelu] ─► [b] ─► y   becomes   x ─┬─► [a:0] ─► [gelu:0] ─► [b:0] ─┬─► sum ─► y
                                                   └─► [a:1] ─► [gelu:1] ─► [b:1] ─┘
 
-Found from the end: of a product that can be cut along what it sums over, what it reads is wanted in pieces.
-So is what an operator reads that makes these pieces and nothing for others, up to products whose weights
-alone are cut. Through attention the pieces are heads. Nothing is put together in between.
+Found from the end: a product cut along what it sums over wants its input in pieces, and so does each operator
+that makes these and nothing for others, up to products whose weights alone are cut. Through attention the
+pieces are heads.
 
 Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
 Parallelism", 2019, section 3.
@@ -39,7 +39,7 @@ class CutProducts:
     chained: bool  # by columns, then rows; else one product that is alone
 
     def splits(self, parts: Sequence[float]) -> tuple[Split, ...]:
-        """Splits into parts of about these proportions; none, where there are fewer steps than parts. Raises
+        """Splits into parts of about these proportions; none if there are fewer steps than parts. Raises
         `RewriteError`: `parts` are no proportions."""
         steps = proportioned(self.size // self.unit, proportions_of(parts))
         return tuple(
@@ -50,10 +50,10 @@ class CutProducts:
 
 @once_of
 def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
-    """All that products with weights can be cut in, no operator twice, most bytes of weights first.
+    """Chains of products with weights, then single ones, by falling bytes of weights; no operator twice.
 
-    Chains come before products that are alone, as an embedding or the last layer: these are cut by columns,
-    and what they make is put together. Raises `RewriteError`: the graph is not of torch's operators.
+    Single ones, as an embedding or the last layer, are cut by columns and put together. Raises
+    `RewriteError`: the graph is not of torch's operators.
     """
     calls, ways = ways_of_graph(graph)
     every = [_chain(graph, last) for last in _closing(calls, ways)]
@@ -70,14 +70,14 @@ def columns_and_rows(graph: Graph) -> tuple[CutProducts, ...]:
 
 
 def splits_of(graph: Graph, chosen: Sequence[CutProducts], parts: Sequence[float]) -> tuple[Split, ...]:
-    """Splits of those that can be cut in so many parts, in the graph's order.
+    """Splits of those that can be cut into so many parts, in the graph's order.
 
     Args:
-        chosen: of what `columns_and_rows` answers of this graph.
+        chosen: of the results of `columns_and_rows` for this graph.
         parts: a proportion for each part.
 
     Raises:
-        RewriteError: `chosen` or `parts` are something else, or none of these can be cut in so many parts.
+        RewriteError: `chosen` or `parts` are something else, or none of these can be cut into so many parts.
     """
     require_graph(graph)
     parts = proportions_of(parts)
@@ -112,7 +112,7 @@ def _closing(calls: Mapping[str, SplitCall], ways: Mapping[str, Mapping[Axis, Wa
 
 
 def _chain(graph: Graph, last: FollowedCut) -> CutProducts | None:
-    """All that is cut alike before a product; None where no other product is."""
+    """All that is cut alike before a product; None if that has no other product."""
     size, first = last.way.size, following_cuts(graph, last, last.way.size)
     nbytes = {each.call.node.name: _cut_bytes(graph, each) for each in first}
     unit = lcm(*(each.scale.denominator for each in first))
@@ -128,7 +128,7 @@ def _chain(graph: Graph, last: FollowedCut) -> CutProducts | None:
 
 
 def _single(graph: Graph, call: SplitCall, ways: Mapping[Axis, Way]) -> CutProducts | None:
-    """A product by itself, by columns where it has some."""
+    """A product by itself, by columns if possible."""
     best: CutProducts | None = None
     for axis, way in ways.items():
         cut = FollowedCut(call, axis, way)

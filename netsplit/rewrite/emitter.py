@@ -25,7 +25,7 @@ MOVES = frozenset([CAT, SPLIT, READ])
 
 
 def require_graph(graph: object, what: str = "the graph to rewrite") -> None:
-    """Raises `RewriteError`: it is none; `what` it was to be."""
+    """Raises `RewriteError`: it is no graph; `what` names it."""
     if not isinstance(graph, Graph):
         raise RewriteError(
             f"{what} is a {type(graph).__name__}: give a graph, as netsplit.graph.capture returns it."
@@ -35,13 +35,13 @@ def require_graph(graph: object, what: str = "the graph to rewrite") -> None:
 def operator_named(graph: Graph, name: str) -> Node:
     """The node of this name. Raises `RewriteError`: there is none."""
     if name not in graph.nodes:
-        raise RewriteError(f"the graph has no operator '{name}': give the name of one that it has.")
+        raise RewriteError(f"the graph has no operator '{name}': name one of its operators.")
     return graph.nodes[name]
 
 
 def require_operators(graph: Graph) -> None:
-    """Raises `RewriteError`: a node is neither an operator of torch nor Python code, as those that other
-    projects profiled, which say what they take, and not what they compute."""
+    """Raises `RewriteError`: a node is neither torch's operator nor Python code, as in profiles of other
+    projects."""
     for node in graph:
         try:
             known = node.op.startswith(CALL) or resolve(node.op)
@@ -111,11 +111,11 @@ class Emitter:
         tag, k = reference
         return (self.layouts[k].root if tag == "var" else INITIALIZER + k) in self.written
 
-    def add_initializer(self, initializer: Initializer, of: str) -> None:
+    def add_initializer(self, initializer: Initializer, whole: str) -> None:
         """One more. Raises `RewriteError`: another has its name."""
         if self.initializers.setdefault(initializer.name, initializer) != initializer:
             raise RewriteError(
-                f"a copy of '{of}' would be called '{initializer.name}', the name of another tensor."
+                f"a copy of '{whole}' would be called '{initializer.name}', as another tensor is: rename it."
             )
         self.runs.initializers = self.initializers
 
@@ -129,8 +129,8 @@ class Emitter:
         return free
 
     def keep(self, node: Node, references: Mapping[Reference, Reference]) -> None:
-        """A captured node, which reads other tensors in the place of some; run again where those lie
-        otherwise."""
+        """A captured node, which may read other tensors than before; run again if those have another
+        layout."""
         now = _reading(replace(node, **renamed(node, references))) if references else node
         as_it_was = not references and all(self.layouts[k] == self.plain[k] for k in node.inputs)
         if as_it_was or node.op.startswith(CALL):
@@ -149,7 +149,7 @@ class Emitter:
         self.layouts |= {k: run.outputs.get(k, self.plain[k]) for k in node.outputs if k}
 
     def _require_same_meaning(self, node: Node, run: NodeRun) -> None:
-        """Raises ValueError where its result goes by how that lies which it reads, and is another now."""
+        """Raises ValueError: the result depends on the layout of what it reads, which is another now."""
         pairs = [(self.plain[k].root, layout.root) for k, layout in run.outputs.items()]
         if any(before != now and not self.written.isdisjoint((before, now)) for before, now in pairs):
             raise ValueError("it would write to a copy instead of a view, or to a view instead of a copy")
@@ -226,7 +226,7 @@ class Emitter:
         )
 
     def _drop_unused(self) -> None:
-        """Movements that nobody needs any more, and copies of operators."""
+        """Drop movements and copies of operators that nobody needs."""
         wanted = set(self.captured.output_variables)
         kept: list[Node] = []
         for node in reversed(self.nodes.values()):

@@ -3,7 +3,7 @@
     x ─► [a] ─► [gelu] ─► [b] ─► y      from what b sums over, backwards: gelu by columns, a by columns
     x ─► [a] ─► [gelu] ─► [b] ─► y      from the rows of a, onwards: gelu by rows, b by rows, the loss
 
-An axis lies in each tensor in a place of its own: heads are steps of four elements there, and one here.
+An axis lies in each tensor in its own place: heads are steps of four elements there, and one here.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class FollowedCut:
 
 
 def cut_fitting(
-    call: SplitCall, axis: Axis, way: Way, size: int, known: Mapping[str, AxisIn], made: bool
+    call: SplitCall, axis: Axis, way: Way, size: int, known: Mapping[str, AxisIn], by_outputs: bool
 ) -> FollowedCut | None:
-    """How an operator is cut along an axis so that the followed one, of this size, lies as it does in what is
-    known of what it reads, or (`made`) of what it makes; None: it is not, or nothing is known."""
-    if made:
+    """How an operator is cut along an axis so that the followed one, of this size, lies as `known` says in
+    what it reads, or (`by_outputs`) in what it makes; None: it cannot be, or nothing is known."""
+    if by_outputs:
         outputs = zip(call.node.outputs, way.joined, strict=True)
         pairs = [(known[k], how.where if isinstance(how, Cat) else None) for k, how in outputs if k in known]
     else:
@@ -108,7 +108,7 @@ def ways_of_graph(graph: Graph) -> tuple[dict[str, SplitCall], Ways]:
 
 
 def following_cuts(graph: Graph, last: FollowedCut, size: int) -> list[FollowedCut]:
-    """An operator with all before it that make its pieces, and nothing for others; the last one first."""
+    """A cut, and those of all before it that make its pieces, and nothing for others; itself first."""
     calls, ways = ways_of_graph(graph)
     cuts = {last.call.node.name: last}
     wanted = _variables(last) or {}
@@ -119,7 +119,7 @@ def following_cuts(graph: Graph, last: FollowedCut, size: int) -> list[FollowedC
         if not any(k in wanted for k in outputs) or not readers <= cuts.keys() or whole & {*outputs}:
             continue
         for axis, way in ways[node.name].items():
-            cut = cut_fitting(calls[node.name], axis, way, size, wanted, made=True)
+            cut = cut_fitting(calls[node.name], axis, way, size, wanted, by_outputs=True)
             read = None if cut is None else _variables(cut)
             if cut is None or read is None or any(wanted.get(k, each) != each for k, each in read.items()):
                 continue
@@ -131,7 +131,7 @@ def following_cuts(graph: Graph, last: FollowedCut, size: int) -> list[FollowedC
 
 
 def _variables(cut: FollowedCut) -> dict[str, AxisIn] | None:
-    """Those that are cut for it; None where one would be in two ways."""
+    """The variables that are cut for it; None where one would be cut in two ways."""
     read: dict[str, AxisIn] = {}
     for (tag, k), pieces in cut.reads():
         if tag == "var" and read.setdefault(k, pieces) != pieces:
@@ -140,9 +140,10 @@ def _variables(cut: FollowedCut) -> dict[str, AxisIn] | None:
 
 
 def followed(graph: Graph, node: str, axis: Axis, sizes: Sequence[int]) -> tuple[OperatorTasks, ...]:
-    """Tasks of an operator in parts of these sizes, and of all before it and behind it that are cut alike:
-    backwards as far as operators make its pieces and nothing for others; onwards as far as what reads them
-    can be cut along them, with no weights in parts.
+    """Tasks of an operator in parts of these sizes, and of all before it and behind it that are cut alike.
+
+    Backwards as far as operators make its pieces and nothing for others; onwards as far as readers can be cut
+    along them, with no weights in parts.
 
     Raises:
         RewriteError: there is no such operator or axis, or it cannot be cut along it.
@@ -155,14 +156,14 @@ def followed(graph: Graph, node: str, axis: Axis, sizes: Sequence[int]) -> tuple
     cuts = {each.call.node.name: each for each in first}
     unit = lcm(*(each.scale.denominator for each in first))
     if any(each % unit for each in sizes):
-        raise calls[node].error(axis, f"operators cut with it have steps of {unit}: give multiples of {unit}")
+        raise calls[node].error(axis, f"operators cut with it need sizes that are multiples of {unit}")
     lies: dict[str, AxisIn] = {}
     for each in first:
         lies |= (_variables(each) or {}) | each.makes()
     for name, call in calls.items():
         if name in cuts:
             continue
-        fitting = (cut_fitting(call, k, own, size, lies, made=False) for k, own in ways[name].items())
+        fitting = (cut_fitting(call, k, own, size, lies, by_outputs=False) for k, own in ways[name].items())
         cut = next((c for c in fitting if c and not c.cuts_weights and not unit % c.scale.denominator), None)
         if cut is not None:
             cuts[name] = cut

@@ -3,9 +3,8 @@
     wanted ──► pieces that are there, the reader's own first, then the nearest ──► views beside their makers
                                                                               └──► one cat at the reader
 
-A region that is there is handed on; what a reader put together is there for whoever reads it in that place.
-Places that differ in the last axis of their mesh alone are a host. Between hosts a piece travels once: what
-several places of a host want of another's comes to one of them, and goes on from there.
+A region that a reader has put together serves all in its place. Places that differ only in the last axis of
+their mesh are on one host: what several of them want of another host's travels once, to one of them.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ class Holdings:
         return [views[box] for box in inside]
 
     def _there(self, tensor: Tensor, region: Region, place: Path) -> Reference | None:
-        """What is this region already, nearest first."""
+        """The variable that is this region already, the nearest first."""
         same = [each for each in tensor.by_region.get(region, ()) if _serves(each, place)]
         return min(same, key=lambda each: -_nearness(each.place, place)).reference if same else None
 
@@ -160,12 +159,12 @@ class Holdings:
     def _views_of(
         self, tensor: Tensor, sources: Sequence[_BoxSource]
     ) -> dict[tuple[Reference, _Box], Reference]:
-        of: dict[Reference, tuple[TensorPiece, dict[_Box, None]]] = {}
+        boxes_of: dict[Reference, tuple[TensorPiece, dict[_Box, None]]] = {}
         for each in sources:
-            of.setdefault(each.piece.reference, (each.piece, {}))[1][each.inside] = None
+            boxes_of.setdefault(each.piece.reference, (each.piece, {}))[1][each.inside] = None
         return {
             (reference, box): view
-            for reference, (piece, boxes) in of.items()
+            for reference, (piece, boxes) in boxes_of.items()
             for box, view in self._views(tensor, piece, list(boxes)).items()
         }
 
@@ -253,7 +252,7 @@ class Holdings:
 
 
 def _serves(piece: TensorPiece, place: Path) -> bool:
-    """What was put together in one place is for those there, and for whom any will do."""
+    """Whether a reader in this place may take the piece: what was put together serves its own place."""
     return not piece.joined or piece.place == place or not place
 
 
@@ -319,7 +318,7 @@ def _apart(spans: Sequence[_Span]) -> list[list[_Span]]:
 
 
 def _groups(boxes: Sequence[_Box]) -> tuple[int, list[list[_Box]]]:
-    """A dimension along which they lie one behind another in groups; one group, where there is none."""
+    """A dimension along which the boxes lie in groups, one behind another; one group, if there is none."""
     for dim in range(len(boxes[0])):
         if all(low == high for low, high in (box[dim] for box in boxes)):  # where there is no element at all
             continue
@@ -359,7 +358,7 @@ def _refined(sources: Sequence[_BoxSource]) -> list[_BoxSource]:
 
 
 def _bounding(pieces: Sequence[TensorPiece]) -> Region | None:
-    """The box that they fill; None: they fill none."""
+    """The box that the pieces fill; None: they fill none."""
     hull: list[Runs] = []
     for runs in zip(*(piece.region for piece in pieces), strict=True):
         if any(len(each) > 1 for each in runs):

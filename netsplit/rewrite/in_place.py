@@ -1,4 +1,4 @@
-"""Operators in place that need not be: a graph in which their out-of-place twins stand.
+"""Operators in place that need not be: a graph with their out-of-place twins.
 
     conv ─► norm ─► relu_ ─► add_ ─► ...      memory of norm, written twice; nobody else looks at it
     conv ─► norm ─► relu  ─► add  ─► ...      the same numbers, each in memory of its own
@@ -26,11 +26,10 @@ __all__ = ["out_of_place"]
 
 @once_of
 def out_of_place(graph: Graph) -> Graph:
-    """The graph with the twins of all operators that overwrite a whole tensor which one operator made and
-    nobody else reads afterwards; itself, where there are none.
+    """The graph with the twins of all operators that overwrite a whole tensor which nobody else reads later.
 
-    Left in place are writes into parameters, buffers, inputs, outputs, views, what has a view before the last
-    write and what a backward needs as it was; and all under `no_grad`, autocast or an activation checkpoint.
+    Left in place are writes into parameters, buffers, inputs, outputs and views, into what a backward needs,
+    and all under `no_grad`, autocast or an activation checkpoint.
     """
     writes = {node.name: written_references(graph, node) for node in graph if is_here(graph, node)}
     writers: dict[str, list[Node]] = {}
@@ -87,8 +86,8 @@ def _twins(
 
 
 def _nobody_else(graph: Graph, chain: Sequence[str], writers: Sequence[Node], values: Sequence[str]) -> bool:
-    """Whether each value of a memory (the variables of a chain, in order; `values` are those and all views of
-    them) is read before it is written over, and needed by no backward then."""
+    """Whether each value of a memory is read before it is overwritten, and needed by no backward then:
+    `chain` has the values in order, `values` these and all views of them."""
     last, position = writers[-1], graph.position
     if graph.autocast is not None or any(graph.variables[k].producer is None for k in values):
         return False

@@ -2,8 +2,8 @@
 
     layouts of what a node reads ──► the node on stand-ins ──► layouts of its outputs, what its backward keeps
 
-A graph says of its variables which share memory, but not their strides, on which it depends whether a view
-can be taken. They are found once for a graph, and handed on to the graphs that are made of it.
+Strides, which decide whether a view can be taken, are not in a graph: they are found once, and handed on to
+the graphs that are made of it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _tried(runs: StandInRuns, node: Node, layouts: Mapping[str, MemoryLayout]) -
 
 
 def keep_layouts(graph: Graph, layouts: Mapping[str, MemoryLayout], before: Graph) -> None:
-    """What is known of a graph that was made of another, and of operators that ran there."""
+    """Hand known layouts, and runs of operators, on to a graph that was made of another."""
     graph.derived[_KEY] = {
         k: replace(layouts[k], carries=variable.requires_grad, root=storage_of(graph, k))
         for k, variable in graph.variables.items()
@@ -99,7 +99,7 @@ def keep_layouts(graph: Graph, layouts: Mapping[str, MemoryLayout], before: Grap
 
 
 def keep_runs(graph: Graph, before: Graph) -> None:
-    """What ran in the graph that this one was made of is not run again."""
+    """Do not run again what ran in the graph that this one was made of."""
     graph.derived[_RUNS] = before.derived.setdefault(_RUNS, {})
 
 
@@ -111,9 +111,9 @@ def _plain(graph: Graph, variable: Variable) -> MemoryLayout:
 
 @dataclass(frozen=True, eq=False)
 class _Alike:
-    """A call under names that do not tell it from others: calls with the same `key` do the same.
+    """A call under neutral names: calls with the same `key` do the same.
 
-    `own`: those of its variables, and of the memory that they lie in, by these names.
+    `own`: the names of its variables, and of their memory, by the neutral ones.
     """
 
     given: Node
@@ -171,10 +171,7 @@ class _Alike:
 
 
 class StandInRuns:
-    """Runs nodes on tensors without data; what ran on alike tensors before is not run again.
-
-    One mode for all: what it knows of operators is kept.
-    """
+    """Runs nodes on tensors without data, once for all that are alike, in one mode that knows operators."""
 
     def __init__(self, graph: Graph) -> None:
         self.initializers = graph.initializers
@@ -203,13 +200,8 @@ class StandInRuns:
             given = {("var", k): _stand_in(layouts[k]) for k in node.inputs}
             given |= {("init", k): _initializer(initializers[k]) for k in node.initializers}
             kept: list[Tensor] = []
-
-            def keep(tensor: Tensor) -> Tensor:
-                kept.append(tensor)
-                return tensor
-
             args, kwargs = decoded(node, lambda tag, k: given[tag, k], "cpu")
-            with autocast_of(self.graph, "cpu"), mode_of(node, "cpu"), Watched(keep, lambda tensor: tensor):
+            with autocast_of(self.graph, "cpu"), mode_of(node, "cpu"), Watched(kept):
                 result = resolve(node.op)(*args, **kwargs)
         results = [result] if isinstance(result, Tensor) else list(result)
         roots = {

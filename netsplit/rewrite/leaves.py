@@ -20,9 +20,9 @@ from netsplit.layout.regions import Region, blocks_of, both, length_of, now, thr
 from netsplit.rewrite.emitter import handed_on
 from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import MemoryLayout
+from netsplit.rewrite.rules import has_rule, ways_of
 from netsplit.rewrite.rules.reductions import WRITERS
 from netsplit.rewrite.rules.shapes import DRAWING, FACTORIES
-from netsplit.rewrite.rules.table import has_rule, ways_of
 from netsplit.rewrite.tasks import OperatorTasks, Path, TaskCut, Weights, sizes_in_proportion
 from netsplit.rewrite.ways import Arguments, Axis, OperatorPart, PartialSum, Place, SplitCall, Way, Where
 
@@ -35,13 +35,12 @@ Arg = tuple[Reference, Region]
 """What is read: of which tensor, which region."""
 
 CutsBefore = dict[tuple[str, Path], tuple[Way, tuple[int, ...]]]
-"""How an operator, or a part of it, was cut at another size, and by which sizes."""
+"""How operators and parts were cut at another size, and by which sizes."""
 
 
 @dataclass(frozen=True)
 class TaskOutput:
-    """What a task makes of one output. `partial`: one of several to be added up, after taking it `factor`
-    times."""
+    """What a task makes of one output. `partial`: a term, to be added up after multiplying it by `factor`."""
 
     region: Region
     partial: bool = False
@@ -74,7 +73,7 @@ class LeafPlanner:
     before: CutsBefore = field(default_factory=dict)  # how they were cut there
     cuts: CutsBefore = field(default_factory=dict)  # how they are cut here
     scaled: list[tuple[str, TaskCut, str]] = field(default_factory=list)
-    """Cuts whose sizes are not this graph's own, with the operator; and why not."""
+    """Operator, cut and refusal of cuts whose sizes are not this graph's own."""
 
     def __post_init__(self) -> None:
         self.graph = out_of_place(self.graph)
@@ -87,7 +86,7 @@ class LeafPlanner:
         return whole_region(shape, self.shapes.get(k, shape))
 
     def _read(self, reference: Reference) -> Arg:
-        """A tensor; of what the model itself cuts out of a parameter, the region of that."""
+        """A tensor; or the region of a parameter that the model itself cuts out."""
         tag, k = reference
         if tag == "var" and k in (there := handed_on(self.graph)):
             name, region = there[k]
@@ -113,7 +112,7 @@ class LeafPlanner:
         for cut in tasks.cuts:
             if cut.part is not None and cut.part not in parts:
                 name = tasks.named(cut.part)
-                raise RewriteError(f"the graph has no operator '{name}': give the name of one that it has.")
+                raise RewriteError(f"the graph has no operator '{name}': name one of its operators.")
             before, parts = parts, {}
             for path, own in before.items():
                 if cut.part not in (None, path):
@@ -150,7 +149,7 @@ class LeafPlanner:
     def _sizes(
         self, operator: str, call: SplitCall, cut: TaskCut, path: Path
     ) -> tuple[Way, tuple[int, ...], tuple[Way, tuple[int, ...]] | None]:
-        """How it is cut, by which sizes; and how it was before, at another size."""
+        """How it is cut, by which sizes; and how it was cut at another size."""
         key = operator, path
         samples, then = self.graph.batch_size, self.before.get(key)
         if then is not None:
@@ -170,8 +169,8 @@ class LeafPlanner:
         if 0 in sizes:
             raise call.error(
                 axis,
-                f"sizes {brief(list(cut.sizes))} of {block}: in this proportion one part is empty; give "
-                "sizes that add up, or, along the samples, micro-batches of at least a sample per part",
+                f"sizes {brief(list(cut.sizes))} of {block} leave a part empty: give sizes that add up, or, "
+                "along the samples, micro-batches of at least a sample per part",
             )
         if len(sizes) < 2 or min(sizes) < 1 or sum(sizes) != block:
             raise sizes_do_not_add_up(call, axis, cut.sizes, block)
@@ -235,7 +234,7 @@ def with_tensors(arguments: Arguments, given: Mapping[Place, Any]) -> Arguments:
 
 
 def laid_out(op: str, arguments: Arguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a call, without those at its end that are the defaults."""
+    """Positional and keyword arguments of a call, without trailing defaults."""
     schema = resolve(op)._schema.arguments
     given = {each.name: arguments.get(each.name, each.default_value) for each in schema}
     usual = {e.name for e in schema if e.has_default_value() and given[e.name] == e.default_value}
@@ -278,13 +277,13 @@ def chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> tuple[Axis, Way]:
 
 
 def sizes_do_not_add_up(call: SplitCall, axis: Axis, parts: int | Sequence[int], block: int) -> RewriteError:
-    """The refusal of these parts, or of such a number of them."""
+    """The refusal of these sizes, or of this number of parts."""
     shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {brief(list(parts))}"
     return call.error(axis, f"{shown} of {block}: give two parts or more, none of them empty, that add up")
 
 
 def block_size(call: SplitCall, axis: Axis, size: int, blocks: int) -> int:
-    """The size of each of so many equal blocks; raises as `split_operator`."""
+    """The size of each of `blocks` equal blocks; raises as `split_operator`."""
     block, rest = divmod(size, max(blocks, 1))
     if blocks < 1 or rest:
         raise call.error(axis, f"its {size} do not divide into {blocks} equal blocks")
@@ -305,7 +304,7 @@ def require_copies(graph: Graph, node: Node) -> None:
 
 
 def _refuse(call: SplitCall, graph: Graph) -> None:
-    """Raises `RewriteError`: it can be cut along no axis, whatever the rules say."""
+    """Raises `RewriteError`: the operator can be cut along no axis."""
     node = call.node
     reason = ""
     if node.op.startswith(CALL):
@@ -315,7 +314,7 @@ def _refuse(call: SplitCall, graph: Graph) -> None:
     elif node.checkpoint:
         reason = "it is in one of the model's own activation checkpoints, which run again as a whole"
     elif node.default_dtype is not None or node.blocked:
-        reason = "it runs in a mode that the model sets and parts would not have"
+        reason = "the model runs it in a mode that its parts would not have"
     elif node_draws(node) and node.op not in DRAWING:
         reason = "it draws random numbers, and parts would draw different ones"
     elif any(node.name in unit for unit in graph.units):

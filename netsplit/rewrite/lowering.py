@@ -2,9 +2,8 @@
 
     graph, tasks ── operators in order ──► parts, copies, and what moves between them ──► a Graph
 
-Of each tensor it is known which region is in which variable; a task gets what it reads from its own place,
-else from the nearest. Autograd of the graph is the meaning: the loss is in it once. Another batch size is
-lowered anew, into the same nodes where the graph of the first is given (`like`).
+A task gets what it reads from its own place, else from the nearest that has it. The graph has the loss once,
+so autograd gives it the same meaning. Another batch size is lowered anew, into the same nodes (`like`).
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from netsplit.rewrite.weights import WeightReader, WeightsRead
 __all__ = ["Lowered", "lowered", "lowered_from"]
 
 _STATE = "rewrite.lowered"
-"""Under this a lowered graph has, derived, what it was made of."""
+"""Key in `Graph.derived` of what a graph was lowered from."""
 _MUL = "aten.mul.Tensor"
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """What a graph was made of. `scaled`: cuts whose sizes are not its own, with the node; and why not."""
+    """What a graph was lowered from. `scaled`: node, cut and refusal of sizes that are not its own."""
 
     captured: Graph
     tasks: Mapping[str, OperatorTasks]
@@ -56,7 +55,7 @@ class Lowered:
 
 
 def lowered_from(graph: Graph) -> Lowered | None:
-    """None: it is as it was captured, or nobody knows."""
+    """What a graph was lowered from; None: it is as captured, or nobody knows."""
     state: Lowered | None = graph.derived.get(_STATE)
     return state
 
@@ -76,12 +75,12 @@ def lowered(
         tasks: one for each operator that is not computed whole, once, where its weights are.
         like: the same step at another size, lowered from the same tasks: the graph gets the same nodes.
         parts: those in which parameters are held: who would read others has them put together.
-        rewrites: what the graph is to say it was made by (`Graph.rewrites`); the tasks, if nothing is given.
+        rewrites: goes into `Graph.rewrites`; the tasks by default.
         scaled: sizes may be of another batch; else they add up, where there is no `like`.
 
     Raises:
-        RewriteError: an operator cannot be cut so or computed several times, or a later one cannot read what
-            its parts make.
+        RewriteError: an operator cannot be cut or computed so, or a later one cannot read what its parts
+            make.
     """
     require_graph(graph)
     require_operators(graph)

@@ -38,8 +38,7 @@ class Split:
 
 @dataclass(frozen=True)
 class ReadWeights:
-    """A node that reads all of its parameters and buffers as variables: aliases of them on their home, which
-    may be another device."""
+    """A node that reads all of its parameters and buffers as variables, sent from their home device."""
 
     node: str
 
@@ -51,9 +50,8 @@ class ReadWeights:
 class CopyWeights:
     """A node that reads the copies of this number of its parameters; 0: the first ones.
 
-    Operators that are given the same number read the same copies, of which there is one on a device in any
-    case. What a split operator reads are copies of its part. The gradients of all copies of one region are
-    summed before each is stepped on, so that they stay alike; names, checkpoints and optimisers know of one.
+    Operators with the same number read the same copies, of which a device holds one at most. Gradients of all
+    copies are summed before each is stepped on; names, checkpoints and optimisers know of one.
     """
 
     node: str
@@ -78,10 +76,10 @@ def algebra_of(rewrites: Sequence[Rewrite]) -> tuple[Algebra, ...]:
 def folded(
     rewrites: Sequence[Rewrite], tasks: Mapping[str, OperatorTasks] | None = None
 ) -> dict[str, OperatorTasks]:
-    """What rewrites of a graph after its algebra come to, in whatever order they were decided, by operator.
+    """The tasks of each operator after these rewrites, in whatever order they were decided.
 
     Raises:
-        RewriteError: one is of an operator that has other tasks (or had: `tasks`), or is in parts, already.
+        RewriteError: the operator has other tasks already (or had: `tasks`), or is in parts.
     """
     tasks_of = dict(tasks or {})
     named = {own.named(path): (name, path) for name, own in tasks_of.items() for path in own.paths}
@@ -92,7 +90,7 @@ def folded(
             )
         if isinstance(each, OperatorTasks):
             if each.node in tasks_of:
-                raise RewriteError(f"'{each.node}' has tasks already: give an operator its tasks once.")
+                raise RewriteError(f"'{each.node}' already has tasks: give them once.")
             tasks_of[each.node] = each
             named |= {each.named(path): (each.node, path) for path in each.paths}
             continue
@@ -100,7 +98,7 @@ def folded(
         own = tasks_of.get(name) or OperatorTasks(name)
         if path not in own.paths:
             raise RewriteError(
-                f"'{each.node}' is in parts already: give one of them, such as '{each.node}:0'."
+                f"'{each.node}' is already split: name one of its parts, such as '{each.node}:0'."
             )
         if isinstance(each, Split):
             own = own.with_cut(TaskCut(each.axis, each.sizes, each.blocks, path or None))
@@ -112,13 +110,13 @@ def folded(
 
 
 def reads_copies(rewrites: Sequence[Rewrite]) -> bool:
-    """Whether some tasks that they come to read copies of weights."""
+    """Whether some tasks read copies of weights."""
     tasks = (task for each in folded(rewrites).values() for task in each.tasks())
     return any(weights not in (0, "home") for _, _, _, weights in tasks)
 
 
 def proportions_of(parts: int | Sequence[float], samples: int | None = None) -> tuple[float, ...]:
-    """What a user gave as proportions of parts; of samples, `parts` may be their number, too.
+    """The proportions of parts that a user gave; with `samples`, `parts` may be their number.
 
     Raises:
         RewriteError: they are none, or more than samples.
@@ -139,8 +137,8 @@ def proportions_of(parts: int | Sequence[float], samples: int | None = None) -> 
 
 
 def proportioned(count: int, parts: Sequence[float]) -> tuple[int, ...]:
-    """Whole numbers of about these proportions that add up to `count`, none of them 0; () where it is less
-    than the parts. What is left over by rounding down goes where most was lost."""
+    """Whole numbers of about these proportions that add up to `count`, none of them 0; () where there are
+    fewer than parts. What rounding down leaves goes where most was lost."""
     if count < len(parts):
         return ()
     exact = [count * part / sum(parts) for part in parts]

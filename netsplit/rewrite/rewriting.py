@@ -2,8 +2,8 @@
 
     graph ── with_algebra ──► a graph ── folded, lowered ──► the graph; `Graph.rewrites` says what was given
 
-Sizes along the samples grow and shrink with those of the graph, where it is not the one that they are of.
-`node_parts` says what a graph's nodes have become.
+Sizes along the samples follow the batch size of the graph. `node_parts` says what a graph's nodes have
+become.
 """
 
 from __future__ import annotations
@@ -43,19 +43,17 @@ def applied(
     scaled: bool | Literal["samples"] = False,
     parts: Sequence[Initializer] = (),
 ) -> Graph:
-    """The graph after these rewrites, of which it may have had the first ones, or all; without any, as it is.
-
-    The same call gives the same object.
+    """The graph after these rewrites, of which it may have had the first ones; the same call gives the same
+    object.
 
     Args:
         like: the same step at another size after the same rewrites: the graph gets the same nodes.
-        scaled: the rewrites may be of a graph of other sizes, as sizes are in any case with `like`: those of
-            parts grow and shrink with the graph's. "samples": of another number of samples alone. Else they
-            add up.
+        scaled: the rewrites may be of a graph of other sizes, and parts' sizes follow the graph's; "samples":
+            of another number of samples alone. Else sizes add up.
         parts: in which parameters are held: who would read others has them put together.
 
     Raises:
-        RewriteError: one cannot be done, or the graph has had others; or it cannot get the same nodes.
+        RewriteError: one cannot be done, the graph has had others, or it cannot get the same nodes.
     """
     if not rewrites and not parts:
         return graph
@@ -78,7 +76,7 @@ def applied(
 
 
 def also(graph: Graph, *rewrites: Rewrite) -> Graph:
-    """The graph after some rewrites more, for those who try many: it is not kept. Raises as `applied`."""
+    """The graph after some more rewrites, for those who try many: it is not kept. Raises as `applied`."""
     require_graph(graph)
     rewritten = _lowered(graph, (*graph.rewrites, *rewrites), None, ())
     _require_sizes_of_its_own(graph, rewritten)
@@ -120,7 +118,7 @@ def _state(graph: Graph) -> Lowered:
 
 
 def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
-    """Raises `RewriteError`: what it is of moves tensors for others; or it is algebra that comes late."""
+    """Raises `RewriteError`: its node moves tensors for others, or it is algebra that comes late."""
     if isinstance(rewrite, Algebra):
         raise RewriteError(
             f"'{rewrite.rule.name}' comes after rewrites that cut operators: give algebra first."
@@ -135,8 +133,8 @@ def _require_operator(graph: Graph, rewrite: Rewrite) -> None:
 
 
 def _require_sizes_of_its_own(graph: Graph, rewritten: Graph, but_samples: bool = False) -> None:
-    """Raises `RewriteError`: parts that were just made have other sizes than was said; `but_samples`: they
-    may, along the samples."""
+    """Raises `RewriteError`: new parts have other sizes than given, unless along the samples with
+    `but_samples`."""
     state, known = _state(rewritten), {each[:2] for each in _state(graph).scaled}
     for name, cut, reason in state.scaled:
         if (name, cut) not in known and not but_samples:
@@ -167,7 +165,7 @@ def _tasks(
 
 
 def _require_weights(graph: Graph, node: Node, rewrite: CopyWeights | ReadWeights) -> None:
-    """Raises `RewriteError`: the operator has none that could be copied, or read elsewhere."""
+    """Raises `RewriteError`: the operator has no weights that could be copied, or read elsewhere."""
     who, reason = f"'{rewrite.node}' ({node.kind})", ""
     python = node.op.startswith(CALL) or bool(node.checkpoint)
     if isinstance(rewrite, ReadWeights):
@@ -198,15 +196,13 @@ def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[in
 
     Args:
         axis: a dimension of its first output, which may be negative; or one of an argument that no output
-            has, by name, as "weight.0"; or "groups". `split_axes` has those there are.
+            has, by name, as "weight.0"; or "groups". `split_axes` lists them.
         parts: how many, of sizes that differ by one at most, as ``torch.tensor_split`` makes them; or their
             sizes, which add up to the axis (or to one of its blocks).
-        blocks: the axis consists of so many equal blocks, each of which is cut: 3, of queries, keys and
-            values in one weight.
+        blocks: cut each of so many equal blocks of the axis: 3, of queries, keys and values in one weight.
 
     Raises:
-        RewriteError: there is no such node or axis, the operator cannot be cut along it, or the sizes do not
-            fit; says why.
+        RewriteError: there is no such node or axis, or it cannot be cut so; says why.
     """
     call, captured = _call(graph, node)
     axis, way = chosen_way(call, axis, captured)
@@ -232,7 +228,7 @@ def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
 
 
 def _call(graph: Graph, node: str) -> tuple[SplitCall, Graph]:
-    """An operator, or a part of one, as a call that could be cut, and the graph of whole operators; raises as
+    """An operator, or a part of one, as a call that could be cut, and the graph of whole operators. Raises as
     `split_operator`."""
     require_graph(graph)
     require_operators(graph)
@@ -258,7 +254,7 @@ _DOES = {
 
 @dataclass(frozen=True)
 class NodePart:
-    """What a node has of an operator, and where its weights come from."""
+    """The part of an operator that a node computes, and where its weights come from."""
 
     operator: str  # as it was captured
     module: str
@@ -287,7 +283,7 @@ class NodePart:
         """``part 1/2 of dimension 0``; ``whole``."""
         along = [axis_words(cut.axis, cut.blocks, self.samples and not i) for i, cut in enumerate(self.cuts)]
         each = (f"{number} of {axis}" for number, axis in zip(self.numbers, along, strict=True))
-        return f"part {', of which part '.join(each)}" if self.cuts else "whole"
+        return f"part {', then part '.join(each)}" if self.cuts else "whole"
 
     @property
     def description(self) -> str:
@@ -298,8 +294,8 @@ class NodePart:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Lines as short as a box in a picture needs, one for each cut: ``1/2 of dim 0 · 50 %``,
-        ``1/2 of input.1 · 50 %``, ``1/2 of samples · 50 %``."""
+        """Short lines for a box in a picture, one for each cut: ``1/2 of dim 0 · 50 %``, ``1/2 of samples ·
+        50 %``."""
         if not self.cuts and self.variables:
             return ("weights as variables",)
         if not self.cuts:
@@ -328,14 +324,14 @@ class NodeParts:
         return frozenset(part.operator for part in self.cut.values() if part.samples)
 
     def look(self, name: str) -> tuple[str, ...]:
-        """Nodes with the same one can be drawn as one box without anything being lost."""
+        """Nodes that look alike can be drawn as one box."""
         return ("moves",) if name in self.moving else self.of[name].lines if name in self.of else ()
 
 
 @once_of
 def node_parts(graph: Graph) -> NodeParts:
-    """Parts by the graph's own rewrites. An axis is known to be the samples' where the graph was made of the
-    captured one in this process."""
+    """Parts by the graph's own rewrites. The samples' axis is known where the graph was rewritten in this
+    process."""
     state = lowered_from(graph) if graph.rewrites else None
     tasks = () if state is None else state.tasks.values()
     weights = {own.named(path, n): read for own in tasks for path, _, n, read in own.tasks()}

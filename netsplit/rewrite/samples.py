@@ -3,9 +3,8 @@
     x ─► [a] ─► [b] ─► loss   becomes   x ─┬─► [a:0] ─► [b:0] ─┬─► sum ─► loss
                                            └─► [a:1] ─► [b:1] ─┘
 
-Pieces are handed on from part to part, so that a run of operators that can all be cut becomes independent
-copies of it on a part of the batch each, which read the same weights, or copies of these. What is no sample's
-but has one row for each, as the zeros that a recurrence begins with, is made in parts for those that read it.
+Pieces are handed on from part to part, so a run of operators becomes independent copies on parts of the
+batch, which read the same weights, or copies of these.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ __all__ = ["along_samples", "copies_after", "reads_weights", "replicate", "sampl
 def along_samples(graph: Graph, parts: int | Sequence[float]) -> tuple[Split, ...]:
     """Splits of all operators that can be cut along the samples.
 
-    What cannot be cut so stays whole: a BatchNorm, whose parts would have statistics of their own, and what
-    draws random numbers.
+    A BatchNorm, whose parts would have statistics of their own, and what draws random numbers stay whole.
 
     Args:
-        graph: as it was captured; the samples are the first dimension of what it is given.
+        graph: as it was captured; the samples are the first dimension of its inputs.
         parts: two or more, that differ by a sample at most; or their proportions.
 
     Raises:
@@ -62,12 +60,10 @@ def _along_samples(graph: Graph, parts: tuple[float, ...]) -> tuple[Split, ...]:
 
 
 def replicate(graph: Graph, parts: int | Sequence[float]) -> tuple[Rewrite, ...]:
-    """`along_samples`, and that the parts of number 1, 2, ... read copies of the weights of their own.
+    """`along_samples`, with copies of the weights for parts 1, 2, ...
 
-    Each device then has all weights of its part of the batch, and gradients are summed once in a step,
-    instead of weights sent and gradients sent back for every micro-batch. Weights of which there can be no
-    copies (of which the gradient is sparse) are read where they are. Arguments and errors are those of
-    `along_samples`.
+    Each device then has all weights of its part of the batch, and gradients are summed once in a step.
+    Weights with sparse gradients are read where they are. Arguments and errors as of `along_samples`.
     """
     splits = along_samples(graph, parts)
     return (*splits, *copies_after(graph, splits))
@@ -93,7 +89,7 @@ def copies_after(graph: Graph, splits: Sequence[Split]) -> tuple[CopyWeights, ..
 
 
 def reads_weights(graph: Graph, name: str) -> bool:
-    """Whether an operator, or a part of one, reads what there can be copies of."""
+    """Whether an operator, or a part of one, reads weights that can be copied."""
     node, state = graph.nodes[name], lowered_from(graph)
     if node.part is not None and node.part.moves:
         return False
@@ -103,7 +99,7 @@ def reads_weights(graph: Graph, name: str) -> bool:
 
 
 def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
-    """How nodes are cut along the samples, all but these: each after those whose parts it reads."""
+    """How nodes, but for these, are cut along the samples: each after those whose parts it reads."""
     shapes = {k: graph.variables[k].shape for k in graph.input_variables}
     lies = {k: AxisIn(0) for k, shape in shapes.items() if shape and shape[0] == graph.batch_size}
     calls, ways = ways_of_graph(graph)
@@ -126,9 +122,9 @@ def _cuts(graph: Graph, whole: Collection[str]) -> Iterator[FollowedCut]:
 def _along(
     call: SplitCall, axis: Axis, way: Way, lies: Mapping[str, AxisIn], samples: int
 ) -> FollowedCut | None:
-    """Where the axis is that of the samples in all that has some. What is no sample's may be cut with them,
-    but for weights."""
-    cut = None if way.in_one else cut_fitting(call, axis, way, samples, lies, made=False)
+    """The cut along the samples of all that has some. What is no sample's may be cut with them, but for
+    weights."""
+    cut = None if way.in_one else cut_fitting(call, axis, way, samples, lies, by_outputs=False)
     if cut is None or cut.blocks > 1 or cut.scale.denominator > 1 or cut.cuts_weights:
         return None
     return None if any(where.blocks > 1 for where in way.cut.values()) else cut
@@ -137,8 +133,8 @@ def _along(
 def _producer_cuts(
     graph: Graph, cut: FollowedCut, lies: Mapping[str, AxisIn], whole: Collection[str]
 ) -> list[FollowedCut]:
-    """How what is no sample's is made in parts too, of what an operator's parts read: each after what it is
-    made of. What nobody can make so stays whole, and is cut where it is."""
+    """How what is no sample's is made in parts too, if an operator's parts read it: each after what it is
+    made of. What cannot be made so stays whole, and is cut where it is."""
     cuts: dict[str, FollowedCut] = {}
     calls, ways = ways_of_graph(graph)
     for (tag, k), wanted in cut.reads():
@@ -146,7 +142,7 @@ def _producer_cuts(
         if k in lies or name is None or name in whole or any(v in lies for v in graph.nodes[name].inputs):
             continue
         for axis, way in ways[name].items():
-            own = cut_fitting(calls[name], axis, way, graph.batch_size, {k: wanted}, made=True)
+            own = cut_fitting(calls[name], axis, way, graph.batch_size, {k: wanted}, by_outputs=True)
             fits = own is not None and own.blocks == 1 and own.scale.denominator == 1
             if own is not None and fits and not way.in_one and not own.cuts_weights:
                 before = _producer_cuts(graph, own, lies, whole)

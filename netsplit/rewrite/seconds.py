@@ -1,10 +1,8 @@
 """Costs of a rewritten graph from those of the graph before; what is new is predicted, measured or estimated.
 
-What was measured of a part serves all of its like, of any layer and rewrite (`operator_key`). Where seconds
-were predicted, new nodes are predicted by the same rates, calls and all. Where they were measured and those
-of a part were not, it takes as much of the seconds of its operator as it has of the work
-(`profile.roofline`), and what moves, cuts or adds takes its bytes at the rate at which the device adds
-gradients.
+A measured part serves all of its like (`operator_key`). Predicted costs predict new nodes by the same rates.
+Other new parts take as much of their operator's seconds as of its work (`profile.roofline`), and what moves,
+cuts or adds takes its bytes at the rate at which the device adds gradients.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from netsplit.profile.roofline import Pass, Work, node_work
 __all__ = ["rewritten_costs"]
 
 _MOST_PASSES = 3.0
-"""Over a parameter's bytes, of adding a gradient to one that is there: two are read, one is written."""
+"""Over a parameter's bytes, of adding a gradient: two are read, one is written."""
 
 
 def rewritten_costs(costs: Costs, before: Graph, after: Graph) -> Costs:
@@ -60,12 +58,7 @@ def _extended(costs: DeviceCosts, before: Graph, after: Graph) -> DeviceCosts:
 
 
 def _estimated(
-    costs: DeviceCosts,
-    before: Graph,
-    after: Graph,
-    new: dict[str, Node | None],
-    works: Works,
-    whole: Works,
+    costs: DeviceCosts, before: Graph, after: Graph, new: dict[str, Node | None], works: Works, whole: Works
 ) -> dict[str, NodeSeconds]:
     rate, seconds, deferrable = _seconds_per_byte(costs, before), {}, deferrable_nodes(after)
     for name, origin in new.items():
@@ -89,7 +82,7 @@ def _estimated(
 
 @once_of
 def _with_most_work(before: Graph) -> dict[str, Node]:
-    """The operator of each kind with the most work; under "" that of all. Those without are left out."""
+    """The operator of each kind with the most work; under "" that of all. Those without work are left out."""
     most: dict[str, Node] = {}
     worked = ((node_work(before, node).forward.flops, node) for node in before)
     for _, node in sorted(((flops, node) for flops, node in worked if flops), key=lambda each: each[0]):
@@ -109,7 +102,7 @@ def _moved(work: Work, rate: float) -> NodeSeconds:
 
 
 def _seconds_per_byte(costs: DeviceCosts, graph: Graph) -> float:
-    """Seconds per byte of moving; where nothing says it, as all nodes take together for theirs."""
+    """Seconds per byte of moving; by default the average over all nodes."""
     if costs.accumulate_s_per_byte > 0:
         return costs.accumulate_s_per_byte / _MOST_PASSES
     nbytes = sum(node_work(graph, node).forward.nbytes for node in graph)

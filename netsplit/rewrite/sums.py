@@ -25,7 +25,7 @@ __all__ = ["Adder", "Term"]
 _ADD = "aten.add.Tensor"
 
 Term = tuple[Path, TensorPiece]
-"""What a task has of a sum, and its place on the mesh: each element is the sum of all terms that have it."""
+"""A task's part of a sum, and its place on the mesh: each element is the sum of all terms that have it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Adder:
     sliced_bytes: int  # see `OperatorTasks`
 
     def add_up(self, terms: Sequence[Term]) -> None:
-        """Make the tensor's pieces of it, in which each wanted region is some of them."""
+        """Make the tensor's pieces from these terms, so that each wanted region consists of pieces."""
         tensor = self.tensor
         regions = dict.fromkeys(region for region, _ in tensor.wants)
         atoms = grid(tensor.full, [*regions, *dict.fromkeys(piece.region for _, piece in terms)])
@@ -63,7 +63,7 @@ class Adder:
         """Slices of the sum, each in one place.
 
         Args:
-            at: where it is added, where it is so in one piece.
+            at: where it is added, if in one piece.
             alone: the only place that wants it.
             all_terms: of the whole sum, and not of one axis of the mesh.
         """
@@ -75,10 +75,10 @@ class Adder:
         if len(inner) == 1:
             return self._sum(next(iter(inner.values())), box, at, alone, all_terms)
         parts = []
-        for some in inner.values():  # added where all are wanted, if one of them is there
-            places = [piece.place for _, piece in some]
+        for group in inner.values():  # added where all are wanted, if one of them is there
+            places = [piece.place for _, piece in group]
             to = alone if alone is not None and alone in places else places[0]
-            parts.append(self._sum(some, box, to, alone, False))
+            parts.append(self._sum(group, box, to, alone, False))
         if len({tuple(piece.region for piece in part) for part in parts}) > 1:
             parts = [[self._joined(part, box)] for part in parts]
         pieces_of_sum: list[TensorPiece] = []

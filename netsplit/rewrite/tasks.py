@@ -1,4 +1,4 @@
-"""What of an operator is computed where: a state, whatever order it was decided in. Needs no torch.
+"""How an operator is computed in tasks, whatever order that was decided in. Needs no torch.
 
     OperatorTasks("linear", (TaskCut(1, (6, 6)), TaskCut(0, (4, 4))))      the nodes    linear:0:0  linear:0:1
                                                                                 linear:1:0  linear:1:1
@@ -23,19 +23,18 @@ __all__ = [
 ]  # fmt: skip
 
 SLICED_BYTES = 1 << 15
-"""The least that a slice of a sum has: below, messages take longer than what they carry."""
+"""Fewest bytes of a slice of a sum: smaller messages cost more than they save."""
 
 Path: TypeAlias = tuple[int, ...]
 """Which part of each cut, outermost first."""
 
 Weights: TypeAlias = int | Literal["home"]
-"""The copy of its weights that a task reads, 0 the first; or that they are sent from where they are."""
+"""The copy of its weights that a task reads, 0 the first; or "home": they are sent from their device."""
 
 
 @dataclass(frozen=True)
 class TaskCut:
-    """Along an axis, each of its blocks into parts of these sizes; of one part of the cuts before alone,
-    where `part` says which.
+    """A cut of each block of an axis into parts of these sizes; `part`: of this part of earlier cuts alone.
 
     Raises:
         RewriteError: these are no axis, no sizes or no part.
@@ -64,9 +63,9 @@ class OperatorTasks:
         node: of the captured graph.
         cuts: outermost first.
         copies: how often each task is computed: along each further axis of the mesh.
-        weights: of every task, in order; of all of them, where there is one.
-        sliced_bytes: partial sums that several tasks want are added up in slices, one on each device, where
-            these have so many bytes; else whole, on one.
+        weights: of every task, in order; or one for all.
+        sliced_bytes: partial sums that several tasks read are added up in slices, one on each device, if
+            these have so many bytes; else on one.
         places: of every task, in order, the same for operators on other meshes; (): on its mesh.
 
     Raises:
@@ -82,18 +81,18 @@ class OperatorTasks:
 
     def __post_init__(self) -> None:
         if not _are_numbers(self.copies, 1):
-            raise RewriteError(f"'{self.node}' is to be computed {brief(self.copies)} times: give 1 or more.")
+            raise RewriteError(f"tasks of '{self.node}' have copies={brief(self.copies)}: give 1 or more.")
         numbers = [each for each in self.weights if each != "home"]
         if not _are_numbers(numbers) or len(self.weights) not in (1, len(self.paths)):
             raise RewriteError(
-                f"the tasks of '{self.node}' read {brief(self.weights)}: give the number of a copy of its "
-                f"weights, or 'home', for each of {len(self.paths)} tasks, or one for all."
+                f"tasks of '{self.node}' have weights={brief(self.weights)}: give the number of a copy of "
+                f"its weights, or 'home', for each of {len(self.paths)} tasks, or one for all."
             )
         if self.places and (
             len(self.places) != len(self.paths) * prod(self.copies) or not all(map(_are_numbers, self.places))
         ):
             raise RewriteError(
-                f"the tasks of '{self.node}' have {brief(self.places)} for places: give one for each of "
+                f"tasks of '{self.node}' have places={brief(self.places)}: give one for each of "
                 f"{len(self.paths) * prod(self.copies)} tasks, or none."
             )
 
@@ -107,7 +106,7 @@ class OperatorTasks:
         return paths
 
     def tasks(self) -> Iterator[tuple[Path, Path, int, Weights]]:
-        """Path, place, number of the copy, and weights, of all."""
+        """Path, place, number of the copy, and weights of every task."""
         places = iter(self.places)
         for path, weights in self._weights_of.items():
             for number, place in enumerate(product(*map(range, self.copies))):
@@ -119,7 +118,7 @@ class OperatorTasks:
         return "".join((self.node, *(f":{i}" for i in path), f"~{copy}" if copy else ""))
 
     def with_cut(self, cut: TaskCut) -> OperatorTasks:
-        """Tasks whose parts read the weights that what is cut read."""
+        """Tasks with one more cut, whose parts read the weights that the cut task read."""
         cut_again, known = replace(self, cuts=(*self.cuts, cut), weights=(0,), places=()), self._weights_of
         weights = (known[path if path in known else path[:-1]] for path in cut_again.paths)
         return replace(cut_again, weights=tuple(weights))
@@ -144,7 +143,7 @@ class OperatorTasks:
             cuts = tuple(TaskCut(**{k: tuples_of(v) for k, v in each.items()}) for each in values["cuts"])
             return cls(**own, cuts=cuts)
         except (TypeError, KeyError, AttributeError) as error:
-            raise RewriteError(f"tasks are {brief(values)}: give what their to_dict answers.") from error
+            raise RewriteError(f"tasks are {brief(values)}: give what their to_dict() returns.") from error
 
 
 def _are_numbers(values: Sequence[object], least: int = 0) -> bool:
@@ -168,7 +167,7 @@ def axis_words(axis: int | str, blocks: int = 1, samples: bool = False) -> str:
 
 
 def sizes_in_proportion(sizes: tuple[int, ...], block: int, samples: int) -> tuple[int, ...]:
-    """The sizes where each block has this size: cut between samples where it has rows of each.
+    """The sizes scaled to a block of this size, cut between samples where it has rows of each.
 
     They may be 0, where there are fewer samples than parts.
     """

@@ -4,8 +4,7 @@
                                   what joins the parts' outputs: cat, or a sum of partial ones
 
 An axis is a dimension of the first output (a number), or, where no output has it, one of an argument, as
-"weight.0"; or "groups". A rule answers a `Way` for each axis that can be cut, and for others that people ask
-for the reason why not.
+"weight.0"; or "groups". A rule returns a `Way` for each axis, or the reason why it cannot be cut.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ class Where:
 
 @dataclass(frozen=True)
 class Cat:
-    """The parts' outputs are put together along an axis."""
+    """The parts' outputs are concatenated along an axis."""
 
     where: Where
 
 
 @dataclass(frozen=True)
 class PartialSum:
-    """They are added up; `mean`: each by its part of the axis."""
+    """The parts' outputs are added up; `mean`: each weighted by its part of the axis."""
 
     mean: bool = False
 
 
 @dataclass(frozen=True)
 class OperatorPart:
-    """Where a part begins in each block of the axis, and how long it is, of how much.
+    """Where a part begins in each block of the axis, and how long it is.
 
     It is one of `count`. `of` is the size for which the way was made, where there are fewer samples than
     then; `output` the shape of what the operator makes now.
@@ -75,16 +74,14 @@ class OperatorPart:
         return self.size * self.blocks
 
     def sizes(self, made_for: tuple[int, ...], axis: int) -> list[int]:
-        """The shape of what the part makes, in parts along that axis; `made_for`: when the way was made."""
+        """The output's shape in parts along `axis`; `made_for`: its shape when the way was made."""
         now = self.output or made_for
         return [*now[:axis], made_for[axis] // self.of * self.size, *now[axis + 1 :]]
 
 
 class Emit(Protocol):
-    """Makes a node of an operator with one output, beside the parts; its variable as a template.
-
-    Its name ends with `name`, or with the operator's.
-    """
+    """Makes a node of an operator with one output, beside the parts; its variable as a template. Its name
+    ends with `name`, or with the operator's."""
 
     def __call__(self, op: str, *args: Any, name: str = "") -> dict[str, str]: ...
 
@@ -97,13 +94,13 @@ class Way:
     """A way to cut an operator along one axis of this size.
 
     Args:
-        cut: arguments that are cut; all others every part is given whole.
+        cut: arguments that are cut; every part is given all others whole.
         joined: of every output.
         changed: arguments of a part that are no tensors, and depend on it.
         once: arguments that the first part alone is given.
         op: the parts' operator, where the own one is too strict.
-        empty: that of an empty part, where the own one cannot be computed of it, or has no gradient.
-        in_one: parts are to be runs of their own, not one of each block.
+        empty: that of an empty part, where the own one cannot compute it, or has no gradient.
+        in_one: parts are contiguous, not one of each block.
         before: makes other arguments of a part's.
         after: makes another output of a part's, given its arguments.
         last: the operator and its arguments that make the output of the parts' sum, given the arguments of
@@ -125,7 +122,7 @@ class Way:
     alone: bool = False
 
     def size_in(self, call: SplitCall) -> int | None:
-        """The axis's size in a call of other sizes; None where it does not lie alike in all its tensors."""
+        """The axis's size in a call of other sizes; None where its tensors disagree."""
         there = [(call.shape(place), where) for place, where in self.cut.items()]
         there += [
             (call.layouts[k].shape, how.where)
@@ -201,7 +198,7 @@ class SplitCall:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is a part of more than there are samples, and has none of them."""
+        """Whether it is a part without samples."""
         shapes = [self.shape(place) for place in self.tensors]
         return any(0 in shape for shape in shapes or [self.output])
 
@@ -214,13 +211,13 @@ class SplitCall:
 
 
 def broadcast(call: SplitCall, place: Place, axis: int) -> int | None:
-    """The dimension of a tensor that a dimension of the output comes from; None: it is the same all along."""
+    """The dimension of a tensor that a dimension of the output comes from; None: it is broadcast."""
     shape = call.shape(place)
     dim = axis - len(call.output) + len(shape)
     return dim if dim >= 0 and shape[dim] == call.output[axis] > 1 else None
 
 
 def even(call: SplitCall, axis: int, dims: Mapping[Place, int], **more: Any) -> Way:
-    """Along a dimension of the output, each argument cut at a dimension of its own; outputs alike."""
+    """A way along a dimension of the output, with each argument cut at a dimension of its own."""
     joined = tuple(Cat(Where(axis)) for _ in call.node.outputs)
     return Way(call.output[axis], {place: Where(d) for place, d in dims.items()}, joined, **more)

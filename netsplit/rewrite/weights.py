@@ -44,7 +44,7 @@ class WeightsRead:
     Args:
         readers: of every initializer that tasks read.
         direct: initializers that operators without tasks read.
-        parts: in which parameters are held already, for a graph that is not to have others.
+        parts: in which parameters are held already, where the graph may have no others.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class WeightsRead:
         return k not in self.gathered and reader.region in self._is[k, self._copy(k, reader)]
 
     def _tensor(self, k: str, copy: int, like: Node) -> Tensor:
-        """The initializers of a parameter as a tensor; in parts, those that several read are variables."""
+        """The initializers of a parameter as a tensor; parts that several read are variables."""
         tensor = self._tensors.get((k, copy))
         if tensor is None:
             full = whole_region(self.emitter.captured.initializers[k].shape)
@@ -171,7 +171,7 @@ class WeightsRead:
         return tensor
 
     def _alias(self, reference: Reference, like: Node) -> Reference:
-        """The variable, on its home, that readers on any device get. Raises `RewriteError`: it is written."""
+        """The variable on its home that readers on any device get. Raises `RewriteError`: it is written."""
         tag, k = reference
         if reference not in self._aliases:
             if self.emitter.is_written(reference):
@@ -202,7 +202,7 @@ def _region_of(part: Initializer) -> Region:
 
 
 def _fall_apart(full: Region, boxes: Collection[Region]) -> bool:
-    """Whether they are several regions that make up all of it, none of which overlaps another."""
+    """Whether these are several regions that make up all of it without overlap."""
     if len(boxes) < 2 or sum(map(elements, boxes)) != elements(full):
         return False
     pairs = combinations(boxes, 2)

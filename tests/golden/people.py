@@ -12,7 +12,7 @@ REASONS = {
     "trains otherwise": r"would not train as in plain PyTorch",
     "loss is no mean": r"^the (loss|gradient) of",
     "keeps state": r"keeps state in|and keeps it for all others|computes otherwise by it|have one of its own",
-    "seeds torch": r"every operator has its own seed|does not draw random numbers as",
+    "seeds torch": r"split operators have their own seeds|does not draw random numbers as",
     "draws elsewhere": r"draws from|torch\.Generator",
     "shares storage": r"share storage",
     "exchanges modules": r"the forward replaces the parameter",

@@ -215,13 +215,13 @@ def test_a_plain_model_that_draws_otherwise_is_refused() -> None:
     model.train()
     again = nn.Sequential(model, nn.Dropout())
     with (
-        pytest.raises(NetSplitError, match=r"by 'aten.dropout.default' where the graph has no more"),
+        pytest.raises(NetSplitError, match=r"with 'aten.dropout.default' where the graph draws no more"),
         draws(graph),
     ):
         again(inputs)
     noisy = nn.Sequential(nn.RReLU(), model)
     with (
-        pytest.raises(NetSplitError, match=r"by 'aten.rrelu.default' where .* has node 'dropout'"),
+        pytest.raises(NetSplitError, match=r"with 'aten.rrelu.default' where .* has node 'dropout'"),
         draws(graph),
     ):
         noisy(inputs)

@@ -45,7 +45,7 @@ def test_a_graph_file_gives_the_same_graph_back(name: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("{", "line 1: not JSON"),
+        ("{", "line 1, column 2: not JSON"),
         ("{}", "not a netsplit-graph file"),
         ('{"format": "netsplit-graph", "version": 1}', "missing"),
     ],

@@ -9,9 +9,8 @@ import pytest
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ReshardError
 from netsplit.reshard import Layout, Mesh, Network, UnitTask, network_of, plan_reshard, verify_reshard
-from netsplit.reshard.bound import least_seconds
 from netsplit.reshard.hops import Hop
-from netsplit.reshard.plan import hop_times
+from netsplit.reshard.plan import hop_times, least_seconds
 
 
 def cluster_of(hosts: int, inside: Link, across: Link) -> Cluster:

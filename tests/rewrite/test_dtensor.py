@@ -22,7 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from netsplit.graph import Graph, capture_inference
 from netsplit.rewrite.layouts import layouts_of
-from netsplit.rewrite.rules.table import ways_of
+from netsplit.rewrite.rules import ways_of
 from netsplit.rewrite.ways import Cat, SplitCall, Way
 
 ARGUMENTS = "abc"

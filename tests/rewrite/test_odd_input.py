@@ -59,7 +59,7 @@ def test_proportions_are_two_or_more_numbers_above_zero(parts: list[float]) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((None, 1, 2), "no operator 'None': give the name"),
+        ((None, 1, 2), "no operator 'None': name one"),
         (("linear", None, 2), "it has no such dimension"),
         (("linear", 1, 10**12), f"{10**12} parts of 12: give two parts or more"),
         (("linear", 1, (9, 2)), "that add up"),

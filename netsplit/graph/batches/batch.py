@@ -57,9 +57,9 @@ def per_sample(tensor: Tensor, dim: int = 0) -> Any:
 class Batch:
     """Inputs and targets as flat tensors: those of the inputs first.
 
-    `dims[j]` is the dimension of tensor j along which the samples are; None: it is no sample's own, and
-    goes whole to every micro-batch. `same[j]` is the first tensor that tensor j is the same object as:
-    what a forward writes into one of them is seen in the other. `memory[j]`: the first in whose memory it is.
+    `dims[j]` is the dimension of tensor j along which the samples are; None: it goes whole to every
+    micro-batch. `same[j]` is the first tensor that is the same object, which sees the same writes;
+    `memory[j]` the first that shares its memory.
     """
 
     tensors: tuple[Tensor, ...]
@@ -80,16 +80,16 @@ class Batch:
     ) -> Batch:
         """A batch from what a training loop has.
 
-        Without marks the number of samples is the first dimension of the first tensor of the inputs, and
-        tensors whose first dimension is as long are cut into micro-batches.
+        Without marks the number of samples is the first dimension of the first input tensor, and tensors
+        whose first dimension is as long are cut into micro-batches.
 
         Args:
             dims: those of every tensor, where they are known; marks go before them.
             known: dims by structure, looked up and added to: a later batch is cut as the first was.
 
         Raises:
-            ConfigError: no tensor, tensors that disagree about the number of samples, or one of a layout
-                that cannot be cut, or that requires a gradient or is lazy.
+            ConfigError: no tensor, tensors that disagree about the number of samples, or one that cannot be
+                cut, requires a gradient or is lazy.
         """
         first, input_tree, marks = flatten(inputs)
         second, target_tree, more = flatten(targets)
@@ -110,8 +110,8 @@ class Batch:
                 )
             if tensor.requires_grad:
                 raise ConfigError(
-                    f"batch has a tensor of shape {tuple(tensor.shape)} that requires a gradient, which a "
-                    "batch never gets: detach it, or call requires_grad_() on it within the forward."
+                    f"a batch tensor of shape {tuple(tensor.shape)} requires a gradient: detach it, or call "
+                    "requires_grad_() in the forward."
                 )
         if known is not None and dims is None:
             dims = known.get((input_tree.key, target_tree.key))
@@ -137,7 +137,7 @@ class Batch:
 
     @property
     def structure(self) -> Hashable:
-        """All but the tensors: equal for batches that `dims` may be carried over between."""
+        """All but the tensors: batches of equal structure may share their `dims`."""
         return self.inputs.key, self.targets.key
 
     @cached_property
@@ -160,7 +160,7 @@ class Batch:
         return replace(self, tensors=self.cut(start, count), samples=count)
 
     def cut(self, start: int, count: int) -> tuple[Tensor, ...]:
-        """The tensors of so many samples from `start` on; views."""
+        """The tensors of `count` samples from `start` on; views."""
         return tuple(
             t if dim is None else t.narrow(dim, start, count)
             for t, dim in zip(self.tensors, self.dims, strict=True)
@@ -198,7 +198,7 @@ class Batch:
         )
 
     def given(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
-        """(inputs, targets) as the user has them, of these tensors."""
+        """(inputs, targets) as the user has them, made of these tensors."""
         n = self.inputs.count
         tensors = [tensors[j] for j in self.same]
         return self.inputs.build(tensors[:n]), self.targets.build(tensors[n:])
@@ -235,7 +235,7 @@ _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def call_model(model: nn.Module, inputs: Any, targets: Any = None) -> Any:
-    """The model's output for inputs; and targets, where the loss is inside it.
+    """The model's output for inputs, and for targets where the loss is inside it.
 
     Raises:
         ConfigError: a mapping that fits the model's arguments in part.
@@ -270,7 +270,7 @@ def call_loss(loss: Loss, outputs: Any, targets: Any) -> Any:
 
 
 def _call(value: Any, function: Callable[..., Any] | None, before: tuple[Any, ...]) -> _Call:
-    """The arguments that a value stands for, after those `before`; of a function None any are taken."""
+    """The arguments that a value stands for, after those `before`; where the function is None, any."""
 
     def fits(*args: Any, **kwargs: Any) -> bool:
         return function is None or _fits(function, *before, *args, **kwargs)
@@ -298,12 +298,12 @@ def _fits(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> bool:
 
 
 def _check_names(model: nn.Module, inputs: Mapping[str, Any]) -> None:
-    """A mapping which is not meant to be one argument, but names some of the model's."""
+    """Refuses a mapping that names some of the model's arguments but does not fit them."""
     parameters = inspect.signature(model.forward).parameters.values()
     names = {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     if names & set(inputs):
         surplus = sorted(set(inputs) - names)
-        what = f"has {surplus}, which it does not take: leave them out" if surplus else "lacks some it needs"
+        what = f"has {surplus} too: leave them out" if surplus else "lacks some that it needs"
         raise ConfigError(
             f"the batch's keys are arguments of {type(model).__name__}.forward, but the batch {what}."
         )
@@ -313,10 +313,10 @@ def read_loss(answer: Any, inside: bool) -> tuple[Tensor, Any]:
     """The scalar to be minimised, and the metrics beside it: any structure of scalars.
 
     Args:
-        answer: what the loss returned; with `inside` it is the model's own output.
+        answer: what the loss returned; with `inside` the model's own output.
 
     Raises:
-        CaptureError: there is no one scalar, or a metric is none.
+        CaptureError: it is not one scalar, or a metric is no scalar.
     """
     loss, metrics = _inside(answer) if inside else _outside(answer)
     if not isinstance(loss, Tensor) or loss.numel() != 1:

@@ -217,14 +217,10 @@ def _leaves(item: _Item) -> Iterator[_TensorLeaf | _Static]:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """The instance's attributes, its slots among them."""
-    slots = [name for cls in type(value).__mro__ for name in _names(cls.__dict__.get("__slots__", ()))]
-    slotted = {name: getattr(value, name) for name in slots if _is_set(value, name)}
+    slots = [cls.__dict__.get("__slots__", ()) for cls in type(value).__mro__]
+    names = [name for each in slots for name in ([each] if isinstance(each, str) else each)]
+    slotted = {k: getattr(value, k) for k in names if not k.startswith("__") and _is_set(value, k)}
     return slotted | dict(getattr(value, "__dict__", {}))
-
-
-def _names(slots: Any) -> list[str]:
-    names = [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in names if not name.startswith("__")]
 
 
 def _is_set(value: Any, name: str) -> bool:

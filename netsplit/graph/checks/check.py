@@ -208,10 +208,8 @@ class _CaptureCheck:
         return f"; the usual cause is state kept in Python, not in a buffer{_PLACES}" if call else ""
 
     def _order_may_matter(self) -> bool:
-        """Whether something that all micro-batches see is written, and read by others than its writers.
-
-        Statistics and counters of a BatchNorm are not: they see forwards alone, which keep their order.
-        """
+        """Whether something that all micro-batches see is written, and read by others than its writers: not a
+        BatchNorm's statistics, which only forwards see, in order."""
         touching = touching_initializers(self.graph)
         return bool(self.graph.calls) or any(touching[k] - writers for k, writers in self.written.items())
 

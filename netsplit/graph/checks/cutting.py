@@ -25,14 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from netsplit.errors import CaptureError
 from netsplit.graph.batches.batch import Batch, Loss
-from netsplit.graph.checks.plain import (
-    TensorsAtOnce,
-    copies,
-    free_bytes,
-    has_values,
-    stance,
-    threads_for,
-)
+from netsplit.graph.checks.plain import TensorsAtOnce, copies, free_bytes, has_values, stance, threads_for
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import autocast_of, node_draws, written_inputs
 from netsplit.graph.random_draws import seed_generators
@@ -55,9 +48,9 @@ class NotCompared(Exception):
 
 
 def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, size: int) -> str | None:
-    """How a few samples at once differ from the mean over micro-batches of one of them, or of two.
+    """How a few samples at once differ from the mean over micro-batches of one or two of them.
 
-    Of two where a single one cannot be computed. In double precision, where the model runs in it.
+    In double precision, where the model runs in it.
 
     Args:
         model, loss: with values; left as they are.
@@ -82,7 +75,7 @@ def few_differ(model: nn.Module, loss: Loss | None, whole: Batch, graph: Graph, 
                     return comparison.differ(few, m, finite=True)
             except Exception as error:  # of the user's code, on few samples or in double precision
                 failed = line_of(error)
-                log.debug("No comparison of %d samples%s: %s", 2 * m, " in double" * double, failed)
+                log.debug("Could not compare %d samples%s: %s", 2 * m, " in double" * double, failed)
     raise NotCompared(failed)
 
 
@@ -91,8 +84,7 @@ def batch_differs(
 ) -> str | None:
     """How the batch at once differs from the mean over its micro-batches, or why that cannot be computed.
 
-    In the precision of the training; where memory is short, of the first and last samples, and of losses
-    alone.
+    In the precision of training; where memory is short, of the first and last samples, or of losses alone.
 
     Args:
         gradients: compare these, too: no few samples were.
@@ -120,7 +112,7 @@ def why_not_compared(model: nn.Module, loss: Loss | None, whole: Batch) -> str |
 
 
 def refuse_shared_writes(graph: Graph, whole: Batch) -> None:
-    """In a plain loop a micro-batch sees what those before it wrote into a tensor that each gets whole.
+    """Refuse writes into a tensor that every micro-batch gets whole.
 
     Raises:
         CaptureError: the forward writes into such a tensor.
@@ -128,9 +120,8 @@ def refuse_shared_writes(graph: Graph, whole: Batch) -> None:
     for j in written_inputs(graph):
         if whole.dims[j] is None:
             raise CaptureError(
-                f"the forward writes into a tensor of the batch, of shape {tuple(whole.tensors[j].shape)}, "
-                "that every micro-batch gets whole, and none would see the others' writes: write into a "
-                "clone() of it."
+                f"the forward writes into a batch tensor of shape {tuple(whole.tensors[j].shape)} that every "
+                "micro-batch gets whole, so none would see the others' writes: write into its clone()."
             )
 
 
@@ -151,7 +142,7 @@ class _AtOnce:
         self.allowed_loss, self.allowed_gradient = _EXACT if double else own
 
     def differ(self, batch: Batch, size: int, finite: bool = False) -> str | None:
-        """Says how they differ; None: they do not.
+        """How they differ, in words; None: they do not.
 
         Args:
             finite: raise where a micro-batch has no loss.
@@ -167,8 +158,8 @@ class _AtOnce:
             value, gradients = self._run(part)
             if not math.isfinite(value) and not finite:
                 return (
-                    f"the loss of {self.name} is {value} on micro-batch {i}, of {part.samples} samples, and "
-                    f"{at_once:.4g} on {batch.samples} samples at once (a mean over no elements?)"
+                    f"the loss of {self.name} is {at_once:.4g} on {batch.samples} samples at once but "
+                    f"{value} on the {part.samples} samples of micro-batch {i} (a mean over no elements?)"
                 )
             if not math.isfinite(value):
                 raise ValueError(f"its loss is {value}")
@@ -181,7 +172,7 @@ class _AtOnce:
         if abs(at_once - mean) > self.allowed_loss * largest:
             digits = next((n for n in (4, 7) if f"{at_once:.{n}g}" != f"{mean:.{n}g}"), 10)
             return (
-                f"the loss of {self.name} is {at_once:.{digits}g} on {batch.samples} samples at once, and "
+                f"the loss of {self.name} is {at_once:.{digits}g} on {batch.samples} samples at once but "
                 f"{mean:.{digits}g} as {beside}{_uncut(batch)}"
             )
         least = 0.1 * self.allowed_gradient * math.hypot(*norms.values())  # what cancels leaves rounding
@@ -227,11 +218,8 @@ class _AtOnce:
 
 
 class _Steady(TorchDispatchMode):
-    """Random operators give one number everywhere: dropout drops nothing, and samples get the same in any
-    batch.
-
-    In double precision nothing is cast to fewer digits.
-    """
+    """A mode in which random operators give one number everywhere, and dropout drops nothing. In double
+    precision nothing is cast to fewer digits."""
 
     def __init__(self, double: bool) -> None:
         super().__init__()

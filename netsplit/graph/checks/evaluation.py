@@ -65,7 +65,7 @@ def check_inference(model: nn.Module, graph: Graph, batch: Batch, values: Values
         batch: as the graph was captured at.
 
     Raises:
-        CaptureError: predictions would be others than the model's; names the cause.
+        CaptureError: the graph predicts otherwise than the model; names the cause.
     """
     need = _COPIES * sum(t.nbytes for t in named_tensors(model).values())
     need += 2 * sum(v.nbytes for v in graph.variables.values())
@@ -163,7 +163,7 @@ class _Mixed(Exception):
 def output_dims(
     model: nn.Module, graph: Graph, batch: Batch, size: int, values: Mapping[str, Tensor]
 ) -> OutputDims:
-    """By two micro-batches of this batch in evaluation mode, at once and one by one; None is logged, and why.
+    """Compares two micro-batches in evaluation mode, at once and one by one; logs why where it returns None.
 
     Args:
         model: left as it is.
@@ -195,32 +195,32 @@ def output_dims(
     except Exception as error:
         reason = f"comparing them with micro-batches failed ({line_of(error)})"
     name = type(model).__name__
-    log.info("%s: more than %d samples are predicted whole, not in micro-batches: %s", name, size, reason)
+    log.info("%s predicts batches of more than %d samples without micro-batches: %s", name, size, reason)
     return None
 
 
 def _dims(model: nn.Module, batch: Batch, size: int) -> tuple[int, ...]:
-    """Raises _Mixed: outputs are others at once than in micro-batches."""
+    """The dimension of the samples in every output. Raises _Mixed: micro-batches give other outputs."""
     whole, kind = _run(model, batch)
     dims, start = list[int](), 0
     while start < batch.samples:
         part = batch.rows(start, start + size)
         tensors, own_kind = _run(model, part)
         if own_kind != kind or len(tensors) != len(whole):
-            raise _Mixed("its output has a different structure, or different numbers, on part of a batch")
+            raise _Mixed("its output has another structure or other numbers on part of a batch")
         dims = dims or [_grown(a, b, size, batch.samples) for a, b in zip(tensors, whole, strict=True)]
         for ours, all_rows, dim in zip(tensors, whole, dims, strict=True):
             rows = all_rows.shape[dim] // batch.samples
             plain = all_rows.narrow(dim, rows * start, rows * part.samples)
             apart = difference(plain, ours)
             if apart is not None:
-                raise _Mixed(f"an output for some samples depends on others of the batch ({apart})")
+                raise _Mixed(f"a sample's output depends on the other samples ({apart})")
         start += size
     return tuple(dims)
 
 
 def _grown(part: Tensor, whole: Tensor, size: int, samples: int) -> int:
-    """The dimension with so many rows a sample."""
+    """The dimension that has `size` or `samples` times the same number of rows."""
     before, after = part.shape, whole.shape
     grown = [d for d, (m, n) in enumerate(zip(before, after, strict=False)) if m != n]
     if len(before) == len(after) and len(grown) == 1:

@@ -1,7 +1,4 @@
-"""The user's model as it is, run on a batch beside its captured graph, and what differs between them.
-
-It is left as it was given.
-"""
+"""The user's model run on a batch beside its captured graph, and what differs; it is left as it was given."""
 
 from __future__ import annotations
 
@@ -84,7 +81,7 @@ class SideBySide:
         self.name = type(self.step.model).__name__
 
     def plain(self, call: int, tensors: tuple[Tensor, ...], backward: bool = False) -> list[Tensor]:
-        """What the model itself answers.
+        """Outputs of the model itself.
 
         Raises:
             CaptureError: it fails, or draws otherwise than the graph.
@@ -110,7 +107,7 @@ class SideBySide:
     def captured(
         self, call: int, tensors: tuple[Tensor, ...], elsewhere: Iterable[Tensor], backward: bool = False
     ) -> list[Tensor]:
-        """What its graph answers; code that stays whole begins anew, as on a worker.
+        """Outputs of its graph; code that stays whole begins anew, as on a worker.
 
         Args:
             elsewhere: the model's own tensors that train: such code may not find them.
@@ -158,7 +155,7 @@ def free_bytes() -> float:
 
 
 def room_for(need: int, what: str) -> bool:
-    """Whether a comparison that takes so many bytes has room; where not, it says what is not compared."""
+    """Whether a comparison of `need` bytes has room; where not, it logs what is not compared."""
     if need > free_bytes():
         log.warning("%s not compared with plain PyTorch: that needs %s.", what, nbytes(need))
         return False
@@ -167,7 +164,7 @@ def room_for(need: int, what: str) -> bool:
 
 @contextmanager
 def threads_for(activations: int) -> Iterator[None]:
-    """Small operators gain nothing by threads, and on a busy machine wait for them."""
+    """One thread for small operators, which gain nothing by more and wait for them on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if activations < _SMALL else before)
     try:
@@ -177,14 +174,14 @@ def threads_for(activations: int) -> Iterator[None]:
 
 
 def stance(graph: Graph) -> AbstractContextManager[Any]:
-    """Compiled functions compute the same as they are; but what stays whole may need the compiler."""
+    """Compiled functions run eagerly, which computes the same; but what stays whole may need the compiler."""
     native = any(isinstance(call, ModuleCall) for call in graph.calls.values())
     return nullcontext() if native else torch.compiler.set_stance("force_eager")
 
 
 @contextmanager
 def _hidden(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Code that finds these of the model's own tensors, though others train, computes with NaN meanwhile."""
+    """Code that finds these of the model's own tensors computes with NaN within."""
     moving = (tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex())
     held = [(tensor, tensor.detach().clone()) for tensor in moving]
     for tensor, _ in held:
@@ -243,14 +240,14 @@ def holding(model: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def unseen(model: nn.Module) -> AbstractContextManager[Any]:
-    """Whoever counts writes into the model's tensors counts none of those within."""
+    """Writes into the model's tensors within are not counted by version counters."""
     held = (*named_tensors(model).values(), *(tensor for *_, tensor in attribute_tensors(model)))
     tensors = {t._cdata: t for t in held if not t.is_inference()}
     return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(tensors.values()))
 
 
 def with_own_calls(graph: Graph) -> Graph:
-    """What whole modules keep in Python is then another's than the graph's."""
+    """The graph with copies of its calls, so that Python state of whole modules is not shared."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch, about copies of its own structures
         return replace(graph, calls=copy.deepcopy(dict(graph.calls)))
@@ -267,7 +264,7 @@ def copies(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 @contextmanager
 def _no_other_draws(name: str) -> Iterator[None]:
-    """Python's and NumPy's random numbers are drawn at capture once and for all."""
+    """Refuses draws from Python's and NumPy's generators, which a capture would make once and for all."""
     python: Any = random.getstate()
     numpy: Any = np.random.get_state()
     with mock.patch.object(random, "_urandom", wraps=os.urandom) as system:  # of SystemRandom
@@ -284,32 +281,21 @@ def _no_other_draws(name: str) -> Iterator[None]:
 
 
 _ROUNDING = 1000.0  # units in the last place of the largest element; kernels that sum in parallel differ
-
-
 _NOISE = 8.0  # units in the last place of the elements beside it
-
-
 _COARSE = 0.05  # at most, relative: for dtypes of few digits
-
-
 _PLAIN = (Number, str, bytes, type(None))
-
-
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-
-
 _OF_TORCH = frozenset(vars(nn.Module())) | {"_version", "call_super_init", "dump_patches"}
-
-
 _DEPTH, _LONG = 4, 256
 
 
 def difference(plain: Tensor | None, ours: Tensor | None, beside: float = 0.0) -> str | None:
-    """Says how they differ; None where they agree, within the rounding of kernels that sum in parallel.
+    """How two tensors differ, in words; None where they agree, within the rounding of kernels that sum in
+    parallel.
 
     Args:
         beside: the largest element of what was computed together. A sum that cancels (the gradient of an
-            attention's bias of keys is 0) leaves rounding of those elements, and none of its own.
+            attention's bias of keys) leaves rounding of those elements.
     """
     if plain is None or ours is None:
         if plain is ours:
@@ -355,7 +341,7 @@ def attribute_values(*roots: Any) -> dict[str, Any]:
 
 
 def changed_attribute(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """The first that is another now, or has come or gone; None: all are as they were."""
+    """The first attribute that changed, came or went; None: none did."""
     names = (*before, *(name for name in after if name not in before))
     return next((name for name in names if repr(before.get(name)) != repr(after.get(name))), None)
 

@@ -1,4 +1,4 @@
-"""What replicas would do otherwise than one device, and micro-batches otherwise than their batch."""
+"""What replicas and micro-batches would compute otherwise than one device and the whole batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from netsplit.graph.operators import (
 from netsplit.graph.recording.whole import ModuleCall
 
 __all__ = [
-    "check_replicas", "replicated_statistics", "require_replicable", "statistics_notes", "unreplicable",
+    "check_replicas", "replicated_statistics", "require_replicable", "statistics_notes",
     "unreplicable_nodes", "why_unreplicable",
 ]  # fmt: skip
 
@@ -47,7 +47,8 @@ def require_replicable(graph: Graph, nodes: Collection[str]) -> None:
 
 def why_unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
     """Why these nodes can have no replicas, as the beginning of a sentence; None: they can."""
-    buffer = unreplicable(graph, nodes)
+    own = _own_buffers(graph)
+    buffer = next((own[name] for name in nodes if name in own), None)
     if buffer is not None:
         return (
             f"the forward writes '{buffer}', which would differ between replicas of a stage (only running "
@@ -61,10 +62,10 @@ def why_unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
 
 
 def check_replicas(graph: Graph, nodes: Collection[str], statistics: bool = True) -> None:
-    """Say it of running statistics and of modules kept whole among the `nodes` that are replicated.
+    """Warn of running statistics and of whole modules among the `nodes` that are replicated.
 
     Args:
-        statistics: say it of these, too; False: a plan's notes do.
+        statistics: warn of these, too; False: a plan's notes do.
 
     Raises:
         NetSplitError: as `require_replicable`.
@@ -92,12 +93,6 @@ def replicated_statistics(graph: Graph, nodes: Collection[str]) -> list[str]:
     return [name for name, writers in written_initializers(graph).items() if writers.intersection(nodes)]
 
 
-def unreplicable(graph: Graph, nodes: Collection[str]) -> str | None:
-    """A buffer that the `nodes` write or read, which a forward may read again; None: replicas are as one."""
-    own = _own_buffers(graph)
-    return next((own[name] for name in nodes if name in own), None)
-
-
 @once_of
 def unreplicable_nodes(graph: Graph) -> frozenset[str]:
     """Nodes that are on one device in every plan: no stage with one of them may have replicas."""
@@ -107,7 +102,7 @@ def unreplicable_nodes(graph: Graph) -> frozenset[str]:
 
 @once_of
 def _own_buffers(graph: Graph) -> dict[str, str]:
-    """Node -> a buffer that replicas of it would have one each of, and that is more than a statistic."""
+    """Node -> a buffer, more than a statistic, that would differ between its replicas."""
     written = written_initializers(graph)
     learnt = {k for k, writers in written.items() if all(_learns(graph, name, k) for name in writers)}
     touching_of = touching_initializers(graph)
@@ -144,7 +139,8 @@ def statistics_notes(graph: Graph) -> Iterator[str]:
             f"BatchNorm '{norm}' uses per-micro-batch statistics ({graph.batch_size} samples), as in "
             "gradient accumulation (schedule.microbatches=1 uses whole batches)."
         )
-    own = unreplicable(graph, graph.nodes)
+    own_of = _own_buffers(graph)
+    own = next((own_of[name] for name in graph.nodes if name in own_of), None)
     if own is not None:
         yield (
             f"The forward writes buffer '{own}' once per micro-batch, as in gradient accumulation "

@@ -27,10 +27,9 @@ _REAL = ("float32", "float64", "float16", "bfloat16")
 def deferrable_nodes(graph: Graph, nodes: Iterable[str] | None = None) -> frozenset[str]:
     """Names of the nodes whose weight gradient can be computed after the gradients of their inputs.
 
-    They are convolutions, linear layers and products with a matrix from the right, by a trainable
-    initializer or by a view of one that is made among `nodes` (the graph's by default): a segment whose view
-    comes from another segment has to hand it its gradient at once. So does one to which a convolution's bias
-    comes from there.
+    They are convolutions, linear layers and products with a matrix from the right, by a trainable initializer
+    or a view of one that is made among `nodes` (the graph's by default). A view from another segment gets its
+    gradient at once.
     """
     chosen = set(graph.nodes if nodes is None else nodes)
     requires_backward = graph.requires_backward

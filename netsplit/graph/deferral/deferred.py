@@ -8,9 +8,10 @@
 
 `rebuild(..., deferrable=True)` puts the calls of `CALLS` into a module: each is one autograd function, which
 records the operator in a graph of its own and goes back through that, at once or in two parts. Outside
-``collect`` they do what plain autograd does. Under autocast the operands are cast before, where autograd sees
-it, as autocast would. Source: Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024, section 2; "backward
-weight delaying" of Zhuang et al., AlpaComm.
+``collect`` they do what plain autograd does.
+
+Source: Qi et al., Zero Bubble Pipeline Parallelism, ICLR 2024, section 2; "backward weight delaying" of
+Zhuang et al., AlpaComm.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _current: WeightGradients | None = None
 
 
 def _queue_for(edge: Edge) -> WeightGradients | None:
-    """The queue that takes the gradient of this edge now, if any. A parameter's hooks get theirs at once."""
+    """The queue that takes the gradient of this edge, if any; parameters with hooks get theirs at once."""
     if _current is None:
         return None
     leaf = getattr(edge[0], "variable", None)
@@ -55,8 +56,8 @@ class _Deferred:
 class WeightGradients:
     """Weight gradients put off by backwards, to be computed by `run` on the stream that these ran on.
 
-    What a backward read, and the gradients it passed on, may not be written before. The gradient of a
-    parameter that has hooks is not put off.
+    What a backward read and passed on may not be written before. Parameters with hooks get their gradient at
+    once.
     """
 
     def __init__(self) -> None:
@@ -93,18 +94,15 @@ class WeightGradients:
         compute: Callable[..., Tensor | Sequence[Tensor | None]],
         held: tuple[Tensor, ...],
     ) -> None:
-        """Put off ``compute(*held)``, whose results are the gradients of `edges`.
-
-        Tensors are held without their autograd graph, which would keep leaves and their gradients alive.
-        """
+        """Put off ``compute(*held)``, whose results are the gradients of `edges`; tensors are held
+        detached."""
         alone = tuple(tensor.detach() for tensor in held)
         self._entries.append(_Deferred(tuple(edges), compute, alone, self._batch))
 
     def run(self) -> None:
-        """Compute what was put off and add it to the parameters' ``grad``; the queue is empty then.
+        """Compute what was put off and add it to the parameters' ``grad``, in the order of the backwards.
 
-        In the order of the backwards. The gradients of a weight that one backward used several times are
-        summed first, as autograd does. Tensors are let go one by one.
+        Gradients of a weight that one backward used several times are summed first, as autograd does.
         """
         entries, self._entries = self._entries[::-1], []
         to_come = Counter((entry.batch, *edge) for entry in entries for edge in entry.edges)
@@ -157,10 +155,8 @@ def as_autocast(tensor: Tensor) -> Tensor:
 
 
 class _Deferrable(Function):
-    """``operator(x, weight, bias, *settings)``, recorded in a graph of its own.
-
-    A backward in two parts goes through that twice; a convolution's bias goes with its weight.
-    """
+    """``operator(x, weight, bias, *settings)``, recorded in a graph of its own, which a backward in two parts
+    goes through twice; a convolution's bias goes with its weight."""
 
     @staticmethod
     def forward(ctx: Any, operator: Callable[..., Tensor], with_bias: bool, *given: Any) -> Tensor:
@@ -178,10 +174,10 @@ class _Deferrable(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        made: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+        results: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
         (grad,), (edge, leaves), ctx.inner = grads, ctx.inner, (None, None)
         if grad is None:
-            return tuple(made)
+            return tuple(results)
         needs, edges = ctx.needs_input_grad[2:5], ctx.next_functions  # of tensors alone
         queue = _queue_for(edges[1]) if needs[1] else None
         later = [i for i in ctx.put_off if needs[i]] if queue is not None else []
@@ -189,15 +185,11 @@ class _Deferrable(Function):
         if now:
             gradients = torch.autograd.grad([edge], [leaves[i] for i in now], [grad], bool(later))
             for i, gradient in zip(now, gradients, strict=True):
-                made[2 + i] = gradient
+                results[2 + i] = gradient
         if queue is not None:
-            put_off = partial(_gradients, edge, [leaves[i] for i in later])
+            put_off = partial(torch.autograd.grad, edge, [leaves[i] for i in later])
             queue.put([edges[i] for i in later], put_off, (grad,))
-        return tuple(made)
-
-
-def _gradients(edge: GradientEdge, leaves: Sequence[Tensor], grad: Tensor) -> Sequence[Tensor]:
-    return torch.autograd.grad([edge], leaves, [grad])
+        return tuple(results)
 
 
 _below_autograd: Any = torch._C._AutoDispatchBelowADInplaceOrView
@@ -216,15 +208,8 @@ def _deferring(operator: Callable[..., Tensor], with_bias: bool = False) -> Call
     return call
 
 
-def _product(x: Tensor, weight: Tensor, _: None) -> Tensor:
-    return x.matmul(weight)
-
-
-def _addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.addmm(bias, x, weight)
-
-
-_matmul, _with_addend = _deferring(_product), _deferring(_addmm)
+_matmul = _deferring(lambda x, weight, _: x.matmul(weight))
+_with_addend = _deferring(lambda x, weight, bias: torch.addmm(bias, x, weight))
 
 CALLS: dict[str, Callable[..., Tensor]] = {
     "conv1d": _deferring(torch.conv1d, with_bias=True),

@@ -138,9 +138,9 @@ def _refuse_writes(recorder: Recorder) -> None:
                 raise CaptureError(_written(trained[key], recorder, where))
             if key in held and call.checkpoint:
                 raise CaptureError(
-                    f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, and "
-                    "again in every backward: leave that module (a BatchNorm, say) out of the checkpoint, "
-                    "or freeze it."
+                    f"the buffer '{held[key]}' is written within torch.utils.checkpoint{where}, so every "
+                    "backward writes it again: leave that module (say, a BatchNorm) out of the checkpoint or "
+                    "freeze it."
                 )
 
 
@@ -157,7 +157,7 @@ def _written(name: str, recorder: Recorder, where: str) -> str:
             f"other micro-batches: {instead}."
         )
     return (
-        f"the value written into the buffer '{name}'{where} carries a gradient, which would go back into "
+        f"the value written into the buffer '{name}'{where} carries a gradient, which would flow into "
         "earlier micro-batches: write the detached value (tensor.detach())."
     )
 
@@ -168,8 +168,8 @@ def _add_hooks(recorder: Recorder) -> None:
     for name, tensor in recorder.stand_ins.real.items():
         if getattr(tensor, "_post_accumulate_grad_hooks", None):
             raise CaptureError(
-                f"parameter '{name}' has a post-accumulate-grad hook, which needs gradients that are summed "
-                "over micro-batches: remove it, and do what it does in the optimiser."
+                f"parameter '{name}' has a post-accumulate-grad hook, which needs gradients summed over "
+                "micro-batches: do its work in the optimiser."
             )
         own = tuple((tensor._backward_hooks or {}).values()) if tensor.is_leaf else ()
         if own and name in recorder.stand_ins.fake:

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS = 64
 _TOLD: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
-"""Lines that have been warned of: a model is captured once more for every shape, and for prediction."""
+"""Lines that were warned of: a model is captured again for every shape, and for prediction."""
 
 
 class RecordedStep(nn.Module):
@@ -132,7 +132,7 @@ def graph_of_step(
     """
     kind = device_type if autocast is not None else "cpu"
     if kind != "cpu" and not getattr(torch, kind).is_available():
-        raise ConfigError(f"autocast of {kind} devices cannot be captured on a machine without one.")
+        raise ConfigError(f"autocast of {kind} cannot be captured on a machine without such a device.")
     refuse_tensors(step.model, step.loss)
     job = _Job(step, autocast, kind, constants, grad)
     first: Unrecordable | None = None
@@ -157,7 +157,7 @@ def graph_of_step(
 
 
 def _fails_said_to_compile(job: _Job) -> bool:
-    """Whether the model goes wrong, on values too, where it believes that it is being compiled."""
+    """Whether the model fails, on values too, where it believes that it is being compiled."""
     try:
         with said_to_compile():
             observe(job.step, job.step.batch.tensors, ())
@@ -168,7 +168,7 @@ def _fails_said_to_compile(job: _Job) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences what torch logs about failures that the model's code, or we, deal with."""
+    """Silences torch's logs of failures that the model's code, or ours, deals with."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -210,7 +210,7 @@ def _recorded(job: _Job) -> Graph:
 
 
 def _outputs(recorder: Recorder, tensors: Sequence[Tensor]) -> list[str]:
-    """Variables, each once: a parameter returned as it is, or a tensor returned twice, gets another name."""
+    """Variables, each once: a parameter returned unchanged, or a tensor returned twice, gets another name."""
     variables: list[str] = []
     for tensor in tensors:
         reference = recorder.reference(tensor)
@@ -276,22 +276,22 @@ def _copied(module: nn.Module) -> nn.Module:
             return skeleton_of(module)
         except Exception as error:
             raise CaptureError(
-                f"a {type(module).__name__} would have to run whole on one device, and cannot be copied "
-                f"there ({line_of(error)}): make copy.deepcopy work on it."
+                f"a {type(module).__name__} must run whole on one device but cannot be copied there "
+                f"({line_of(error)}): make copy.deepcopy work on it."
             ) from error
 
 
 def _like(recorder: Recorder, kinds: Sequence[ResultKind]) -> list[Tensor]:
-    def made(kind: ResultKind) -> Tensor:
+    def stand_in(kind: ResultKind) -> Tensor:
         tensor = torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device=recorder.device)
         return tensor.requires_grad_().clone() if kind.carries else tensor
 
     with recorder.mode:
-        return list(map(made, kinds))
+        return list(map(stand_in, kinds))
 
 
 def _widen(job: _Job, stop: Unrecordable, first: Unrecordable) -> None:
-    """The innermost module around the stop that is not yet whole becomes so.
+    """Keep the innermost module around the stop whole that is not yet so.
 
     Raises:
         CaptureError: there is none, or the model does not run.
@@ -351,7 +351,7 @@ def observe(step: nn.Module, batch: tuple[Tensor, ...], modules: Collection[int]
             mark = marked()
             observed.append(_one(step, values, modules))
             if torch.default_generator.initial_seed() != mark:
-                raise CaptureError("its forward sets torch's generator: draw without setting its seed")
+                raise CaptureError("its forward sets torch's generator: leave the seed out")
     return observed
 
 
@@ -397,7 +397,7 @@ def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tens
 
 
 def other_values(batch: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Batches of other values: all moved, and but for indices and lengths, which may have to stay."""
+    """Batches of other values: all moved; and all but indices and lengths, which may have to stay."""
     moved = _moved(batch)
     still = (
         copy_as_it_lies(t) if not t.is_floating_point() else m for t, m in zip(batch, moved, strict=True)
@@ -406,11 +406,8 @@ def other_values(batch: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[T
 
 
 def _moved(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """A batch of the same shapes and layouts with other values, each as plausible as the given ones.
-
-    Numbers are moved by noise of their own spread; integers and booleans change places, all tensors'
-    samples in the same order.
-    """
+    """A batch of the same shapes and layouts with other plausible values: noise is added to floating-point
+    numbers, and samples change places."""
     generator = torch.Generator().manual_seed(1)
     others = []
     for tensor in batch:

@@ -42,7 +42,14 @@ _COMPARED = {_ATEN.lt.Scalar: (True, False), _ATEN.ge.Scalar: (False, True)}
 
 
 class Watched(saved_tensors_hooks):
-    """Our own, around one operator; a model's are a reason to keep its module whole."""
+    """Notes in `saved` what autograd saves within; hooks of the model's own keep its module whole."""
+
+    def __init__(self, saved: list[Tensor]) -> None:
+        def keep(tensor: Tensor) -> Tensor:
+            saved.append(tensor)
+            return tensor
+
+        super().__init__(keep, lambda tensor: tensor)
 
 
 class Unrecordable(BaseException):
@@ -68,7 +75,7 @@ class Unrecordable(BaseException):
 
 
 class Recorder(SchemaCheckMode):
-    """The mode; its `calls`, `tensors` (of variables) and `stand_ins` are what was recorded.
+    """The mode that records into `calls`, `tensors` (of variables) and `stand_ins`.
 
     It takes the place that torch has for a mode of this kind on the PreDispatch key.
     """
@@ -92,9 +99,7 @@ class Recorder(SchemaCheckMode):
         self.calls: list[RecordedCall] = []
         self.payloads: dict[str, Any] = {}
         self.tensors: dict[str, Tensor] = {}
-        self.layouts: dict[
-            str, tuple[tuple[int, ...], tuple[int, ...]]
-        ] = {}  # shapes, strides, as they were made
+        self.layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # first shapes, strides
         self.hooks: dict[tuple[str, str], list[Any]] = {}
         self.modules: list[tuple[nn.Module, str]] = []
         self.failed: tuple[BaseException, tuple[nn.Module, ...]] | None = None  # where an error came up
@@ -131,24 +136,16 @@ class Recorder(SchemaCheckMode):
             # A literal is a fresh tensor at every call: what is written into it is forgotten.
             return self._through(_ATEN.lift_fresh_copy.default, given[0])
         if func.overloadpacket is _ATEN.randint_like and given[0].requires_grad:
-            given = (
-                self._through(_ATEN.detach.default, given[0]),
-                *given[1:],
-            )  # as torch does, by calling it below autograd
+            given = (self._through(_ATEN.detach.default, given[0]), *given[1:])  # as torch does
         if func is _ATEN.detach_.default and not given[0].requires_grad:
             return given[0]
         for tensor in tree_leaves((given, named)):  # before a write makes something else of it
             if isinstance(tensor, Tensor):
                 self._known(tensor)
         saved: list[Tensor] = []
-
-        def keep(tensor: Tensor) -> Tensor:
-            saved.append(tensor)
-            return tensor
-
         try:  # By the code that runs on values, not by what torch has in its place for traces: there a
             # dropout that draws nothing returns a copy, and one that draws keeps a byte an element.
-            with Watched(keep, lambda tensor: tensor), torch._C._DisablePythonDispatcher():
+            with Watched(saved), torch._C._DisablePythonDispatcher():
                 result = func(*given, **named)
         except (Unrecordable, NetSplitError):
             raise
@@ -209,8 +206,8 @@ class Recorder(SchemaCheckMode):
         if torch.default_generator.initial_seed() != self._mark:
             where = f" before {quoted(user_frame())}" if user_frame() else ""
             raise CaptureError(
-                f"the forward sets torch's generator{where}, but in a split every operator has its own "
-                "seed: pass numbers of a fixed seed in the batch, or keep them in a buffer."
+                f"the forward sets torch's generator{where}, but split operators have their own seeds: pass "
+                "random numbers in the batch, or keep them in a buffer."
             )
 
     @contextmanager
@@ -281,13 +278,7 @@ class Recorder(SchemaCheckMode):
         return base if count == 0 else f"{base}_{count}"
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any, saved: list[Tensor]) -> None:
-        results = (
-            [result]
-            if isinstance(result, Tensor)
-            else list(result)
-            if isinstance(result, list | tuple)
-            else []
-        )
+        results = list(result) if isinstance(result, list | tuple) else [result] * isinstance(result, Tensor)
         random = operator_draws(func, args, kwargs)
         if not func._schema.is_mutable and not random and (not results or any(result is arg for arg in args)):
             return
@@ -342,10 +333,10 @@ class Recorder(SchemaCheckMode):
         return self.grad and not torch.is_grad_enabled(), autocast
 
     def _through(self, func: Any, fake: Tensor) -> Tensor:
-        """What an operator of ours makes of a stand-in, noted."""
-        made: Tensor = func(fake)
-        self._note(func, (fake,), {}, made, [])
-        return made
+        """Record an operator of our own on a stand-in; its result."""
+        result: Tensor = func(fake)
+        self._note(func, (fake,), {}, result, [])
+        return result
 
     def _watch_draws(self, func: Any, args: Any, results: list[Any]) -> None:
         """A draw from [0, 1) is below 1 and not below 0: that much is known without its value."""

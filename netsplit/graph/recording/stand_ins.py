@@ -1,9 +1,8 @@
 """Tensors without data that stand for a model's own while it is recorded, and the names they go by.
 
-A real tensor that reaches an operator is a parameter, a buffer, or one that the model's code brought: a
-literal, a plain attribute, something from around the function. Each gets one stand-in, and one name.
-
-What literals alone make, by operators that draw nothing, has a value that is known (`constant_value`).
+A real tensor that reaches an operator is a parameter, a buffer, or a constant: a literal, a plain attribute,
+something from around the function. Each gets one stand-in and one name. What is computed from literals alone,
+without draws, has a known value (`constant_value`).
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ _ENOUGH_BYTES = 2**20
 class StandInMode(FakeTensorMode):
     """The mode of every recording; tensors of the code around it that have data may be read.
 
-    Torch is slow to find the shapes of a batch normalisation, by running what it is made of, and wrong about
-    the workspace that an LSTM layer keeps for its backward on a CPU, which is more than all else: it says 0.
+    It finds shapes of a batch normalisation faster than torch, and the bytes of the workspace that an LSTM
+    layer keeps for its backward on a CPU, where torch says 0.
     """
 
     def __init__(self) -> None:
@@ -69,7 +68,7 @@ def _batch_norm(args: Sequence[Any]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _workspace_bytes(args: Sequence[Any]) -> int:
-    """Bytes of an LSTM layer's workspace, known by its library alone: from a run on few of many steps."""
+    """Bytes of an LSTM layer's workspace, which only its library knows: from a run on a few of many steps."""
     steps, samples, _ = args[0].shape
     few = 2 * -(-_ENOUGH_BYTES // (2 * samples * args[5].shape[-1] * args[0].element_size()))
     if steps <= few:
@@ -92,7 +91,9 @@ def named_tensors(model: nn.Module, loss: Any = None) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for module in (model, loss):
         if isinstance(module, nn.Module):
-            prefix = _free_prefix(tensors) if module is loss else ""
+            prefix = "loss." if module is loss else ""
+            while prefix and any(name.startswith(prefix) for name in tensors):
+                prefix = f"_{prefix}"
             for named in (nn.Module.named_parameters, nn.Module.named_buffers):  # a model may have others
                 tensors |= {prefix + name: tensor for name, tensor in named(module, remove_duplicate=False)}
     return tensors
@@ -106,13 +107,6 @@ def persistent_tensors(model: nn.Module) -> dict[str, Tensor]:
         for key in module._non_persistent_buffers_set
     }
     return {name: tensor for name, tensor in named_tensors(model).items() if name not in left_out}
-
-
-def _free_prefix(tensors: dict[str, Tensor]) -> str:
-    prefix = "loss."
-    while any(name.startswith(prefix) for name in tensors):
-        prefix = f"_{prefix}"
-    return prefix
 
 
 def attribute_tensors(model: nn.Module) -> Iterator[tuple[nn.Module, str, str, Tensor]]:
@@ -238,7 +232,7 @@ def refuse_tensors(model: nn.Module, loss: Any = None) -> None:
 
 
 def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
-    """Refuse a model whose own ``parameters()`` gives an optimiser less, or more, than its modules have.
+    """Refuse a model whose own ``parameters()`` leaves out or adds to what its modules have.
 
     Raises:
         CaptureError: names the first parameter that is missing.
@@ -252,8 +246,8 @@ def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
             says = f"parameters() of {type(module).__name__} (its own, or of modules equal by __eq__)"
             if left is not None:
                 raise CaptureError(
-                    f"{says} leaves out '{left}', which requires a gradient but which an optimiser would "
-                    "not train: call requires_grad_(False) on it if that is right."
+                    f"{says} leaves out '{left}', which requires a gradient, so no optimiser would train it: "
+                    "call requires_grad_(False) on it if that is right."
                 )
             if given - own.keys():
                 raise CaptureError(
@@ -263,7 +257,7 @@ def refuse_other_parameters(model: nn.Module, loss: Any) -> None:
 
 
 def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) -> None:
-    """Refuse tensors of different names that overlap in memory, of which training changes one.
+    """Refuse tensors of different names that overlap in memory, if training changes one.
 
     Args:
         written: buffers that the forward writes.
@@ -285,9 +279,8 @@ def refuse_sharing(tensors: dict[str, Tensor], written: Collection[str] = ()) ->
         if last is not None and (trained or own):
             if not trained:
                 raise CaptureError(
-                    f"the buffers '{last[2]}' and '{span[2]}' share memory, and the forward writes '{own}'; "
-                    "on workers they would be separate, and the other would not see it: keep one and "
-                    "compute the other from it in the forward, or clone."
+                    f"the buffers '{last[2]}' and '{span[2]}' share memory, but workers hold them apart, and "
+                    f"the forward writes '{own}': compute one from the other in the forward, or clone."
                 )
             raise CaptureError(
                 f"'{last[2]}' and '{span[2]}' share storage without being one tensor (tied by .data, or "
@@ -313,28 +306,18 @@ def _digest(tensor: Tensor) -> str:
 
 @dataclass(frozen=True)
 class RecordedCall(Node):
-    """One operator call: a node, of which it is not yet known what it reads and what its backward keeps."""
+    """One operator call: a node before it is known what it reads and what its backward keeps."""
 
     tensors: tuple[Tensor, ...] = ()  # that autograd saved
     random: bool = False
     writes: tuple[Reference, ...] = ()
 
 
-_ATEN = torch.ops.aten
+_MADE = ("full", "zeros", "ones", "empty")
+_OF_SHAPE = frozenset(f"aten.{name}.default" for kind in _MADE for name in (f"{kind}_like", f"new_{kind}"))
 
 
-_OF_SHAPE = frozenset(
-    {
-        str(each.default)
-        for each in (
-            *(_ATEN.full_like, _ATEN.zeros_like, _ATEN.ones_like, _ATEN.empty_like),
-            *(_ATEN.new_full, _ATEN.new_zeros, _ATEN.new_ones, _ATEN.new_empty),
-        )
-    }
-)
-
-
-"""Operators that read of their tensors the shape and the type only."""
+"""Operators that read only the shape and type of their tensors."""
 
 
 def constant_value(

@@ -13,14 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from netsplit.errors import CaptureError
-from netsplit.graph.batches.batch import (
-    Batch,
-    Loss,
-    call_loss,
-    call_model,
-    output_tensors,
-    read_loss,
-)
+from netsplit.graph.batches.batch import Batch, Loss, call_loss, call_model, output_tensors, read_loss
 from netsplit.graph.batches.tree import Tree, flatten
 from netsplit.graph.ir import Graph
 from netsplit.graph.operators import written_inputs
@@ -71,8 +64,8 @@ class TrainingStep(RecordedStep):
         if self.loss is not None:
             return super().to_check()
         return (
-            "loss is None, so the model was called with inputs and targets and must return its loss: give "
-            "a loss, or such a model"
+            "without a loss, the model is called with inputs and targets and must return its loss: give a "
+            "loss, or such a model"
         )
 
 

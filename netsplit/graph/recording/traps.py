@@ -170,13 +170,8 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
         tensors = [recorder.ours(tensor) for tensor in given]
         args, kwargs = structure.build(tensors)
         saved: list[Tensor] = []
-
-        def keep(tensor: Tensor) -> Tensor:
-            saved.append(tensor)
-            return tensor
-
         versions = [tensor._version for tensor in tensors]
-        with recorder.quiet(), Watched(keep, lambda tensor: tensor):
+        with recorder.quiet(), Watched(saved):
             try:
                 result = apply(*args, **kwargs)
             except (Unrecordable, CaptureError):
@@ -196,7 +191,7 @@ def _function_apply(recorder: Recorder, names: Iterator[int]) -> Callable[..., A
 
 
 def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:
-    """Ids of the tensors that a function's backward gives a gradient; of all where that is unknown."""
+    """Ids of the tensors to which a function's backward gives a gradient; all, where that is unknown."""
     asked = [tensor for tensor in tensors if tensor.requires_grad]
     given = [tensor for tensor in results if tensor.requires_grad and tensor.grad_fn is not None]
     if not asked or not given:
@@ -211,7 +206,7 @@ def _reached(tensors: list[Tensor], results: list[Tensor]) -> set[int]:
 
 
 def _reentrant(recorder: Recorder, name: str, run: Callable[..., Any], args: list[Any]) -> Any:
-    """It passes gradients on only where one of its arguments carries one."""
+    """Passes gradients on only where one of its arguments carries one, as torch does."""
     carries = any(isinstance(arg, Tensor) and arg.requires_grad for arg in args)
     recorder.checkpoints.append(name)
     try:
@@ -234,7 +229,7 @@ def _checkpoint(recorder: Recorder, names: Iterator[int]) -> Callable[..., Itera
 
 @contextmanager
 def _assignments(recorder: Recorder, step: nn.Module) -> Iterator[None]:
-    """Tensors that a module assigns to its buffers, and to what were tensors before, are written there."""
+    """Tensors that a module assigns to buffers and tensor attributes are written into those."""
     modules = [module for module in step.modules() if isinstance(module._buffers, dict)]
     buffers = [(module._buffers, key, old) for module in modules for key, old in module._buffers.items()]
     attributes = [(vars(module), key, old) for module, key, _, old in attribute_tensors(step)]
@@ -352,7 +347,7 @@ class _HookHandle:
 
 
 def asked_by(depth: int, rooms: tuple[str, ...]) -> bool:
-    """Whether the code so many calls above is of one of these modules."""
+    """Whether the code `depth` calls above is of one of these modules."""
     return str(sys._getframe(depth).f_globals.get("__name__")).startswith(rooms)
 
 
@@ -396,7 +391,7 @@ def checkpoints_replaced(replaced: Callable[..., Callable[..., Iterator[None]]])
 def script_unoptimised() -> Iterator[None]:
     """Scripted and traced functions and modules call plain operators, whether they have run before or not.
 
-    Plans that torch has made are dropped, as it prefers them to the setting; it makes them anew later.
+    Plans that torch has made are dropped; it makes them anew later.
     """
     with ExitStack() as stack:
         for kind in _CALLABLES:

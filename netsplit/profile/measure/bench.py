@@ -54,8 +54,8 @@ class LiveValues:
     def adopt(self, node: Node, outputs: Mapping[str, Tensor] | None) -> None:
         """Take a node's outputs, and forget what no later node reads.
 
-        None: the node wrote a copy. It is run again on the values themselves, so that every variable
-        that shares their storage sees the write.
+        None: the node wrote a copy; it is run again on the values themselves, so that their views see the
+        write.
         """
         if outputs is None:
             args, kwargs = decoded(node, lambda *reference: self[reference], self.device)
@@ -65,7 +65,7 @@ class LiveValues:
         self.hand_on([node.name], outputs)
 
     def hand_on(self, names: Sequence[str], outputs: Mapping[str, Tensor]) -> None:
-        """Take what these nodes made, as it is, and forget what no later node reads."""
+        """Take these nodes' outputs unchanged, and forget what no later node reads."""
         for k, output in outputs.items():
             if ("var", k) in self.last_reader:
                 self.tensors["var", k] = output.detach()
@@ -111,9 +111,8 @@ class NodeBench:
             self.operator = attrgetter(f"ops.{self.node.op}")
 
     def run_forward(self, live: LiveValues, meter: MemoryMeter | None = None) -> ForwardResult:
-        """The operator, timed and looked up as generated code does, or metered; on leaves, and on a copy of a
-        leaf that it writes.
-        """
+        """The operator on leaves, timed and looked up as generated code does, or metered; what it writes is
+        copied."""
         leaves = {reference: live.leaf(reference) for reference in self.read}
         given = {r: t.clone() if t.requires_grad and r in self.written else t for r, t in leaves.items()}
         device = self.clock.device
@@ -142,7 +141,7 @@ class NodeBench:
     def run_backward(self, context: ForwardResult, gradients: dict[str, Tensor]) -> None:
         """Pass `gradients` of the outputs back to the inputs; random ones where none has come.
 
-        An input's gradient is added to the part that its later readers have left, as autograd does.
+        An input's gradient is added to that of its later readers, as autograd does.
         """
         if not context.outputs:
             return
@@ -160,5 +159,5 @@ class NodeBench:
 
 
 def random_like(tensor: Tensor) -> Tensor:
-    """A gradient for a tensor whose true one is not known."""
+    """A random gradient for a tensor."""
     return torch.empty_like(tensor).uniform_(-1.0, 1.0)

@@ -44,8 +44,8 @@ Lap = tuple[Any, Any]  # start and end, as the clock marks them
 class Clock:
     """Marks moments and tells the seconds between them.
 
-    A processor's thread is timed by the processor time it gets, so that a busy machine does not count as
-    work; a CUDA device by events in its stream.
+    A CPU thread is timed by its own processor time, so that a busy machine does not count; a CUDA device by
+    events in its stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -66,7 +66,7 @@ class Clock:
 
 @contextmanager
 def worker_conditions(device: torch.device) -> Iterator[None]:
-    """One thread, as a worker has; random numbers of our own, with the process's left as they were."""
+    """One thread, as a worker has, and seeded random numbers; both are put back."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -78,11 +78,8 @@ def worker_conditions(device: torch.device) -> Iterator[None]:
 
 
 def engine_call_seconds(clock: Clock) -> float:
-    """What one call of the autograd engine costs beyond the nodes that it runs.
-
-    Backward through a chain of trivial nodes gives the cost of a node; the rest of a call through one
-    node is the call's own.
-    """
+    """What one call of the autograd engine costs beyond the nodes that it runs: the time for one trivial
+    node, less the cost per node in a chain of them."""
 
     def of_chain(length: int) -> float:
         leaf = torch.ones(1, device=clock.device, requires_grad=True)
@@ -102,7 +99,7 @@ def engine_call_seconds(clock: Clock) -> float:
 
 
 def host_seconds_per_byte(device: torch.device) -> float:
-    """Measured between a CUDA device and pinned memory of its host, the mean of both ways; or the default."""
+    """Measured between a CUDA device and pinned host memory, the mean of both ways; else the default."""
     if device.type != "cuda":
         return HOST_S_PER_BYTE
     clock = Clock(device)
@@ -118,10 +115,7 @@ def host_seconds_per_byte(device: torch.device) -> float:
 
 
 def reference_seconds(torch_device: torch.device | str) -> float:
-    """Median seconds of a convolution, a matrix product, passes over memory and small operators.
-
-    About 5 ms on a processor of today.
-    """
+    """Median seconds of a fixed mix of operators, about 5 ms on a processor of today."""
     device = torch.device(torch_device)
     clock, laps = Clock(device), []
     with worker_conditions(device), torch.no_grad():
@@ -142,9 +136,8 @@ def reference_seconds(torch_device: torch.device | str) -> float:
 def copy_seconds_per_byte(mover: Mover, peer: str, barrier: Callable[[], None]) -> float:
     """What copying a message's bytes takes from computations of its two ends, while both compute.
 
-    To be called by two workers at once; each gets what it measured itself. Kinds of a round follow one
-    another at once, so that a change of the machine's speed reaches both of them; the answer is the median
-    of differences within a round.
+    To be called by two workers at once; each gets what it measured itself: the median of differences within a
+    round, so that changes of the machine's speed cancel.
     """
     work = _CopyWork()
     small, large = (torch.zeros(n, dtype=torch.uint8) for n in (SMALL, LARGE))
@@ -169,7 +162,7 @@ class _CopyWork:
             self.count = max(int(self.count * COMPUTE_S / self.seconds()), 4)
 
     def seconds(self, before: Callable[[], object] | None = None) -> float:
-        """Wall seconds of the computation, and of `before` before each of its pieces."""
+        """Wall seconds of the computation, with `before` called before each of its pieces."""
         start = time.perf_counter()
         total = self.values[0]
         for _ in range(PIECES):
@@ -181,7 +174,7 @@ class _CopyWork:
 
 
 def _busy(mover: Mover, peer: str, tensor: Tensor, work: _CopyWork) -> float:
-    """Seconds of a computation that hides messages either way, starting them included."""
+    """Seconds of a computation during which messages go both ways, with starting them."""
     waits: list[Callable[[float], object]] = []
 
     def start() -> None:

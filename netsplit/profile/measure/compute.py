@@ -4,13 +4,12 @@
          ▲       └► the same nodes one by one: forward, timed ──► contexts ──► backward in reverse, timed
          └─────────────── outputs, detached ◄──┘                               on the gradients behind it
 
-Each walk over the graph runs every node once, among the neighbours of a real step: a node repeated on the
-spot finds its data in the caches. Timed alone, a node pays for a call of its own, so the nodes' seconds are
-fitted to the window's. A walk goes window by window, so that a model too big for a device can be profiled on
-it.
+A walk over the graph runs every node once, among the neighbours of a real step: a repeated node would find
+its data in the caches. A node alone pays for a call of its own, so the nodes' seconds are fitted to the
+window's. Windows also let a model too big for a device be profiled on it. Walks come in rounds; if these
+differ too much, more follow.
 
-Walks come in rounds. A profile whose rounds differ too much, as the machine's speed changed, goes on for some
-more. Source: NetSplit thesis, section 4.4.
+Source: NetSplit thesis, section 4.4.
 """
 
 from __future__ import annotations
@@ -49,20 +48,18 @@ MOST_IN_FLIGHT = 4  # with these many micro-batches alive the caches hold none o
 class Profiler:
     """Measures a graph's nodes on one device, round by round.
 
-    Forward includes what generated code does around the call: it looks up the operator and the node's
-    initializers. Backward includes letting go of what the forward kept, and leaves out the fixed cost of a
-    call of the autograd engine, which a segment pays once for all its nodes. A node that passes no gradient
-    back has 0 backward.
+    Forward includes looking up the operator and the node's initializers, as generated code does. Backward
+    includes freeing what the forward kept, but not the fixed cost of a call of the autograd engine, which a
+    segment pays once. A node that passes no gradient back has 0 backward.
 
     Args:
         graph: a training step, at the (micro-)batch size that the seconds are for.
         batch: the graph's input variables, in order.
         values: the initializers; read only.
         torch_device: where to run, as for `torch.device`.
-        repeats: timed walks over the graph in one round, after one untimed; on a GPU after more, until they
-            have taken `WARM_S`.
-        window_bytes: what nodes that run forward before they run backward may keep alive, beside
-            gradients: more than the caches hold, less than the device has free.
+        repeats: timed walks in one round, after one untimed; on a GPU after `WARM_S` of them.
+        window_bytes: what nodes that run forward before they run backward may keep alive: more than the
+            caches hold, less than the device has free.
         in_flight: micro-batches that a device computes forward before the first backward.
     """
 
@@ -97,7 +94,7 @@ class Profiler:
             pass
 
     def walks_of_round(self) -> Iterator[None]:
-        """A round, walk by walk: whoever takes them may say between them how far it is."""
+        """A round, walk by walk, so that callers may report progress."""
         with worker_conditions(self.device):
             self.engine_call_s.append(engine_call_seconds(self.clock))
             took, first, began = list[float](), self.walks, time.perf_counter()
@@ -139,19 +136,13 @@ class Profiler:
             for node in graph
         }
         return [
-            Window(
-                graph,
-                [benches[name] for name in names],
-                self.values,
-                self.clock,
-                in_flight,
-            )
+            Window(graph, [benches[name] for name in names], self.values, self.clock, in_flight)
             for names in windows(graph, window_bytes)
         ]
 
 
 def walks_to_settle(profiler: Profiler) -> Iterator[None]:
-    """Measure a little more, walk by walk, where the machine's speed has changed; say so where it goes on."""
+    """Measure a few more walks if the machine's speed has changed; warn if it goes on changing."""
     for _ in range(MORE_ROUNDS if len(profiler.rounds) > 1 else 0):
         if profiler.drift <= DRIFT:
             return
@@ -226,10 +217,8 @@ class Window:
         self.parts.append(((start, middle), (middle, self.clock.now())))
 
     def _weight_seconds(self, timed: list[int], backward: Mapping[str, float]) -> dict[str, float]:
-        """Seconds of every deferrable node's `backward` that can be put off.
-
-        The window's fraction of the weight part is spread over its nodes as their backwards took.
-        """
+        """Seconds of every deferrable node's `backward` that can be put off: the window's fraction of the
+        weight part, spread over its nodes as their backwards took."""
         if not self.parts:
             return {}
         chosen = [self.parts[walk] for walk in timed]
@@ -252,9 +241,8 @@ class Window:
 def adjusted_to_sum(alone: Mapping[str, float], together: float) -> dict[str, float]:
     """Seconds of nodes measured `alone`, changed to add up to what they take `together`.
 
-    Timed alone, every node pays for a call of its own: the clock, and the engine in backward. What the
-    sum is too large by is therefore taken off evenly, down to `SMALLEST_S`; what it is too small by,
-    for want of what only a whole segment does, is spread in proportion.
+    Every node alone pays for a call of its own, so an excess is taken off evenly, down to `SMALLEST_S`; a
+    lack is spread in proportion.
     """
     total = sum(alone.values())
     if total <= together:

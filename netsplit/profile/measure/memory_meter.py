@@ -30,10 +30,8 @@ class MemoryMeter:
             executor.run(feeds)
         meter.peak_bytes
 
-    On a CPU every operator is watched, those of backward included. A storage counts from when an operator
-    first makes or reads it until nothing holds it. What a kernel allocates for itself alone is not seen. On a
-    GPU the allocator is asked, which answers for the whole process.
-
+    On a CPU every operator is watched, backward's too, and a storage counts from its first use until nothing
+    holds it; scratch memory inside kernels is not seen. On a GPU the allocator answers for the whole process.
     A meter may be entered again and goes on. It keeps no tensor alive.
 
     Args:
@@ -56,13 +54,13 @@ class MemoryMeter:
         return self._watch.peak
 
     def count(self, tensors: Iterable[Tensor]) -> None:
-        """Take these for alive already."""
+        """Count these as alive."""
         if self._watch is not None:
             for tensor in tensors:
                 self._watch.see(tensor)
 
     def restart(self) -> None:
-        """Forget the peak, for that of what comes now."""
+        """Forget the peak so far."""
         if self._watch is not None:
             self._watch.settle()
             self._start = self._watch.peak = self._watch.now
@@ -121,8 +119,8 @@ class _Watch(TorchDispatchMode):
         return result
 
     def settle(self) -> None:
-        """Decide on a sum of gradients: had it not been watched, autograd would have made it in the place of
-        its first term where nobody else held that, which shows in that it is gone now."""
+        """Decide on a sum of gradients: unwatched, autograd adds into the first term if nobody else holds it,
+        which shows in that it is gone now."""
         if self.unsettled is not None:
             first, with_both = self.unsettled
             self.unsettled = None
@@ -148,7 +146,7 @@ class _Watch(TorchDispatchMode):
 
 
 def _sums_gradients(func: Any, args: tuple[Any, ...], result: Any) -> bool:
-    """Whether an operator may be autograd's own sum of a variable's gradients (`can_accumulate_inplace`)."""
+    """Whether an operator may be autograd's own sum of gradients (`can_accumulate_inplace`)."""
     if func is not torch.ops.aten.add.Tensor or torch._C._current_graph_task_id() < 0:
         return False
     first = args[0]

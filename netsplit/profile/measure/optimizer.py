@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from netsplit.errors import ConfigError
 from netsplit.optim.optimizers import ForModel, OptimizerFactory, check_keys, make_optimizer
@@ -41,9 +42,8 @@ _SIDE = 48  # of a dummy: numbers that optimisers make beside are little
 def optimizer_alpha(factory: OptimizerFactory) -> int:
     """Bytes of training state per byte of parameter: alpha of equation (5-18), thesis section 5.2.2.
 
-    One for the parameter, one for its gradient, and one for each tensor of the parameter's shape that
-    the optimiser keeps after a step: SGD 2, with momentum 3, Adam 4, with AMSGrad 5. The group that keeps
-    most counts, by its largest parameter.
+    One for the parameter, one for its gradient, and one for each tensor of its shape that the optimiser
+    keeps: SGD 2, with momentum 3, Adam 4, with AMSGrad 5. The group that keeps most counts.
 
     Raises:
         ConfigError: the optimiser cannot take a step without a closure.
@@ -67,8 +67,7 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
 def describe_optimizer(factory: OptimizerFactory) -> str:
     """The optimiser's class and settings as far as its seconds depend on them, the same in every process.
 
-    Of a fraction it is only whether it is 0, which leaves parts of a step out: a learning rate of 0.1 takes
-    as long as one of 0.2.
+    Of a fraction only whether it is 0 matters, which leaves parts of a step out.
     """
     bound = factory if isinstance(factory, ForModel) else dummy_model(factory, 1)
     optimizer = make_optimizer(bound, {}).optimizer
@@ -90,7 +89,7 @@ def _kind_of(value: Any) -> str:
 
 
 def dummy_model(factory: OptimizerFactory, count: int) -> ForModel:
-    """The factory for a model of so many small parameters."""
+    """The factory for a model of `count` small parameters."""
     kind = torch.float32, DUMMY_SIZES[:2]
     return ForModel(factory, {f"parameter{i}": kind for i in range(count)})
 
@@ -115,13 +114,13 @@ def step_seconds_per_byte(
     shapes: Sequence[tuple[int, ...]] | Mapping[str, tuple[int, ...]],
     torch_device: torch.device | str,
 ) -> float:
-    """Measured seconds per byte of parameter of a step and of letting the gradients go.
+    """Measured seconds per byte of parameter of a step and of freeing the gradients.
 
     Args:
         factory: makes the optimiser of given parameters.
-        shapes: of the model's trainable parameters, by their names where the factory is of a `ForModel`;
-            float32. Small tensors cost more per byte than large ones, so they are measured together. Where
-            they have more than `MOST_BYTES` in all, every n-th is taken.
+        shapes: of the model's trainable parameters, by name where the factory is of a `ForModel`; float32.
+            They are measured together, as small ones cost more per byte; above `MOST_BYTES` every n-th is
+            taken.
         torch_device: where to run, as for `torch.device`.
 
     Returns:
@@ -149,7 +148,7 @@ def step_seconds_per_byte(
 
 
 def accumulate_seconds_per_byte(shapes: Sequence[tuple[int, ...]], torch_device: torch.device | str) -> float:
-    """Measured seconds per byte of parameter of adding a gradient just made to the sum of those before it.
+    """Measured seconds per byte of parameter of adding a new gradient to the sum of earlier ones.
 
     Arguments as of `step_seconds_per_byte`; 0 where there is no parameter.
     """
@@ -175,7 +174,7 @@ def accumulate_seconds_per_byte(shapes: Sequence[tuple[int, ...]], torch_device:
 def optimizer_scratch(factory: OptimizerFactory) -> OptimizerScratch:
     """Scratch of a step on a CPU, and on accelerators, where torch's own steps take all parameters at once.
 
-    Metered on one, two and three small parameters alike; of groups of them the one that takes most counts.
+    Metered on one, two and three small parameters; of several groups the one that takes most counts.
 
     Raises:
         ConfigError: the optimiser cannot take a step without a closure.
@@ -197,7 +196,7 @@ def _scratch(factory: OptimizerFactory, name: str, dimensions: int, together: bo
 
 
 def _risen(factory: OptimizerFactory, name: str, dimensions: int, together: bool, count: int) -> float:
-    """Memory of a step on so many equal parameters of one group, in parameters."""
+    """Memory of a step on `count` equal parameters of one group, in parameters."""
     parameters = [nn.Parameter(torch.ones((_SIDE,) * max(dimensions, 1))) for _ in range(count)]
     optimizer = make_optimizer(factory, {name: parameters[0]}).optimizer
     (group,) = (each for each in optimizer.param_groups if each["params"])
@@ -225,7 +224,7 @@ def _held(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) 
 
 
 def step_on(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor] = ()) -> None:
-    """A step; these get new gradients first."""
+    """Take a step, after giving `parameters` new gradients."""
     _give_gradients(parameters)
     try:
         optimizer.step()
@@ -241,15 +240,8 @@ def _give_gradients(parameters: Sequence[Tensor]) -> None:
         parameter.grad = torch.full_like(parameter, 1e-3)
 
 
-def state_tensors(state: Any) -> Iterator[Tensor]:
-    if isinstance(state, Tensor):
-        yield state
-    elif isinstance(state, dict):
-        for value in state.values():
-            yield from state_tensors(value)
-    elif isinstance(state, list | tuple):
-        for value in state:
-            yield from state_tensors(value)
+def state_tensors(state: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
 
 
 def _sampled(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> list[tuple[str, tuple[int, ...]]]:

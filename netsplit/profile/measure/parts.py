@@ -50,9 +50,9 @@ def profile_parts(
 
 
 def graph_of_nodes(graph: Graph, names: Iterable[str], moving: Collection[str]) -> Graph:
-    """The graph of some nodes alone, of what makes pieces for them, and of what runs in one piece with them.
+    """The graph of some nodes alone, with what makes pieces for them and what shares a unit with them.
 
-    Its inputs are what they read of others, its outputs what others read of them.
+    Its inputs are what they read from others, its outputs what others read from them.
     """
     chosen, left = set(names), list(names)
     units = {name: unit for unit in graph.units for name in unit}
@@ -96,7 +96,7 @@ def graph_of_nodes(graph: Graph, names: Iterable[str], moving: Collection[str]) 
 
 
 def _filled(variable: Variable) -> Tensor:
-    """Random numbers that lie as the variable does; zeros of what are no numbers with a fraction."""
+    """Random numbers in the variable's layout; zeros for dtypes without fractions."""
     dtype: torch.dtype = getattr(torch, variable.dtype)
     tensor = torch.empty_strided(variable.shape, variable.strides, dtype=dtype)
     return tensor.uniform_(-1.0, 1.0) if dtype.is_floating_point else tensor.zero_()

@@ -4,7 +4,7 @@
        bytes, as metered on a CPU ◄──┤
            how each gradient lies ◄──┘
 
-Nodes that call the same on tensors of the same kinds, for gradients that lie alike, are run once.
+Nodes with the same call, on tensors and gradients of the same kinds, are run once.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ _Metered: TypeAlias = tuple[NodeBytes, dict[int, Tensor]]  # and the gradients, 
 
 
 def predicted_transients(graph: Graph) -> dict[str, NodeBytes]:
-    """Bytes of the nodes that have any, as `measure.transients.transient_bytes` meters them on a CPU.
-
-    Pieces of Python, which stay whole as they need values, and operators that torch does not have count none.
-    """
+    """Bytes of the nodes that allocate any, as `transient_bytes` meters them on a CPU; Python code and
+    operators that torch does not have count none."""
     return _walked(graph)[0]
 
 
@@ -70,7 +68,7 @@ class _WithoutValues:
         self.strides: dict[str, tuple[int, ...]] = {}
 
     def run(self, node: Node) -> bool:
-        """Meter a node; whether it can be run so."""
+        """Meter a node; False if it cannot be run without values."""
         if node.op.startswith(CALL) or node.op.count(".") != 2:
             return False
         read = {each: self._kind(each) for each in dict.fromkeys(read_by(node))}
@@ -96,7 +94,7 @@ class _WithoutValues:
         return True
 
     def _key(self, node: Node, read: Mapping[Reference, _Kind], come: Strides) -> Hashable:
-        """What its bytes depend on: the call with its tensors numbered, and what each is like."""
+        """What its bytes depend on: the call with its tensors numbered, and the kind of each."""
         numbers: dict[Reference, Reference] = {each: ("var", str(i)) for i, each in enumerate(read)}
         kinds = tuple((kind, self._known(each).requires_grad) for each, kind in read.items())
         carrying = tuple(
@@ -150,8 +148,7 @@ def _node_transient(
 
     Args:
         own: `storage_bytes` of the graph.
-        strides: of the gradients that come to its outputs; where none is known all come, each as its output
-            lies.
+        strides: of gradients that come to its outputs; if none is known, all come, laid out as their outputs.
     """
     meter = MemoryMeter(live.device)
     read = [live[reference] for reference in bench.read]  # alive until all of the backward is done
@@ -181,7 +178,7 @@ def _backward(meter: MemoryMeter, context: ForwardResult, strides: Strides) -> t
 
 
 def _laid_out(like: Tensor, strides: tuple[int, ...]) -> Tensor:
-    """A gradient of these strides, of which several elements may be one place of memory."""
+    """A gradient of these strides, in which elements may share memory."""
     if not like.numel():
         return random_like(like)
     places = 1 + sum((n - 1) * step for n, step in zip(like.shape, strides, strict=True))

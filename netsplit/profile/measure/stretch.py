@@ -1,7 +1,7 @@
 """Consecutive nodes of a graph as one piece, forward and backward, as the segment that they would be.
 
-`take_turns` times whole micro-batches of several sizes round after round: a machine whose speed changes
-changes it for all of them, and what one takes beside another is known better than what any takes.
+`take_turns` times micro-batches of several sizes round after round, so that changes of the machine's speed
+affect all alike.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ENOUGH_S = 8.0  # of rounds, from which none is added to the fewest
 class Stretch:
     """Runs its nodes together, on copies, and keeps the laps.
 
-    It computes `in_flight` micro-batches forward before their backwards, as a schedule does: with more of
-    them a backward finds its tensors outside the caches.
+    It computes `in_flight` micro-batches forward before their backwards, as a schedule does, so that a
+    backward finds its tensors outside the caches.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
-"""A rule applied to a graph: the nodes of its right side stand where those of its left side stood.
+"""A rule applied to a graph: the nodes of its right side replace those of its left side.
 
-What is read later keeps its name, so that nothing else changes; parameters keep theirs in any case. Before
-training both sides are computed on the same drawn values, in float64: all other operators read the same of
-both, so the loss and the gradients of parameters are the same, too.
+What is read later keeps its name, and so do parameters. Before training both sides are computed on the same
+drawn values in float64: equal results and gradients there mean equal loss and gradients of the whole.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from netsplit.rewrite.lowering import lowered_from
 __all__ = ["applied_rule", "fingerprint", "require_same_algebra", "require_same_training", "with_algebra"]
 
 _CAPTURED, _CHECKED = "rewrite.algebra", "rewrite.algebra.checked"
-"""Under these a graph has, derived, that to which algebra was applied, and that both were compared."""
+"""Keys in `Graph.derived` of the graph before algebra, and of whether both were compared."""
 
 TOLERANCE = 1e-10  # relative to the largest number of a tensor
 ROWS = 32  # the most rows of a table that is drawn
@@ -56,7 +55,7 @@ def applied_rule(graph: Graph, match: Match) -> Graph:
     """The graph after one rule; `Graph.rewrites` has its record as the last.
 
     Raises:
-        RewriteError: a later operator cannot read what is made now, which lies in memory in another way.
+        RewriteError: a later operator cannot read the new memory layout.
     """
     emitter = Emitter(graph)
     new, instead = _written(graph, match, emitter)
@@ -76,7 +75,7 @@ def applied_rule(graph: Graph, match: Match) -> Graph:
 
 
 def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], dict[str, Reference]]:
-    """The nodes of the right side, and what is read now in the place of variables that are gone."""
+    """The nodes of the right side, and what is read instead of variables that are gone."""
     rule, first = match.rule, min((call.node.name for call in match.calls), key=graph.position.__getitem__)
     like, nodes = graph.nodes[first], list[Node]()
     there: dict[Ref, Reference] = dict(match.bound.items())
@@ -109,7 +108,7 @@ def _written(graph: Graph, match: Match, emitter: Emitter) -> tuple[list[Node], 
 
 
 def _ordered(graph: Graph, match: Match, new: list[Node]) -> list[Node]:
-    """All nodes in a topological order: others stay as they are, where that may be.
+    """All nodes in a topological order that keeps others in place, if possible.
 
     Raises:
         RewriteError: nodes that must run in one piece would change places.
@@ -178,7 +177,7 @@ def require_same_algebra(graph: Graph) -> None:
 
 
 def require_same_training(captured: Graph, after: Graph) -> None:
-    """Compares results and gradients of each rule that was applied, at its sizes, alike ones once.
+    """Compares results and gradients of each applied rule, at its sizes, alike ones once.
 
     Raises:
         RewriteError: some differ; names the rule and the operator.
@@ -213,7 +212,7 @@ def _same(graph: Graph, changed: Graph, match: Match) -> bool:
 
 
 def _drawn(graph: Graph, match: Match) -> dict[Reference, Tensor]:
-    """Values of what both sides read; only the first rows of tables that are looked up in."""
+    """Values of what both sides read; of tables to look up in only the first rows."""
     generator = torch.Generator().manual_seed(0)
     reads = [own for call in match.calls for own in enumerate(call.inputs) if call.op in ("embedding", "bag")]
     tables = {reference for i, reference in reads if i == 0}
@@ -232,7 +231,7 @@ def _drawn(graph: Graph, match: Match) -> dict[Reference, Tensor]:
 
 
 def _computed(graph: Graph, given: Mapping[Reference, Tensor], wanted: Sequence[Reference]) -> list[Tensor]:
-    """What is wanted, and the gradients of all that is given."""
+    """The wanted values, and the gradients of all that is given."""
     names, left = set[str](), [each for each in wanted if each not in given]
     while left:
         tag, k = left.pop()

@@ -181,9 +181,9 @@ def _tabled(graph: Graph, node: Node) -> RuleCall | None:
     defaults = {name: default for name, default, _ in _schema(node.op)}
     given = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
     names = reading.tensors.split()
-    said = {*names, *reading.parameters.values(), reading.free}
+    handled = {*names, *reading.parameters.values(), reading.free}
     tensors = [list(references(given[name])) for name in names if given[name] is not None]
-    if not all(tensors) or any(given[name] != defaults[name] for name in given.keys() - said):
+    if not all(tensors) or any(given[name] != defaults[name] for name in given.keys() - handled):
         return None
     inputs = tuple(each for own in tensors for each in own)
     shapes = [shape_of(graph, each) for each in inputs]

@@ -1,6 +1,6 @@
 """What multiplies by weights: products, convolutions, attention, recurrences, and looking up rows of a table.
 
-By samples and by what is made; by what is summed over too, which leaves partial sums.
+They are cut by samples, by what they make, and by what they sum over, which leaves partial sums.
 """
 
 from __future__ import annotations
@@ -114,9 +114,7 @@ def _einsum(call: SplitCall) -> Ways:
 
 def _convolution(transposed: bool | None) -> Rule:
     """The rule for weights [out, in of a group, ...], or, transposed, [in, out of a group, ...].
-
-    `transposed`: None: its arguments say it.
-    """
+    `transposed`: None: its arguments say it."""
 
     def rule(call: SplitCall) -> Ways:
         turned, groups = bool(call["transposed"]) if transposed is None else transposed, call.number("groups")
@@ -231,9 +229,9 @@ def _embedding(call: SplitCall) -> Ways:
 
 
 def _own_words(emit: Emit, part: OperatorPart, arguments: Arguments) -> Arguments:
-    """Indices counted from the part's first word; those of others are taken to its own, and masked later.
+    """Indices counted from the part's first word; those of other parts are clamped, and masked later.
 
-    What is no word at all reaches the operator of the first or the last part, which refuses it.
+    An invalid index reaches the first or the last part's operator, which refuses it.
     """
     moved = emit("aten.sub.Tensor", arguments["indices"], part.start)
     low = 0 if part.index else None
@@ -242,7 +240,7 @@ def _own_words(emit: Emit, part: OperatorPart, arguments: Arguments) -> Argument
 
 
 def _only_own(emit: Emit, part: OperatorPart, arguments: Arguments, output: dict[str, str]) -> dict[str, str]:
-    """Zero where the word is another part's: nothing goes back from there."""
+    """Zero where the word is another part's, so that nothing goes back from there."""
     moved = arguments["given"]
     low, high = emit("aten.lt.Scalar", moved, 0), emit("aten.ge.Scalar", moved, part.size)
     others = emit("aten.unsqueeze.default", emit("aten.logical_or.default", low, high), -1)

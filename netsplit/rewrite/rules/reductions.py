@@ -1,6 +1,7 @@
-"""What takes numbers together: normalisations, pooling, softmax, sums, means, losses: along all else.
+"""What takes numbers together: normalisations, pooling, softmax, sums, means, losses.
 
-Sums and means along what they go over, too. A mean of targets that count is a sum, divided by how many do.
+Sums and means are cut along what they go over, too. A mean of targets that count is a sum, divided by their
+number.
 """
 
 from __future__ import annotations

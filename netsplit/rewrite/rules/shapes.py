@@ -95,8 +95,8 @@ def _glu(call: SplitCall) -> Ways:
 def _reshape(call: SplitCall) -> Ways:
     """Dimensions are matched in groups of equal products; a part's shape is given as numbers.
 
-    What an output dimension is unflattened from is cut there. One that is flattened of several is counted in
-    the first of them; each of the others is an axis by its own name.
+    A dimension flattened from several is an axis of the first of them; each of the others is an axis by its
+    own name.
     """
     before, after = call.shape("self"), call.output
 
@@ -140,7 +140,7 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int]
 
 
 def _lies_in(size: int, stride: int, other: int, step: int, dim: int) -> Where | None:
-    """Where a dimension lies in one of the other shape, by both strides within their group; None: nowhere."""
+    """Where a dimension lies in one of the other shape, by strides within their group; None: nowhere."""
     times, rest = divmod(stride, step)
     if rest or not times:
         return None
@@ -149,7 +149,7 @@ def _lies_in(size: int, stride: int, other: int, step: int, dim: int) -> Where |
 
 
 def _permuted(call: SplitCall) -> Ways:
-    """Which dimension goes where, torch says of a tensor whose sizes are numbers of dimensions."""
+    """Cuts by where each dimension goes, as a meta tensor with numbered sizes shows."""
     numbered = torch.empty(tuple(range(1, call.rank("self") + 1)), device="meta")
     args, kwargs = decoded(call.node, lambda *_: numbered)
     sizes = resolve(call.node.op)(*args, **kwargs).shape
@@ -165,7 +165,7 @@ def _expand(call: SplitCall) -> Ways:
 
 
 def _but_one(removed: bool) -> Rule:
-    """Along all dimensions but `dim`, which the outputs have no more where it is `removed`."""
+    """Along all dimensions but `dim`, which outputs lack where it is `removed`."""
 
     def rule(call: SplitCall) -> Ways:
         rank = call.rank("self")
@@ -197,7 +197,7 @@ def _taken_apart(call: SplitCall) -> Ways:
 
 
 def _together(new: bool) -> Rule:
-    """What puts tensors together along `dim`, which is `new` where they are stacked."""
+    """Cuts of what puts tensors together along `dim`, which is `new` where they are stacked."""
 
     def rule(call: SplitCall) -> Ways:
         rank = len(call.output)

@@ -104,7 +104,7 @@ def test_inputs_reach_the_model_as_they_are_meant(name: str) -> None:
 def test_a_mapping_that_fits_in_part_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"\['ids'\]"):
         capture_inference(Masked(), {"x": X, "ids": MASK})
-    with pytest.raises(ConfigError, match="lacks some it needs"):
+    with pytest.raises(ConfigError, match="lacks some that it needs"):
         call_model(Masked(), {"mask": MASK})
 
 

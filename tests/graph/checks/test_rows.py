@@ -71,11 +71,11 @@ def test_rows_of_samples_alone_are_joined_along_their_dimension() -> None:
     ("output", "why"),
     {
         above: "stays whole",
-        gated: "depends on others",
+        gated: "depends on the other samples",
         dropped: "draws",
         counted: "writes 'seen'",
         compared: "(4, 4) has no row",
-        numbered: "different numbers",
+        numbered: "other numbers",
     }.items(),
     ids=lambda value: getattr(value, "__name__", ""),
 )
