@@ -1,12 +1,11 @@
-"""The parallel computation graph: operators as they are computed in parts, and what lies between them.
+"""The parallel computation graph: operators with what of them is computed where, and what lies between them.
 
     OperatorTasks of both ends ──layouts──► parallel operators of an edge ──► JSON, text, a picture (Graphviz)
 
     a by columns ──► x[n, S] ──combine──► [n, R] ──partition──► [S, R] ──► b by rows
 
-The operators of an edge turn the layout of one end into that of the other, in one order: terms are added
-(reduce), pieces concatenated (combine), a tensor cut (partition) and copied (replicate). Weights and inputs
-are whole.
+The operators of an edge are what the layouts of its ends differ by, in one order: terms are added (reduce),
+pieces put together (combine), a tensor cut (partition), and copied (replicate). Weights and inputs are whole.
 
 Source: Unger et al., "Unity", OSDI 2022, section 3.
 """
@@ -21,7 +20,7 @@ from math import prod
 from operator import and_, eq
 from typing import Any, Literal, TypeAlias
 
-from netsplit.errors import RewriteError
+from netsplit.errors import RewriteError, brief
 from netsplit.graph.ir import Graph
 from netsplit.layout import DeviceName, Layout, Mesh
 from netsplit.rewrite.emitter import handed_on
@@ -71,17 +70,49 @@ class ParallelGraph:
         """Raises `RewriteError`: as `task_layouts`."""
         return cls(tuple(parallel_operators(graph, tasks)), tuple(tasks))
 
+    def tasks(self, graph: Graph) -> tuple[OperatorTasks, ...]:
+        """Its views, between which its operators have to be what the layouts of the edges differ by.
+
+        Raises:
+            RewriteError: they are not, or the graph has no such operators; names the edge.
+        """
+        strange = {each.node for each in self.views} - graph.nodes.keys()
+        if strange:
+            raise RewriteError(f"the graph has no operator '{min(strange)}': name one of its operators.")
+        wanted, edges = _by_edge(parallel_operators(graph, self.views)), _by_edge(self.operators)
+        for edge in {**wanted, **edges}:
+            own, needed = (", ".join(map(str, each.get(edge, []))) or "nothing" for each in (edges, wanted))
+            if own != needed or edges[edge] != wanted[edge]:
+                raise RewriteError(f"{edge} has {own}, but the layouts of its ends need {needed}: give that.")
+        return self.views
+
     def to_dict(self) -> dict[str, Any]:
         views = [each.to_dict() for each in self.views]
         return {"operators": [asdict(each) for each in self.operators], "views": views}
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ParallelGraph:
+        """Reads what `to_dict` gave, after JSON.
+
+        Raises:
+            RewriteError: it is something else.
+        """
+        try:
+            read: list[dict[str, Any]] = [
+                {k: tuple(v) if isinstance(v, list) else v for k, v in each.items()}
+                for each in values["operators"]
+            ]
+            views = tuple(map(OperatorTasks.from_dict, values["views"]))
+            return cls(tuple(ParallelOperator(**each) for each in read), views)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise RewriteError(
+                f"a parallel graph is {brief(values)}: give what to_dict() returns."
+            ) from error
+
     def summary(self) -> str:
         """A line an edge: 'linear ─► linear_1.input: combine 2 of dimension 1, replicate 4'."""
-        edges: dict[str, list[str]] = {}
-        for each in self.operators:
-            argument = each.argument if isinstance(each.argument, str) else ".".join(map(str, each.argument))
-            edges.setdefault(f"{each.tensor} ─► {each.reader}.{argument}", []).append(str(each))
-        return "\n".join(f"{edge}: {', '.join(operators)}" for edge, operators in edges.items())
+        edges = _by_edge(self.operators).items()
+        return "\n".join(f"{edge}: {', '.join(map(str, operators))}" for edge, operators in edges)
 
     def dot(self, graph: Graph, devices: Mapping[str, Sequence[str]] | None = None) -> str:
         """A picture for Graphviz: parallel operators as boxes on their edges; without weights.
@@ -109,6 +140,14 @@ class ParallelGraph:
         return "\n".join(["digraph {", *dict.fromkeys(lines), "}"])
 
 
+def _by_edge(operators: Sequence[ParallelOperator]) -> dict[str, list[ParallelOperator]]:
+    edges: dict[str, list[ParallelOperator]] = {}
+    for each in operators:
+        argument = each.argument if isinstance(each.argument, str) else ".".join(map(str, each.argument))
+        edges.setdefault(f"{each.tensor} ─► {each.reader}.{argument}", []).append(each)
+    return edges
+
+
 def parallel_operators(graph: Graph, tasks: Sequence[OperatorTasks]) -> list[ParallelOperator]:
     """Parallel operators of all edges, by reader and argument; operators without tasks are whole.
 
@@ -121,18 +160,18 @@ def parallel_operators(graph: Graph, tasks: Sequence[OperatorTasks]) -> list[Par
     operators = []
     for name, own in layouts.items():
         for place, read in own.reads.items():
-            left, (tag, k) = None, calls[name].reference(place)
+            made, (tag, k) = None, calls[name].reference(place)
             if tag == "var" and k in weights:  # what the model cuts out of a parameter is that parameter
                 tag, k = "init", weights[k][0]
             if tag == "var" and (maker := graph.variables[k].producer) is not None:
-                left = layouts[maker].makes[graph.nodes[maker].outputs.index(k)]
-            operators += [ParallelOperator(kind, k, name, place, *own) for kind, *own in _between(left, read)]
+                made = layouts[maker].makes[graph.nodes[maker].outputs.index(k)]
+            operators += [ParallelOperator(kind, k, name, place, *own) for kind, *own in _between(made, read)]
     return operators
 
 
-def _between(left: Layout | None, read: Layout) -> Iterator[tuple[Any, ...]]:
-    """Kind, degree, dimension, sizes and blocks of what is between layouts; None: whole, in one place."""
-    terms, copies, ours = (1, 1, [()] * len(read.axes)) if left is None else _spread(left)
+def _between(made: Layout | None, read: Layout) -> Iterator[tuple[Any, ...]]:
+    """Kind, degree, dimension, sizes and blocks of what is between layouts; None: whole, on one device."""
+    terms, copies, ours = (1, 1, [()] * len(read.axes)) if made is None else _spread(made)
     _, wanted_copies, wanted = _spread(read)
     if terms > 1:
         yield "reduce", terms
@@ -167,8 +206,8 @@ class TaskLayouts:
 
 
 def task_layouts(graph: Graph, tasks: OperatorTasks, devices: Sequence[DeviceName] = ()) -> TaskLayouts:
-    """Layouts under these tasks: cut, whole or partial along each axis of their mesh; copies have the last
-    axes. A product cut by columns, then rows, has x: "S1R", w: "S0R", y: "S1S0".
+    """Cut, whole or partial along each axis of the tasks' mesh, of which the copies have the last ones:
+    a product cut by columns, then rows, has x: "S1R", w: "S0R", y: "S1S0".
 
     Args:
         devices: of the mesh, in row-major order; numbers, if none are given.
@@ -204,7 +243,7 @@ def task_layouts(graph: Graph, tasks: OperatorTasks, devices: Sequence[DeviceNam
 def layout_of_cuts(
     mesh: Mesh, rank: int, cuts: Iterable[tuple[int, LiesAlong, tuple[int, ...], int]]
 ) -> Layout:
-    """The layout of a tensor from how it lies along each axis of a mesh."""
+    """The layout of a tensor that lies so along axes of a mesh, each with sizes and blocks of its pieces."""
     cut_by, sizes, blocks, partial = [""] * rank, {}, {}, list[int]()
     for axis, where, pieces, count in cuts:
         if where == SUM:
