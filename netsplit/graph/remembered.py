@@ -25,7 +25,7 @@ __all__ = ["KeptResults", "remembered", "remembering"]
 
 
 class KeptResults:
-    """Of every kept node what its calls gave, in order, in one micro-batch."""
+    """What the calls of every kept node gave, in order, in one micro-batch."""
 
     def __init__(self) -> None:
         self.of: dict[str, list[tuple[Any, Any]]] = {}

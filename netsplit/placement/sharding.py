@@ -161,7 +161,7 @@ class Bundle:
 def slices_of(
     initializers: Mapping[str, Initializer], bundles: Sequence[Bundle]
 ) -> dict[str, tuple[Slice, ...]]:
-    """Of every parameter in a bundle its slices, as ``torch.chunk`` makes them; whole for few rows."""
+    """Slices of every parameter in a bundle, as ``torch.chunk`` makes them; whole for few rows."""
     held: Counter[str] = Counter()
     slices: dict[str, tuple[Slice, ...]] = {}
     for bundle in bundles:

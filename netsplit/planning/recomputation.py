@@ -251,7 +251,7 @@ def _options(
 
 
 def _turns(program: Program, device: str) -> tuple[Counter[int], dict[int, int], set[int]]:
-    """Of a device's trained segments: micro-batches, the most in flight, and those with backward at once."""
+    """A device's trained segments: micro-batches, the most in flight, and those with backward at once."""
     counts: Counter[int] = Counter()
     now: Counter[int] = Counter()
     flights: dict[int, int] = {}
