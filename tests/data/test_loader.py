@@ -75,7 +75,7 @@ def indices(loader: Loader, epoch: int, skip: int = 0) -> list[list[list[int]]]:
         st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4
     ),
 )
-def test_processes_that_live_on_give_what_one_process_gives(
+def test_processes_give_what_one_process_gives(
     workers: int, size: int, shuffle: bool, drop_last: bool, seed: int, asked: list[tuple[int, int, int]]
 ) -> None:
     """Epochs in any order, from any sample on, broken off anywhere."""
@@ -89,7 +89,6 @@ def test_processes_that_live_on_give_what_one_process_gives(
         ):
             assert torch.equal(batch, wanted)
         assert indices(shared, epoch, skip) == indices(alone, epoch, skip)
-    shared.close()
 
 
 def test_an_epoch_is_told_to_samples_that_want_it_and_every_sample_comes_once() -> None:

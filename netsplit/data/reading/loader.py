@@ -1,9 +1,7 @@
 """Batches of a dataset, in an order and with samples that depend on the seed and the epoch only.
 
-    order of (seed, epoch) ─► batches of (epoch, index) ─┬─► this process ──────┬─► (inputs, targets)
-                              those skipped left out     └─► loader processes ──┘
-
-A loader process is told the epoch with every index, so that one which lives on serves any epoch.
+order of (seed, epoch) ─► batches of (epoch, index) ─┬─► this process ──────┬─► (inputs, targets)
+                          those skipped left out     └─► loader processes ──┘
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, cast
 
 import torch
@@ -34,7 +32,7 @@ EPOCHS_PER_SEED = 1_000_003  # keeps (seed, epoch) pairs apart without touching 
 def batches(
     dataset: Samples, batch_size: int, *, epoch: int = 0, skip: int = 0, **options: Any
 ) -> Iterator[Pair]:
-    """One epoch of a `Loader` with these options, whose processes end with it: see there.
+    """One epoch of a `Loader` with these options: see there.
 
     Args:
         skip: begin after so many samples of the order, none of which is loaded.
@@ -54,8 +52,8 @@ class Loader:
 
     Args:
         drop_last: leave out the samples that do not fill a batch.
-        workers: processes that load samples; they live as long as this object, or until `close`. What comes
-            out does not depend on them. 0: this process loads.
+        workers: processes that load samples, started with each epoch. What comes out does not depend on
+            them. 0: this process loads.
         prefetch: batches that each of them loads ahead.
 
     Raises:
@@ -80,14 +78,10 @@ class Loader:
                 "give a smaller batch_size or a larger dataset.limit."
             )
         self.in_order = isinstance(self.dataset, Stream)  # which one process at most reads
-        self.workers = min(self.workers, 1) if self.in_order else self.workers
         self._keyed = KeyedSamples(self.dataset, self.seed)
-        self._order = _EpochBatches(self.batch_size)
-        self._pool: DataLoader[Any] | None = None
-        self._turn = 0
 
     def epoch(self, epoch: int = 0, skip: int = 0, rows: Sequence[int] | None = None) -> Iterator[Pair]:
-        """The batches of one epoch. With workers, beginning another epoch ends this one.
+        """The batches of one epoch.
 
         Args:
             skip: begin after so many samples of the order.
@@ -100,15 +94,14 @@ class Loader:
         indices = self._indices(epoch)[skip:]
         if self.drop_last:
             indices = indices[: len(indices) - len(indices) % self.batch_size]
-        order = _EpochBatches(self.batch_size, epoch, indices, rows)
+        every = (
+            indices[start : start + self.batch_size] for start in range(0, len(indices), self.batch_size)
+        )
+        chosen = (each if rows is None else each[[row for row in rows if row < len(each)]] for each in every)
+        keys = ([(epoch, index) for index in each.tolist()] for each in chosen if len(each))
         if self.workers:
-            return self._shared(order)
-        return (pair_of(collated(self._keyed.__getitems__(batch))) for batch in order)
-
-    def close(self) -> None:
-        """End the loader processes; they are started again when needed."""
-        self._turn += 1
-        self._pool = None
+            return self._loaded_by_processes(keys)
+        return (pair_of(collated(self._keyed.__getitems__(each))) for each in keys)
 
     def _indices(self, epoch: int) -> Tensor:
         count = len(self._keyed.samples)
@@ -118,61 +111,27 @@ class Loader:
         torch.empty((), dtype=torch.int64).random_(generator=generator)  # as a DataLoader draws first
         return torch.randperm(count, generator=generator)
 
-    def _shared(self, order: _EpochBatches) -> Iterator[Pair]:
-        self._turn += 1
-        turn = self._turn
-        vars(self._order).update(vars(order))
+    def _loaded_by_processes(self, keys: Iterator[list[Key]]) -> Iterator[Pair]:
+        """Processes are forked, where that is safe, so that they begin in milliseconds."""
         try:
-            ahead = self._start()
-            for _ in range(len(order)):
-                assert turn == self._turn, "another epoch began, or the loader was closed"
-                yield pair_of(next(ahead))
-        except (RuntimeError, OSError, EOFError) as error:  # DataLoader's ways to say that a process is gone
-            self.close()
-            raise ReadError(
-                f"a process that loads samples failed ({first_line(error)}): memory or /dev/shm may be "
-                "full. Lower dataset.workers or dataset.prefetch, or set dataset.workers=0."
-            ) from error
-
-    def _start(self) -> Iterator[Any]:
-        """Processes at work on the order; forked, where that is safe, so that they begin in milliseconds."""
-        if self._pool is None:
-            self._pool = DataLoader(
+            loader = DataLoader(
                 cast(Any, self._keyed),
-                batch_sampler=self._order,
-                num_workers=self.workers,
+                batch_sampler=cast(Any, keys),
+                num_workers=1 if self.in_order else self.workers,
                 prefetch_factor=self.prefetch,
-                persistent_workers=True,
                 collate_fn=collated,
                 multiprocessing_context="fork" if sys.platform == "linux" else None,
                 generator=torch.Generator(),
             )
-        with _own_child_handler():
-            return iter(self._pool)
-
-
-@dataclass
-class _EpochBatches:
-    """Batches of (epoch, index). A DataLoader keeps the object that it was given: an epoch changes it."""
-
-    batch_size: int
-    epoch: int = 0
-    indices: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    rows: Sequence[int] | None = None
-
-    def __len__(self) -> int:
-        whole, rest = divmod(len(self.indices), self.batch_size)
-        return whole + bool(self._rows(rest))
-
-    def __iter__(self) -> Iterator[list[Key]]:
-        epoch, indices = self.epoch, self.indices  # of now, whatever it is turned to meanwhile
-        for start in range(0, len(indices), self.batch_size):
-            chunk = indices[start : start + self.batch_size].tolist()
-            if rows := self._rows(len(chunk)):
-                yield [(epoch, chunk[row]) for row in rows]
-
-    def _rows(self, count: int) -> Sequence[int]:
-        return range(count) if self.rows is None else [row for row in self.rows if row < count]
+            with _own_child_handler():
+                ahead = iter(loader)
+            for batch in ahead:
+                yield pair_of(batch)
+        except (RuntimeError, OSError, EOFError) as error:  # DataLoader's ways to say that a process is gone
+            raise ReadError(
+                f"a process that loads samples failed ({first_line(error)}): memory or /dev/shm may be "
+                "full. Lower dataset.workers or dataset.prefetch, or set dataset.workers=0."
+            ) from error
 
 
 @contextmanager
@@ -222,7 +181,6 @@ class Reader:
     def close(self) -> None:
         """End the loader's processes."""
         self._next, self._ahead = None, iter(())
-        self.loader.close()
 
 
 def probed(place: BatchPlace) -> list[int]:
