@@ -124,7 +124,7 @@ class Tracker:
         from mlflow.tracking.context.registry import resolve_tags
 
         every = resolve_tags(host_tags() | {_key(key): str(value) for key, value in tags.items()})
-        with _in_a_sentence(f"run '{name}'"):
+        with _in_a_sentence(f"run '{name}' in experiment '{self.experiment or 'netsplit'}'"):
             return str(self.client.create_run(self.experiment_id, run_name=name, tags=every).info.run_id)
 
 
