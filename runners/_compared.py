@@ -15,10 +15,9 @@ from netsplit.session.comparison import compare, experiment_of, forecast
 from netsplit.session.request import Request
 from netsplit.session.session import Session
 from netsplit.tracking import Tracker, comparison_table, verdict_of, winner_of
-from netsplit.tracking.database import server_of
+from netsplit.tracking.database import masked, server_of
 from netsplit.tracking.records import Comparison, Progress
 from netsplit.tracking.table import ONE_DEVICE
-from netsplit.tracking.values import masked
 
 from ._progress import ConsoleProgress
 from .cli.planned import show_whole
@@ -44,7 +43,7 @@ def one(
     comparison = comparison_of(request, name, labels, folder, partial(ConsoleProgress, console))
     if comparison.decided is not None:
         show_whole(console, comparison.decided, remarks=False)
-    console.print(comparison_table(comparison.rows, title=name))
+    console.print(comparison_table(comparison.rows, name).terminal(spaced=True))
     closing = written(comparison.folder, request.tracker, comparison.charts)
     console.print(closing, markup=False, highlight=False, soft_wrap=True)
     last = [verdict_of(comparison.rows), *([next_step(comparison, request, command)] if command else [])]

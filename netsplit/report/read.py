@@ -21,9 +21,17 @@ from netsplit.errors import ConfigError, NetSplitError
 from netsplit.report.page import PictureFile, Report, Section
 from netsplit.signature import suggest
 from netsplit.tables import Column, Table
-from netsplit.tracking.database import addressed, open_client, require_database, server_of
-from netsplit.tracking.table import ComparisonRow, comparison_figures, verdict_of, winner_of
-from netsplit.tracking.values import COMMAND, COMPARISON, DECISION, PICTURES, TEST, masked
+from netsplit.tracking.database import (
+    COMPARISON,
+    addressed,
+    masked,
+    open_client,
+    require_database,
+    server_of,
+    words_of_failure,
+)
+from netsplit.tracking.figures import PICTURES
+from netsplit.tracking.table import ComparisonRow, comparison_table, verdict_of, winner_of
 from netsplit.training.adapt.adaptation import CHANGED
 
 if TYPE_CHECKING:
@@ -45,6 +53,7 @@ _SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.link.")
 _DESCRIBED = ("model", "dataset", "cluster", "schedule", "optimizer", "batch_size", "epochs", "seed")
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 _MS = (",.1f", 1e3)
+_METRIC, _DECISION = "metrics.test/", "tags.adaptive.decision."
 _DECIDED = {
     "predicted_before": "Old plan, predicted", "predicted_after": "New plan, predicted",
     "measured_before": "Old plan, measured", "measured_after": "New plan, measured",
@@ -77,8 +86,8 @@ def read_report(
     except NetSplitError:
         raise
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"tracking uri '{masked(uri)}' cannot be read: {masked(reason)}") from error
+        reason = words_of_failure(error)
+        raise ConfigError(f"tracking uri '{masked(uri)}' cannot be read: {reason}") from error
     counts = len(chosen) - len(studies), len(studies)
     return Report(title, sections, masked(uri), datetime.now(UTC), *counts)
 
@@ -116,7 +125,7 @@ class _ReportReader:
         reasons = [row.error for row in rows]
         failed = [f"{row.method}: {row.error}" for row in rows if row.error]
         failed += [run["tags.error"]] if "tags.error" in run and run["tags.error"] not in reasons else []
-        figures = [comparison_figures(rows)] if rows else []
+        figures = [comparison_table(rows)] if rows else []
         return Section(
             title,
             [*filter(None, [run.get("tags.verdict") or verdict_of(rows)]), _description(run), _when(run)],
@@ -200,9 +209,7 @@ def read_runs(client: MlflowClient, patterns: Sequence[str]) -> list[Recorded]:
 
 
 def choose_runs(every: Sequence[Recorded], runs: Runs) -> list[Recorded]:
-    """Finished comparisons and studies: newest first, or in the order of the ids.
-
-    Counted are those that finished; of a name of which none did, those whose methods all failed.
+    """Comparisons and studies that finished, newest first; those of given ids in any state.
 
     Raises:
         ConfigError: there is no such run, or none has finished.
@@ -212,13 +219,7 @@ def choose_runs(every: Sequence[Recorded], runs: Runs) -> list[Recorded]:
     if isinstance(runs, int) and runs < 1:
         raise ConfigError(f"runs is {runs}: give at least 1.")
     candidates = [run for run in every if _is_shown(run)]
-    finished = {name_of(run) for run in candidates if run["status"] == "FINISHED"}
-    ended = [
-        run
-        for run in candidates
-        if run["status"] == "FINISHED"
-        or (name_of(run) not in finished and run["status"] == "FAILED" and "tags.failed_methods" in run)
-    ]
+    ended = [run for run in candidates if run["status"] == "FINISHED"]
     if not ended:
         raise ConfigError(_none_finished(candidates))
     return ended[:runs] if isinstance(runs, int) else _newest_of_each(ended, candidates)
@@ -253,7 +254,7 @@ def _source(run: Recorded) -> tuple[str, ...]:
 
 
 def _command(run: Recorded) -> str:
-    return str(run.get(f"tags.{COMMAND}", ""))
+    return str(run.get("tags.command", ""))
 
 
 def _by_id(every: Sequence[Recorded], ids: Sequence[str]) -> list[Recorded]:
@@ -290,7 +291,7 @@ def row_from(run: Recorded) -> ComparisonRow:
     state, status = run["status"], run.get("tags.solver_status", run["status"].lower())
     planned = _number(run, "metrics.speed/samples_per_s_predicted")
     why = {"RUNNING": "still running", "KILLED": "interrupted"}.get(state, "ended without saying why")
-    metric = next((key for key in run if key.startswith(f"metrics.{TEST}")), "")
+    metric = next((key for key in run if key.startswith(_METRIC)), "")
     throughput = _number(run, "metrics.speed/samples_per_s")
     return ComparisonRow(
         method=_method_of(run),
@@ -302,7 +303,7 @@ def row_from(run: Recorded) -> ComparisonRow:
         measured_s=_number(run, "metrics.speed/seconds_per_iteration"),
         throughput=planned if throughput is None else throughput,
         score=_number(run, metric),
-        metric=metric.removeprefix(f"metrics.{TEST}"),
+        metric=metric.removeprefix(_METRIC),
         predicted_peak=_by_device(run, "predicted_peak_bytes."),
         measured_peak=_by_device(run, "measured_peak_bytes."),
         capacity=_by_device(run, "capacity_bytes."),
@@ -335,7 +336,7 @@ def _by_device(run: Recorded, name: str) -> dict[str, int]:
 
 def _run_decisions(run: Recorded) -> list[dict[str, Any]]:
     """Decisions about the plan during training, in order."""
-    keys = [key for key in run if key.startswith(f"tags.{DECISION}")]
+    keys = [key for key in run if key.startswith(_DECISION)]
     return [json.loads(run[key]) for key in sorted(keys, key=lambda key: (len(key), key))]
 
 

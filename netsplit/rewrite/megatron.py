@@ -175,7 +175,9 @@ def _by_words(graph: Graph, cuts: Mapping[str, TaskCut], between: Sequence[str])
     by_words: dict[str, TaskCut] = {}
     for name in reversed(between):
         every = ways[name].items()
-        fitting = (cut_fitting(calls[name], k, way, product.way.size, lies, by_outputs=False) for k, way in every)
+        fitting = (
+            cut_fitting(calls[name], k, way, product.way.size, lies, by_outputs=False) for k, way in every
+        )
         cut = next((each for each in fitting if each and each.scale == each.blocks == 1), None)
         if cut is not None:
             lies |= cut.makes()
@@ -195,7 +197,8 @@ def _by_samples(graph: Graph, parts: int, between: Sequence[str]) -> dict[str, T
     wanted = {k: each for (tag, k), each in first.reads() if tag == "var"}
     for name in between[1:]:
         fitting = (
-            cut_fitting(calls[name], k, own, way.size, wanted, by_outputs=True) for k, own in ways[name].items()
+            cut_fitting(calls[name], k, own, way.size, wanted, by_outputs=True)
+            for k, own in ways[name].items()
         )
         cut = next((each for each in fitting if each and each.blocks == 1 and not each.cuts_weights), None)
         if cut is not None and not any(cut.scale * each % 1 for each in sizes):

@@ -14,23 +14,22 @@ from unittest.mock import patch
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 from netsplit.errors import ConfigError
-from netsplit.tracking.values import COMPARISON, masked, words_of_failure
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 __all__ = [
-    "addressed", "artifact_root", "charts_of", "newest_charts", "open_client", "open_experiment",
-    "require_database", "server_of", "sqlite_path",
+    "COMPARISON", "addressed", "charts_of", "masked", "newest_charts", "open_client", "open_experiment",
+    "require_database", "server_of", "sqlite_path", "words_of_failure",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
+COMPARISON = "comparison"
+"""The tag of a method's run with the id of its comparison's run."""
 _SQLITE = "sqlite:///"
-_OTHERS = re.compile(r"https?://|(postgresql|mysql|mssql)(\+\w+)?://")
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
@@ -46,12 +45,28 @@ _IMPATIENT = {
 _TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 
 
+def masked(text: str) -> str:
+    """`text` without the passwords of addresses: ``postgresql://me:***@host``."""
+    return re.sub(r"(://[^:/\s]*:)(?:(?!://)\S)+@", r"\1***@", text)  # to the last @: passwords hold others
+
+
+def words_of_failure(error: Exception) -> str:
+    """What MLflow passes on from its database driver, disk or network, in one line without passwords."""
+    lines = str(error).strip().splitlines()
+    # SQLAlchemy's own line comes before the driver's.
+    return masked(next((each for each in lines if not each.startswith("(raised")), type(error).__name__))
+
+
 def sqlite_path(uri: str) -> Path | None:
-    """The absolute path of a SQLite database; None of another kind of address that MLflow knows."""
+    """The absolute path of a SQLite database; None of another kind of address that MLflow knows.
+
+    Raises:
+        ConfigError: it knows no such address, and would make a folder of that name.
+    """
     name = uri.removeprefix(_SQLITE)
-    if name != uri and name and "?" not in name:
+    if name not in ("", uri) and "?" not in name:
         return Path(name).absolute()
-    if not _OTHERS.match(uri):
+    if not re.match(r"https?://|(postgresql|mysql|mssql)(\+\w+)?://", uri):
         raise ConfigError(
             f"tracking uri '{masked(uri)}' is not one MLflow can use: give {_SQLITE}outputs/mlflow.db, the "
             "http(s) address of a tracking server, or a database address (postgresql, mysql, mssql)."
@@ -80,47 +95,42 @@ def open_client(uri: str) -> MlflowClient:
             return _connect(uri)
         if not path.exists():
             _create(path)
-        elif not os.access(path, os.W_OK):
-            raise ConfigError(f"{path} cannot be written: change its permissions, or set tracking.uri.")
         return _connect(f"{_SQLITE}{path}")
-    except ConfigError:
-        raise
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
-        raise _refusal(uri, error) from error
-
-
-def artifact_root(uri: str, given: str | None) -> str | None:
-    """Where files of runs go: `given`, else beside a SQLite file; None: where the server keeps them."""
-    if given is not None:
-        return given if "://" in given else Path(given).absolute().as_uri()
-    if uri.startswith("http"):
-        return None
-    path = sqlite_path(uri)
-    folder = path.parent if path is not None else Path("outputs").absolute()
-    return (folder / "mlartifacts").as_uri()
+        first: BaseException = error
+        while cause := first.__cause__ or first.__context__:
+            first = cause
+        why = words_of_failure(error)
+        if isinstance(first, OSError) and first.strerror:
+            why = first.strerror
+        elif isinstance(error, ModuleNotFoundError):
+            why = f"it needs the package '{error.name}' (`pip install 'netsplit[postgres]'` brings psycopg)"
+        raise ConfigError(
+            f"tracking uri '{masked(uri)}' cannot be opened: {why.rstrip('.')}; set another or tracking=none."
+        ) from error
 
 
 def open_experiment(client: MlflowClient, name: str, artifacts: str | None) -> str:
-    """The id of an experiment, made where missing with its files under `artifacts`/<name>.
+    """The id of an experiment, made where missing.
 
-    Raises:
-        ConfigError: the experiment was deleted in the UI.
+    Args:
+        artifacts: folder or address for the files of a new one; None: beside a SQLite file, where a server
+            keeps them, or ``outputs/mlartifacts`` with another database.
     """
     from mlflow.exceptions import MlflowException
 
     if (experiment := client.get_experiment_by_name(name)) is None:
-        bare = quote(re.sub(r"[^\w\-.]+", "_", name))
-        folder = None if artifacts is None else f"{artifacts.rstrip('/')}/{bare}"
+        path, folder = sqlite_path(client.tracking_uri), artifacts
+        if folder is None and not client.tracking_uri.startswith("http"):
+            folder = str(Path("outputs", "mlartifacts") if path is None else path.parent / "mlartifacts")
+        if folder is not None:
+            folder = folder.rstrip("/") if "://" in folder else Path(folder).absolute().as_uri()
+            folder += "/" + quote(re.sub(r"[^\w\-.]+", "_", name))
         try:
             return str(client.create_experiment(name, artifact_location=folder, tags=_TRAINING))
         except MlflowException:
             if (experiment := client.get_experiment_by_name(name)) is None:  # no other process was faster
                 raise
-    if experiment.lifecycle_stage == "deleted":
-        raise ConfigError(
-            f"experiment '{name}' was deleted: choose another tracking.experiment, "
-            f"or run `mlflow experiments restore -x {experiment.experiment_id}`."
-        )
     return str(experiment.experiment_id)
 
 
@@ -184,8 +194,7 @@ def _connect(uri: str) -> MlflowClient:
     from mlflow import MlflowClient
     from mlflow.store.db import utils
 
-    for noisy in ("alembic", "mlflow", "git"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # tracebacks of what it raises too
     for handler in logging.getLogger("mlflow").handlers:
         handler.addFilter(_in_one_line)
@@ -199,18 +208,3 @@ def _in_one_line(record: logging.LogRecord) -> bool:
     """MLflow's warnings name the address of every request with its password, and whole statements of SQL."""
     record.msg, record.args = masked(record.getMessage()).partition("\n[SQL")[0], ()
     return True
-
-
-def _refusal(uri: str, error: Exception) -> ConfigError:
-    """Why `uri` cannot be used, without its password."""
-    first: BaseException = error
-    while cause := first.__cause__ or first.__context__:
-        first = cause
-    why = words_of_failure(error)
-    if isinstance(first, OSError) and first.strerror:
-        why = first.strerror
-    elif isinstance(error, ModuleNotFoundError):
-        why = f"it needs the package '{error.name}' (`pip install 'netsplit[postgres]'` brings psycopg)"
-    return ConfigError(
-        f"tracking uri '{masked(uri)}' cannot be opened: {why.rstrip('.')}; set another, or tracking=none."
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,10 +25,9 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
 from netsplit.settings import Settings
 from netsplit.simulate.trace import write_trace
-from netsplit.tracking.figures import comparison_figure, throughput_figure, training_figure
+from netsplit.tracking.figures import PICTURES, comparison_figure, throughput_figure, training_figure
 from netsplit.tracking.runs import MethodRun
 from netsplit.tracking.table import ComparisonRow, comparison_markdown, verdict_of
-from netsplit.tracking.values import PICTURES, TEST
 from netsplit.training.adapt.adaptation import Decision
 from netsplit.training.epochs import Epoch, Iteration, Observer
 from netsplit.training.history import History
@@ -37,31 +35,12 @@ from netsplit.training.parallel import ParallelModel
 from netsplit.training.training_state import save_state
 
 __all__ = [
-    "Comparison",
-    "Progress",
-    "ProgressRecorder",
-    "capacities",
-    "figures_of",
-    "keep_trained",
-    "record_comparison",
-    "record_decisions",
-    "record_model",
-    "record_plan",
-    "record_result",
-    "record_row",
-    "record_solver",
-    "record_whole",
-    "record_workload",
-    "row_of",
-    "write_last_plan",
-    "write_plan",
+    "Comparison", "Progress", "ProgressRecorder", "capacities", "figures_of", "keep_trained",
+    "record_comparison", "record_decisions", "record_model", "record_plan", "record_result", "record_row",
+    "record_solver", "record_whole", "record_workload", "row_of", "write_last_plan", "write_plan",
     "write_whole",
-]
+]  # fmt: skip
 
-
-_DECIDED = (
-    "predicted_before_s", "predicted_after_s", "measured_before_s", "measured_after_s", "switch_s"
-)  # fmt: skip
 _TAGGED = 50  # decisions, the last ones; the file has all
 
 
@@ -99,10 +78,10 @@ class ProgressRecorder:
         self.progress.iteration(done)
 
     def epoch(self, done: Epoch) -> None:
-        values = {
-            "train/epoch_loss": done.train_loss, "train/epoch_s": done.seconds, TEST + done.metric: done.score
-        }  # fmt: skip
-        self.run.metrics([(key, value, done.index) for key, value in values.items() if value is not None])
+        values = [("train/epoch_loss", done.train_loss), ("train/epoch_s", done.seconds)]
+        if done.score is not None:
+            values.append((f"test/{done.metric}", done.score))
+        self.run.metrics([(key, value, done.index) for key, value in values])
         self.progress.epoch(done)
 
 
@@ -117,17 +96,10 @@ class Comparison:
     charts: str = ""  # what follows MLflow's address, to see it there; empty where nothing is recorded
 
     @property
-    def failed(self) -> list[ComparisonRow]:
-        return [row for row in self.rows if row.failed]
-
-    @property
     def reason(self) -> str:
         """Why methods failed; empty where none did."""
-        failed, count = self.failed, len(self.rows)
-        if not failed:
-            return ""
-        counted = f"{len(failed)} of {count} methods failed ({', '.join(row.method for row in failed)}); "
-        return f"{counted if count > 1 else ''}{failed[0].method}: {failed[0].error}"
+        failed = [f"{row.method}: {row.error}" for row in self.rows if row.failed]
+        return "; ".join(failed)
 
     @property
     def best_s(self) -> float | None:
@@ -230,14 +202,9 @@ def figures_of(row: ComparisonRow) -> dict[str, float | None]:
 def record_whole(run: MethodRun, plan: Plan, folder: Path) -> None:
     """What was decided together with the placement, and what it was chosen from."""
     schedule = plan.schedule
-    run.tags(
-        {
-            "decided.kind": plan.choice.frontier[0].kind,
-            "decided.schedule": schedule.name,
-            "decided.microbatches": str(schedule.microbatches),
-            "decided.recompute": str(schedule.recompute).lower(),
-        }
-    )
+    decided = {"kind": plan.choice.frontier[0].kind, "schedule": schedule.name}
+    decided |= {"microbatches": str(schedule.microbatches), "recompute": str(schedule.recompute).lower()}
+    run.tags({"decided": decided})
     write_whole(plan, folder)
 
 
@@ -280,24 +247,12 @@ def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:
 
 
 def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path) -> None:
-    """What was decided about the plan while it trained: counts, a point each, and all of it as files."""
-    outcomes = Counter(each.outcome for each in decisions)
-    totals = {
-        "looks": len(decisions),
-        "kept": outcomes["kept"],
-        "rolled_back": outcomes["rolled back"],
-        "search_seconds": sum(each.search_s for each in decisions),
-        "switch_seconds": sum(each.switch_s for each in decisions),
-    }
-    last = {str(n): json.dumps(asdict(each)) for n, each in enumerate(decisions[-_TAGGED:])}
-    run.tags({"adaptive": totals | {"decision": last}})
+    """What was decided about the plan while it trained: a tag and a point each, and all of it as a file."""
+    told = {str(n): json.dumps(asdict(each)) for n, each in enumerate(decisions)}
+    run.tags({"adaptive.decision": dict(list(told.items())[-_TAGGED:])})
     for each in decisions:
-        values = {name: getattr(each, name) for name in _DECIDED}
-        if each.change is not None:
-            values |= {"moved": each.change.moved, "split": each.change.split, "joined": each.change.joined}
-        run.metrics(
-            [(f"adaptive.{key}", value, each.iteration) for key, value in values.items() if value is not None]
-        )
+        seconds = [(f"adaptive.{key}", value) for key, value in asdict(each).items() if key.endswith("_s")]
+        run.metrics([(key, value, each.iteration) for key, value in seconds if value is not None])
     write_json(folder / "adaptive.json", [asdict(each) for each in decisions])
 
 

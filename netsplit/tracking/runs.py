@@ -18,66 +18,40 @@ Runs of a process that was killed outright stay RUNNING. MLflow queues metrics; 
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.files import plain
 from netsplit.tracking.database import (
+    COMPARISON,
     addressed,
-    artifact_root,
     charts_of,
+    masked,
     open_client,
     open_experiment,
     sqlite_path,
-)
-from netsplit.tracking.host import host_tags
-from netsplit.tracking.values import (
-    COMPARISON,
-    LABELS,
-    as_tags,
-    dotted_keys,
-    masked,
-    parameters,
-    plain_key,
-    sentence_of,
-    title,
     words_of_failure,
 )
+from netsplit.tracking.host import host_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from torch import Tensor, nn
 
-__all__ = ["ComparisonRun", "MethodRun", "Tracker"]
+__all__ = ["ComparisonRun", "MethodRun", "Tracker", "dotted"]
 
 logger = logging.getLogger(__name__)
 
-_MOST = 100  # parameters or tags that MLflow takes at once
-
-
-class StoreError(NetSplitError):
-    """What was to be recorded could not be written."""
-
-
-@contextmanager
-def writing(what: str, lost: str = "") -> Iterator[None]:
-    """Turn whatever MLflow passes on from its database driver, disk or network into one sentence.
-
-    That is logged where `lost` says what is lost, as beside an error on its way, and else raised.
-    """
-    try:
-        yield
-    except Exception as error:
-        known = isinstance(error, StoreError)
-        failure = str(error) if known else f"MLflow could not record {what}: {words_of_failure(error)}"
-        if not lost:
-            raise StoreError(failure) from error
-        logger.error("%s: %s", lost, failure)
+_LABELS = ("model", "dataset", "cluster", "schedule", "partitioner", "optimizer", "scheduler")
+_TITLE = _LABELS[:4]
+_OF_COMPARISON = ("tracking", "checkpoint", "resume", "profile", "partitioner", "hydra")
+_NOTHING = ("", "None", "[]", "{}")
 
 
 @dataclass(eq=False)
@@ -88,8 +62,7 @@ class Tracker:
         uri: ``sqlite:///path`` (relative to the working folder), or a tracking server or database.
         experiment: name of the MLflow experiment, made where missing; None: netsplit.
         enabled: False records nothing and never imports MLflow.
-        artifacts: folder or address for the files of a new experiment; None: beside a SQLite file, where a
-            server keeps them, or ``outputs/mlartifacts`` with another database.
+        artifacts: where the files of a new experiment go; see `open_experiment`.
         system_metrics: seconds between two records of the machine's load (processors, memory, disk, network,
             GPUs) while a method runs; None: none.
         log_model: log each trained model as MLflow's PyTorch flavour does, with its signature.
@@ -112,8 +85,8 @@ class Tracker:
             raise ConfigError(
                 f"tracking.system_metrics is {self.system_metrics}: give seconds above 0, or null."
             )
-        path = sqlite_path(self.uri) if self.enabled else None
-        self.uri = self.uri if path is None else f"sqlite:///{path}"
+        if self.enabled and (path := sqlite_path(self.uri)) is not None:
+            self.uri = f"sqlite:///{path}"
         self.log_model = self.enabled and (self.log_model or self.register_model is not None)
         self.client: MlflowClient | None = None
         self.experiment_id = ""
@@ -123,8 +96,7 @@ class Tracker:
         self.experiment = self.experiment or experiment
         if self.enabled and self.client is None:
             client = open_client(self.uri)
-            place = artifact_root(self.uri, self.artifacts)
-            self.experiment_id = open_experiment(client, self.experiment or "netsplit", place)
+            self.experiment_id = open_experiment(client, self.experiment or "netsplit", self.artifacts)
             self.client = client
 
     @contextmanager
@@ -135,31 +107,32 @@ class Tracker:
 
         Args:
             params: the nested config.
-            tags: those of `netsplit.tracking.values.LABELS` are parameters of all runs too; beside them this
-                run has the whole config, dotted, and a method's run what tells methods apart.
+            tags: what model, dataset, cluster and the like are called is a parameter of all runs too; beside
+                it this run has the whole config, dotted, and a method's run what tells methods apart.
         """
         self.open()
-        labels = {key: str(value) for key, value in (tags or {}).items() if key in LABELS}
-        run = ComparisonRun(self, name, self.new_run(name, {"role": "comparison"}, tags), labels)
-        with ended(run):
-            run.params(params, dotted_keys(params or {}) | labels)
+        labels = {key: str(value) for key, value in (tags or {}).items() if key in _LABELS}
+        run = ComparisonRun(self, name, self.new_run(name, {"role": "comparison", **(tags or {})}), labels)
+        with run:
+            run.params(params, dotted(params or {}) | labels)
             yield run
 
-    def new_run(self, name: str, own: Mapping[str, str], tags: Mapping[str, Any] | None) -> str:
-        """The id of a new run with MLflow's tags, the host's, `own` and `tags`; empty: tracking is off."""
+    def new_run(self, name: str, tags: Mapping[str, Any]) -> str:
+        """The id of a new run with MLflow's tags, the host's and `tags`; empty: tracking is off."""
         if self.client is None:
             return ""
         from mlflow.tracking.context.registry import resolve_tags
 
-        given = {plain_key(key): str(value) for key, value in (tags or {}).items()}
-        every = resolve_tags({**host_tags(), **own, **given})
-        with writing(f"run '{name}'"):
+        every = resolve_tags(host_tags() | {_key(key): str(value) for key, value in tags.items()})
+        with _in_a_sentence(f"run '{name}' in experiment '{self.experiment or 'netsplit'}'"):
             return str(self.client.create_run(self.experiment_id, run_name=name, tags=every).info.run_id)
 
 
 class MethodRun:
-    """One open run, or nothing where tracking is off. What cannot be written raises `StoreError`, but for
-    metrics: MLflow writes these in a thread of its own, so that no database makes a training wait or stop.
+    """One open run, or nothing where tracking is off, which ends with its ``with`` block.
+
+    What cannot be written raises `NetSplitError`, but for metrics: MLflow writes these in a thread of its
+    own, so that no database makes a training wait or stop.
     """
 
     def __init__(self, tracker: Tracker, name: str, run_id: str = "") -> None:
@@ -174,7 +147,7 @@ class MethodRun:
             from mlflow.entities import Metric
 
             now = int(1000 * time.time())
-            points = [Metric(plain_key(key), float(value), now, int(step)) for key, value, step in values]
+            points = [Metric(_key(key), float(value), now, int(step)) for key, value, step in values]
             self._tracker.client.log_batch(self.run_id, metrics=points, synchronous=False)
 
     def summary(self, values: Mapping[str, float | None]) -> None:
@@ -183,7 +156,11 @@ class MethodRun:
 
     def tags(self, values: Mapping[str, Any]) -> None:
         """Set tags: nested keys dotted, nothing that is None or empty."""
-        self._log("tags", as_tags(values))
+        if self._tracker.client is not None:
+            from mlflow.entities import RunTag
+
+            told = {key: value for key, value in dotted(values).items() if value not in _NOTHING}
+            self._send("log_batch", tags=[RunTag(_key(key), value) for key, value in told.items()])
 
     def describe(self, markdown: str) -> None:
         """Show `markdown` on the run's page, above its metrics."""
@@ -191,22 +168,22 @@ class MethodRun:
 
     def params(self, config: Any, columns: Mapping[str, str]) -> None:
         """Log a nested config whole, as the artifact ``config.yaml``, and `columns` as parameters."""
-        if config:
+        if self._tracker.client is not None:
             import yaml
+            from mlflow.entities import Param
 
-            self.text(
-                masked(yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)), "config.yaml"
-            )
-        self._log("params", {key: masked(value) for key, value in columns.items()})
+            if config:
+                text = yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
+                self.text(masked(text), "config.yaml")
+            self._send("log_batch", params=[Param(_key(key), masked(each)) for key, each in columns.items()])
 
     def artifact(self, path: str | Path, folder: str | None = None) -> None:
         """Copy a file, or the contents of a folder, into the run's artifacts."""
-        name = "log_artifacts" if Path(path).is_dir() else "log_artifact"
-        self._send(f"artifact {path}", lambda client: getattr(client, name)(self.run_id, str(path), folder))
+        self._send("log_artifacts" if Path(path).is_dir() else "log_artifact", str(path), folder)
 
     def text(self, text: str, file: str) -> None:
         """Write `text` as the artifact `file`, a path inside the run."""
-        self._send(f"artifact {file}", lambda client: client.log_text(self.run_id, text, file))
+        self._send("log_text", text, file)
 
     def model(self, model: nn.Module, inputs: Tensor) -> None:
         """Log a trained model, in evaluation mode on the CPU, with the signature of these example inputs.
@@ -214,56 +191,62 @@ class MethodRun:
         Exported, to be read without this code and without pickle. Where it cannot be, that is said, and the
         run goes on.
         """
-        try:
-            self._send("the trained model", lambda client: self._log_model(client, model, inputs))
-        except StoreError as error:
-            logger.error("the model of run '%s' is not logged: %s", self.name, error)
-            self.tags({"model_error": error})
-
-    def _log_model(self, client: MlflowClient, model: nn.Module, inputs: Tensor) -> None:
+        client = self._tracker.client
+        if client is None:
+            return
         import mlflow.pytorch
         import torch
         from mlflow.models import Model, infer_signature
 
-        with addressed(client.tracking_uri):
-            with torch.no_grad():
+        try:
+            with _in_a_sentence("the trained model"), addressed(client.tracking_uri), torch.no_grad():
                 signature = infer_signature(inputs.numpy(), model(inputs).numpy())
-            experiment = self._tracker.experiment_id
-            logged = client.create_logged_model(experiment, "model", source_run_id=self.run_id)
-            Model.log(
-                None, mlflow.pytorch, name="model", model_id=logged.model_id, run_id=self.run_id,
-                registered_model_name=self._tracker.register_model, pytorch_model=model, signature=signature,
-                input_example=inputs.numpy(), serialization_format="pt2",
-                pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
-            )  # fmt: skip
+                experiment = self._tracker.experiment_id
+                logged = client.create_logged_model(experiment, "model", source_run_id=self.run_id)
+                Model.log(
+                    None, mlflow.pytorch, name="model", model_id=logged.model_id, run_id=self.run_id,
+                    registered_model_name=self._tracker.register_model, pytorch_model=model,
+                    signature=signature, input_example=inputs.numpy(), serialization_format="pt2",
+                    pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
+                )  # fmt: skip
+        except NetSplitError as error:
+            logger.error("the model of run '%s' is not logged: %s", self.name, error)
+            self.tags({"model_error": error})
 
-    def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
-        """Write what is queued and end the run, whose tag ``error`` is `reason`. Raises no `StoreError`."""
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Write what is queued and end the run; what then cannot be written is logged."""
         client = self._tracker.client
-        if client is not None:
-            import mlflow
+        if client is None:
+            return
+        import mlflow
 
-            with writing("the error", f"tags of run '{self.name}' are lost"):
-                self.tags({"error": reason})
-            with writing(f"status {status}", f"run '{self.name}' stays open in MLflow"):
-                with addressed(client.tracking_uri):
-                    mlflow.flush_async_logging()
-                client.set_terminated(self.run_id, status=status)
+        status, reason = "FINISHED" if error is None else "FAILED", ""
+        if isinstance(error, KeyboardInterrupt):  # with the name of the signal; none for Ctrl-C
+            status, reason = "KILLED", f"interrupted ({error.args[0] if error.args else 'Ctrl-C'})"
+        elif error is not None:
+            message = " ".join(str(error).split())
+            own = isinstance(error, NetSplitError) and message
+            reason = message if own else f"{type(error).__name__}: {message}".removesuffix(": ")
+        for end in (
+            lambda: self.tags({"error": reason}),
+            lambda: mlflow.flush_async_logging(),
+            lambda: client.set_terminated(self.run_id, status=status),
+        ):
+            try:
+                with _in_a_sentence(f"how run '{self.name}' ended"), addressed(client.tracking_uri):
+                    end()
+            except NetSplitError as failure:
+                logger.error("%s", failure)
 
-    def _log(self, kind: Literal["params", "tags"], values: Mapping[str, str]) -> None:
+    def _send(self, call: str, *given: Any, **named: Any) -> None:
+        """Call this method of MLflow's client for this run."""
         if self._tracker.client is not None:
-            from mlflow.entities import Param, RunTag
-
-            make = Param if kind == "params" else RunTag
-            entries = [make(plain_key(key), value) for key, value in values.items()]
-            for start in range(0, len(entries), _MOST):
-                batch: dict[str, Any] = {kind: entries[start : start + _MOST]}
-                self._send(kind, lambda client: client.log_batch(self.run_id, **batch))  # noqa: B023
-
-    def _send(self, what: str, send: Callable[[MlflowClient], object]) -> None:
-        if self._tracker.client is not None:
-            with writing(what):
-                send(self._tracker.client)
+            what = f"artifact {given[0]}" if given else ", ".join(named)
+            with _in_a_sentence(what):
+                getattr(self._tracker.client, call)(self.run_id, *given, **named)
 
 
 class ComparisonRun(MethodRun):
@@ -275,8 +258,6 @@ class ComparisonRun(MethodRun):
     def __init__(self, tracker: Tracker, name: str, run_id: str, labels: Mapping[str, str]) -> None:
         super().__init__(tracker, name, run_id)
         self._labels = labels
-        self._begun = 0
-        self._failed: dict[str, str] = {}  # method -> why
 
     @property
     def charts(self) -> str:
@@ -287,54 +268,54 @@ class ComparisonRun(MethodRun):
     def method(
         self, name: str, params: Any = None, tags: Mapping[str, Any] | None = None
     ) -> Iterator[MethodRun]:
-        """A run for one method. An exception marks it FAILED and is passed on: catch it outside."""
-        own = {"role": "method", "method": name, COMPARISON: self.run_id}
-        run = MethodRun(self._tracker, name, self._tracker.new_run(title(name, self._labels), own, tags))
-        self._begun += 1
-        try:
-            with ended(run), _load_recorded(run, self._tracker):
-                run.params(params, parameters(params, self._labels, name))
-                yield run
-        except Exception as error:
-            self._failed[name] = sentence_of(error)
-            with writing("failed methods", f"tags of run '{self.name}' are lost"):
-                self.tags({"failed_methods": ", ".join(self._failed)})
-            raise
+        """A run for one method. An exception marks it FAILED and is passed on: catch it outside.
 
-    def close(self, status: Literal["FINISHED", "FAILED", "KILLED"], reason: str = "") -> None:
-        """End the run; FAILED also where every method failed."""
-        if status == "FINISHED" and self._failed and len(self._failed) == self._begun:
-            status, reason = "FAILED", next(iter(self._failed.values()))
-        super().close(status, reason)
+        Its parameters are the labels and the config without what a comparison's methods have in common or
+        what only another method reads.
+        """
+        tracker, values = self._tracker, plain(params) or {}
+        methods = values.get("partitioner")
+        own = {key: value for key, value in values.items() if key not in _OF_COMPARISON}
+        own["partitioner"] = methods.get(name) if isinstance(methods, dict) else None
+        columns = {key: each for key, each in dotted(own).items() if each not in _NOTHING and "._" not in key}
+        title = " · ".join([name, *(self._labels[key] for key in _TITLE if key in self._labels)])
+        own_tags = {"role": "method", "method": name, COMPARISON: self.run_id, **(tags or {})}
+        run = MethodRun(tracker, name, tracker.new_run(title, own_tags))
+        with ExitStack() as stack:
+            stack.enter_context(run)
+            if tracker.client is not None and tracker.system_metrics is not None:
+                from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+                monitor = SystemMetricsMonitor(
+                    run.run_id, tracker.system_metrics, tracking_uri=tracker.client.tracking_uri
+                )
+                monitor.start()
+                stack.callback(monitor.finish)
+            run.params(params, {**columns, **self._labels, "partitioner": name})
+            yield run
+
+
+def dotted(values: Any, prefix: str = "") -> dict[str, str]:
+    """Nested mappings as dotted keys; a list is one value."""
+    if prefix == "":
+        values = plain(values)
+    if not isinstance(values, dict) or (prefix and not values):
+        return {prefix: str(values)}
+    parts = (dotted(value, f"{prefix}.{key}" if prefix else key) for key, value in values.items())
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def _key(name: str) -> str:
+    """A name that MLflow accepts for a metric, parameter or tag; ``cpu:0`` stays as it is."""
+    return re.sub(r"[^\w\-. :/]", "_", name)[:250]
 
 
 @contextmanager
-def _load_recorded(run: MethodRun, tracker: Tracker) -> Iterator[None]:
-    """Record the machine's load meanwhile, as often as the tracker says."""
-    if tracker.client is None or tracker.system_metrics is None:
-        yield
-        return
-    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-    monitor = SystemMetricsMonitor(
-        run.run_id, sampling_interval=tracker.system_metrics, tracking_uri=tracker.client.tracking_uri
-    )
-    monitor.start()
+def _in_a_sentence(what: str) -> Iterator[None]:
+    """Turn whatever MLflow passes on from its database driver, disk or network into one sentence."""
     try:
         yield
-    finally:
-        monitor.finish()
-
-
-@contextmanager
-def ended(run: MethodRun) -> Iterator[None]:
-    """End `run` with the status that fits how the block ends."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:  # with the name of the signal; it has none of its own for Ctrl-C
-        run.close("KILLED", f"interrupted ({stop.args[0] if stop.args else 'Ctrl-C'})")
+    except NetSplitError:
         raise
-    except BaseException as error:
-        run.close("FAILED", sentence_of(error))
-        raise
-    run.close("FINISHED")
+    except Exception as error:
+        raise NetSplitError(f"MLflow could not record {what}: {words_of_failure(error)}") from error

@@ -1,43 +1,29 @@
-"""A comparison as a table and a verdict: for the terminal (100 to 120 columns) and as Markdown.
+"""A comparison as a table, for the terminal, Markdown and HTML, and in a few sentences.
 
-A method has a line for each of its devices. Its solver's status and gap, objective and seconds stand
-below one another; why a method failed, and what marks mean, stands below the table. Last comes the verdict:
-which method won, and by how much.
+A method has a line for each of its devices. Its solver's status, objective, gap and seconds stand below one
+another; why a method failed, and what marks mean, stands below the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from netsplit.planning.explanation.notation import listed
 from netsplit.tables import Cell, Column, Table
 from netsplit.training.metrics import words_of_metric
 
-if TYPE_CHECKING:
-    import rich.table
-
 __all__ = [
-    "ONE_DEVICE", "ComparisonRow", "comparison_figures", "comparison_markdown", "comparison_table",
-    "verdict_of", "winner_of",
+    "ONE_DEVICE", "ComparisonRow", "comparison_markdown", "comparison_table", "verdict_of", "winner_of",
 ]  # fmt: skip
 
 _OVER, _LIMIT, _EARLIER = "!", "limit", "†"
-_LEGEND = {
-    _OVER: "more than the device's limit",
-    _LIMIT: "no answer in time; the figures are of a simple fallback plan",
-    _EARLIER: "measured by an earlier run, as training was already complete; predictions are for the current "
-    "plan",
-}
 ONE_DEVICE = "single"
 """The method, and the kind of plan, that all else is compared with."""
 LEVEL, LEVEL_PREDICTED = 0.02, 0.001
 """Relative: methods that are no further apart are level, whatever their iterations vary."""
 _PROVEN = "optimal for the method's own objective (obj); another method may still train faster:"
-_MS, _PERCENT, _MIB = Column("", ".1f", 1e3), Column("", ".1f", 100.0), Column("", in_bytes=True)
-_Shown = tuple[str, str, Column, Callable[["ComparisonRow"], Cell]]
-"""A figure: its heading on a terminal, its full one, how it is written, where a row has it."""
+_MIB = Column("", in_bytes=True)
 
 
 @dataclass(frozen=True)
@@ -89,107 +75,67 @@ class ComparisonRow:
         return list(dict.fromkeys(p for p, peak in peaks if p in self.capacity and peak > self.capacity[p]))
 
 
-def comparison_table(rows: Sequence[ComparisonRow], title: str = "") -> rich.table.Table:
-    """A table for the terminal, 100 to 110 columns wide."""
-    from rich.text import Text
-
-    shown = _figures(rows)
-    columns = [
-        Column("Method", text=True),
-        Column("Solver", text=True, whole=True),
-        *(replace(column, name=name, whole=True) for name, _, column, _ in shown),
-        Column("Device", text=True),
-        *(Column(name, whole=True) for name in ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")),
-    ]
-    cells = []
-    for row in rows:
-        by_device = ["\n".join(column) for column in zip(*_by_device(row), strict=True)] or [""] * 5
-        cells.append([row.method, _solver(row), *(figure(row) for *_, figure in shown), *by_device])
-    failed = {index: "failed" for index, row in enumerate(rows) if row.failed}
-    table = Table(columns, cells, title, marked=failed).terminal(spaced=True)
-    reasons = [Text(f"{row.method} failed: {row.error}", style="red") for row in rows if row.failed]
-    table.caption = Text("\n").join([*reasons, *map(Text, _legend(rows))]) or None
-    return table
-
-
-def comparison_figures(rows: Sequence[ComparisonRow]) -> Table:
-    """The same, every figure in a column of its own but the devices' in one; the legend is its notes."""
-    shown: list[_Shown] = [
-        ("", "Objective ms", _MS, lambda row: row.objective_s),
-        ("", "Gap %", _PERCENT, lambda row: row.gap),
-        ("", "Solve ms", Column("", ",.0f", 1e3), lambda row: row.solve_s),
-        *_figures(rows),
-    ]
-    columns = [
-        Column("Method", text=True),
-        Column("Status", text=True),
-        *(replace(column, name=name) for _, name, column, _ in shown),
-        Column("Devices: nodes, MiB predicted / measured / limit", text=True),
-    ]
-    cells = []
-    for row in rows:
-        devices = "; ".join(f"{p}: {nodes}, {' / '.join(peaks)}" for p, nodes, *peaks in _by_device(row))
-        last = devices if row.error is None else f"failed: {row.error}"
-        cells.append([row.method, _status(row), *(figure(row) for *_, figure in shown), last])
-    return Table(columns, cells, "Results", _legend(rows))
-
-
-def comparison_markdown(rows: Sequence[ComparisonRow]) -> str:
-    """`comparison_figures` as a GitHub table, and its legend."""
-    table = comparison_figures(rows)
-    return "\n".join([table.markdown(), *(f"\n{line}" for line in table.notes)]) + "\n"
-
-
-def _figures(rows: Sequence[ComparisonRow]) -> list[_Shown]:
-    """The figures of every method; the metric last, where there is one."""
-    shown: list[_Shown] = [
-        ("Pred.\nms", "Predicted ms", _MS, lambda row: row.predicted_s),
-        ("Meas.\nms", "Measured ms", _MS, _measured),
-        ("Error\n%", "Error %", Column("", "+.1f", 100.0), lambda row: row.prediction_error),
-        ("Samp.\n/s", "Samples/s", Column("", ".1f"), lambda row: row.throughput),
-        ("Loss", "Loss", Column("", ".4f"), lambda row: row.loss),
+def comparison_table(rows: Sequence[ComparisonRow], title: str = "Results") -> Table:
+    """A line for each device of each method, 100 to 110 columns wide on a terminal, and a legend."""
+    figures: list[tuple[Column, Callable[[ComparisonRow], Cell]]] = [
+        (Column("Pred.\nms", ".1f", 1e3, whole=True), lambda row: row.predicted_s),
+        (Column("Meas.\nms", ".1f", 1e3, whole=True), _measured),
+        (Column("Error\n%", "+.1f", 100.0, whole=True), lambda row: row.prediction_error),
+        (Column("Samp.\n/s", ".1f", whole=True), lambda row: row.throughput),
+        (Column("Loss", ".4f", whole=True), lambda row: row.loss),
     ]
     if name := next((row.metric for row in rows if row.metric), ""):
         metric = words_of_metric(name)
-        column, unit = (_PERCENT, "%") if metric.percent else (Column("", ".4g"), "")
-        words = f"{metric.words[0].upper()}{metric.words[1:]} {unit}".rstrip()
-        shown.append((f"{metric.short}\n{unit}".rstrip(), words, column, lambda row: row.score))
-    return shown
+        form, unit = (".1f", "\n%") if metric.percent else (".4g", "")
+        figures.append(
+            (Column(f"{metric.short}{unit}", form, metric.factor, whole=True), lambda row: row.score)
+        )
+    columns = [
+        Column("Method", text=True),
+        Column("Solver", text=True, whole=True),
+        *(column for column, _ in figures),
+        Column("Device", text=True),
+        *(Column(name, whole=True) for name in ("Nodes", "Pred.\nMiB", "Meas.\nMiB", "Limit\nMiB")),
+    ]
+    cells = [
+        [row.method, _solver(row), *(figure(row) for _, figure in figures), *_by_device(row)] for row in rows
+    ]
+    failed = {index: "failed" for index, row in enumerate(rows) if row.failed}
+    return Table(columns, cells, title, _legend(rows), failed)
+
+
+def comparison_markdown(rows: Sequence[ComparisonRow]) -> str:
+    """`comparison_table` as a GitHub table, and its legend."""
+    table = comparison_table(rows)
+    cells = [[text.replace("\n", "<br>") for text in texts] for texts in table.texts]
+    return "\n\n".join([replace(table, rows=cells).markdown(), *table.notes]) + "\n"
 
 
 def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
-    """What the marks mean that there are, which operators are in parts, and whose plan is another by now."""
-    used = {
-        _OVER: any(row.overfull for row in rows),
-        _LIMIT: any(row.unanswered for row in rows),
-        _EARLIER: any(row.earlier for row in rows),
-    }
+    """Why methods failed, what the marks mean that there are, and which operators are in parts."""
+    lines = [f"{row.method} failed: {row.error}" for row in rows if row.failed]
     solved = [row for row in rows if row.status == "optimal" and row.optimises]
-    lines = [_PROVEN, *(f"  {row.method} minimises {row.optimises}" for row in solved)] if solved else []
-    lines += [f"{mark}{':' * mark.isalpha()} {meaning}" for mark, meaning in _LEGEND.items() if used[mark]]
+    lines += [_PROVEN, *(f"  {row.method} minimises {row.optimises}" for row in solved)] if solved else []
+    if any(row.overfull for row in rows):
+        lines.append(f"{_OVER} more than the device's limit")
+    if any(row.unanswered for row in rows):
+        lines.append(f"{_LIMIT}: no answer in time; the figures are of a simple fallback plan")
+    if any(row.earlier for row in rows):
+        lines.append(f"{_EARLIER} measured by an earlier run; predictions are for the current plan")
     if any(row.throughput is not None and row.measured_s is None for row in rows):
         lines.append("Samples/s is predicted where nothing was measured.")
     lines += [f"{row.method}: {row.parts}" for row in rows if row.parts]
-    for row in rows:
-        if row.changes:
-            times = "once" if row.changes == 1 else f"{row.changes} times"
-            lines.append(
-                f"{row.method}: its plan changed {times} in training; predictions, nodes, parts and bytes "
-                "are of its first plan"
-            )
+    if changed := ", ".join(row.method for row in rows if row.changes):
+        lines.append(f"Plan changed in training: {changed}; all but what is measured is of the first plan.")
     return lines
 
 
 def _measured(row: ComparisonRow) -> Cell:
-    return f"{_EARLIER}{_MS.shown(row.measured_s)}" if row.earlier else row.measured_s
-
-
-def _status(row: ComparisonRow) -> str:
-    return "failed" if row.failed else row.status
+    return f"{_EARLIER}{1e3 * row.measured_s:.1f}" if row.earlier and row.measured_s else row.measured_s
 
 
 def _solver(row: ComparisonRow) -> str:
-    lines = [_status(row)]
+    lines = ["failed" if row.failed else row.status]
     if row.objective_s is not None:
         lines.append(f"obj {1e3 * row.objective_s:.1f} ms")
     if row.gap is not None:
@@ -199,16 +145,15 @@ def _solver(row: ComparisonRow) -> str:
     return "\n".join(lines)
 
 
-def _by_device(row: ComparisonRow) -> list[list[str]]:
-    """Name, nodes, predicted, measured and allowed bytes of each device; marked where above the limit."""
+def _by_device(row: ComparisonRow) -> list[str]:
+    """Names, nodes, predicted, measured and allowed bytes of the devices; marked where above the limit."""
     lines = []
     for device in dict.fromkeys([*row.capacity, *row.nodes, *row.predicted_peak, *row.measured_peak]):
         limit = row.capacity.get(device)
         peaks = [peak.get(device) for peak in (row.predicted_peak, row.measured_peak)]
         shown = [_OVER * bool(limit and each and each > limit) + _MIB.shown(each) for each in peaks]
-        nodes = str(row.nodes.get(device, "-"))
-        lines.append([device, nodes, *shown, _MIB.shown(limit)])
-    return lines
+        lines.append([device, str(row.nodes.get(device, "-")), *shown, _MIB.shown(limit)])
+    return ["\n".join(column) for column in zip(*lines, strict=True)] or [""] * 5
 
 
 def winner_of(rows: Sequence[ComparisonRow]) -> str | None:
@@ -224,57 +169,39 @@ def verdict_of(rows: Sequence[ComparisonRow]) -> str:
     iterations of either vary by more than that, shares the first place. A throughput of 0: it does not fit.
     """
     done = [row for row in rows if not row.failed and row.throughput is not None]
-    measured = any(row.measured_s is not None for row in done)
+    how = "measured" if any(row.measured_s is not None for row in done) else "predicted"
     ranked = sorted((row for row in done if row.throughput), key=_rate, reverse=True)
     fits = [row for row in ranked if not row.overfull]
-    if len(done) == 1 or not fits:
-        sentences = [_alone(row, "measured" if measured else "predicted") for row in ranked]
-    else:
-        sentences = _ranking(ranked, fits, measured)
+    if len(done) > 1 and fits:
+        best = fits[0]
+        first = [row for row in fits if row is best or _is_level(best, row)]
+        others = [row for row in fits if row not in first][:1]
+        others += [row for row in ranked if row.method == ONE_DEVICE and row not in (*first, *others)]
+        if len(first) > 1:
+            rates = listed([f"{_rate(row):,.1f}" for row in first])
+            won = f"{listed([_label(row) for row in first])} are level: {rates} samples/s {how}"
+        elif how == "measured":
+            won = f"{_label(best)} is the fastest: {_rate(best):,.1f} samples/s measured"
+        else:
+            won = f"{_label(best)} is predicted to be the fastest: {_rate(best):,.1f} samples/s"
+        slower = " and ".join(_ahead(best, row) for row in others if _rate(row) < _rate(best))
+        sentences = [f"{won}, {slower}." if slower else f"{won}."]
+        sentences += [
+            f"{_label(row)} is faster ({_rate(row):,.1f}), but exceeds the limit of {listed(row.overfull)}."
+            for row in ranked[: ranked.index(best)]
+        ]
         if any(row.method == ONE_DEVICE and not row.throughput for row in done):
             sentences.append("One device does not fit.")
-    if any(row.earlier for row in done):
-        sentences.append(
-            "An earlier run measured it."
-            if len(done) == 1
-            else f"Earlier runs measured those marked {_EARLIER}."
-        )
-    failed = ", ".join(row.method for row in rows if row.failed)
-    return " ".join([*sentences, *([f"Failed: {failed}."] if failed else [])])
-
-
-def _alone(row: ComparisonRow, how: str) -> str:
-    """A method that there is no other to compare with, or that is above a limit as all others are."""
-    over = f" exceeds the limit of {listed(row.overfull)}" if row.overfull else ""
-    predicted = ""
-    if row.prediction_error is not None:
-        predicted = f" ({_rate(row) / (1 + row.prediction_error):,.1f} predicted)"
-    return f"{_label(row)}{over}: {_rate(row):,.1f} samples/s {how}{predicted}."
-
-
-def _ranking(ranked: Sequence[ComparisonRow], fits: Sequence[ComparisonRow], measured: bool) -> list[str]:
-    """Sentences on the best, the second and one device, and what is faster but too large."""
-    best = fits[0]
-    first = [row for row in fits if row is best or _is_level(best, row)]
-    second = [row for row in fits if row not in first][:1]
-    one = [row for row in ranked if row.method == ONE_DEVICE and row not in (*first, *second)]
-    if len(first) > 1:
-        names = listed([_label(best), *(_label(row).replace("One", "one") for row in first[1:])])
-        why = " (iteration times vary by more than that)" * all(_vary_alike(best, row) for row in first[1:])
-        rates = listed([f"{_rate(row):,.1f}" for row in first])
-        said = f"{names} are level: {rates} samples/s {'measured' if measured else 'predicted'}{why}"
-    elif measured:
-        said = f"{_label(best)} is the fastest: {_rate(best):,.1f} samples/s measured"
     else:
-        said = f"{_label(best)} is predicted to be the fastest: {_rate(best):,.1f} samples/s"
-    slower = " and ".join(_ahead(best, row) for row in (*second, *one) if _rate(row) < _rate(best))
-    sentences = [f"{said}, {slower}." if slower else f"{said}."]
-    for row in ranked:
-        if row.overfull and _rate(row) >= _rate(best):
-            much = "as fast" if _is_level(row, best) else "faster"
-            limit = f"exceeds the limit of {listed(row.overfull)}"
-            sentences.append(f"{_label(row)} is {much} ({_rate(row):,.1f}), but {limit}.")
-    return sentences
+        sentences = []
+        for row in ranked:
+            over = f" exceeds the limit of {listed(row.overfull)}" if row.overfull else ""
+            sentences.append(f"{_label(row)}{over}: {_rate(row):,.1f} samples/s {how}.")
+    if earlier := ", ".join(row.method for row in done if row.earlier):
+        sentences.append(f"Measured by an earlier run: {earlier}.")
+    if failed := ", ".join(row.method for row in rows if row.failed):
+        sentences.append(f"Failed: {failed}.")
+    return " ".join(sentences)
 
 
 def _rate(row: ComparisonRow) -> float:
@@ -282,20 +209,15 @@ def _rate(row: ComparisonRow) -> float:
 
 
 def _label(row: ComparisonRow) -> str:
-    """The method at the beginning of a sentence."""
     return f"One device ({ONE_DEVICE})" if row.method == ONE_DEVICE else row.method
 
 
-def _vary_alike(fast: ComparisonRow, slow: ComparisonRow) -> bool:
-    """Whether most iterations of the one have a range with the other's middle one in it."""
-    if fast.spread is None or slow.spread is None:
-        return False
-    return _rate(slow) >= fast.spread[0] or _rate(fast) <= slow.spread[1]
-
-
 def _is_level(fast: ComparisonRow, slow: ComparisonRow) -> bool:
-    near = LEVEL_PREDICTED if fast.spread is None else LEVEL
-    return _vary_alike(fast, slow) or _rate(slow) >= (1 - near) * _rate(fast)
+    """Whether they are close, or the range of either's iterations has the other's middle one in it."""
+    if fast.spread is None or slow.spread is None:
+        return _rate(slow) >= (1 - LEVEL_PREDICTED) * _rate(fast)
+    near = _rate(slow) >= (1 - LEVEL) * _rate(fast)
+    return near or _rate(slow) >= fast.spread[0] or _rate(fast) <= slow.spread[1]
 
 
 def _ahead(fast: ComparisonRow, slow: ComparisonRow) -> str:

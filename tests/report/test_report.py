@@ -12,17 +12,17 @@ import pytest
 from netsplit.report import PictureFile, Section, html_page, write_report
 from netsplit.report.page import PAGE
 from netsplit.tables import Column, Table
-from netsplit.tracking.table import comparison_figures
+from netsplit.tracking import comparison_table
 from tests.tracking.reports import HOSTILE, Parsed, parsed, report
 from tests.tracking.samples import rows
 
-TRAINED = Section("digits", ["netsplit is the fastest."], ["m_sct: no room"], [comparison_figures(rows())])
+TRAINED = Section("digits", ["netsplit is the fastest."], ["m_sct: no room"], [comparison_table(rows())])
 
 
 def test_every_figure_is_shown() -> None:
     words = parsed(report(TRAINED)).words
-    assert "netsplit optimal 123.4 0.0 12,345 200.0 250.0 -20.0 128.0 0.1234 93.8" in words
-    assert "cpu:0: 203, 38.0 / 39.0 / 48.0" in words
+    assert "netsplit optimal obj 123.4 ms gap 0.0 % in 12,345 ms 200.0 250.0 -20.0 128.0 0.1234 93.8" in words
+    assert "cpu:0 cpu:1 203 219 38.0 40.0 39.0 41.0 48.0 48.0" in words
     assert "optimal for the method's own objective" in words
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from netsplit.report import Section, html_page
 from netsplit.tables import Column, Table
-from netsplit.tracking.table import comparison_figures
+from netsplit.tracking import comparison_table
 from tests.browser import browse, needs_browser
 from tests.tracking.reports import HOSTILE, report
 from tests.tracking.samples import rows
@@ -27,7 +27,7 @@ PROBE = """<script>addEventListener("load", function () {
       return row.cells[0].textContent; });
   };
   var before = rows();
-  document.querySelectorAll("#s1 table thead th")[8].click();
+  document.querySelectorAll("#s1 table thead th")[5].click();
   parent.postMessage(JSON.stringify({
     inner: innerWidth, scroll: document.documentElement.scrollWidth,
     boxes: Array.from(document.querySelectorAll("p, h1, h2, figure, nav, .scroll"), function (each) {
@@ -56,7 +56,7 @@ LONG = f"{HOSTILE} {'a_long_name_without_space' * 5}"
 
 
 def test_a_telephone_shows_it_without_scrolling_sideways(tmp_path: Path) -> None:
-    shown = report(Section(LONG, [LONG], [LONG], [comparison_figures(rows())]))
+    shown = report(Section(LONG, [LONG], [LONG], [comparison_table(rows())]))
     seen = look(tmp_path, html_page(shown, tmp_path), 360)
     assert (seen["inner"], seen["scroll"]) == (360, 360)
     assert max(seen["boxes"]) <= 360
@@ -71,7 +71,7 @@ def test_no_table_is_cut_at_1400_pixels(tmp_path: Path) -> None:
     wide = [replace(row, method=f"{row.method}_{LONG}", predicted_peak=devices) for row in rows()]
     pairs = Table([Column("Key", text=True), Column("Value", text=True)], [("x" * 90, LONG)])
     seen = look(
-        tmp_path, html_page(report(Section("x", tables=[comparison_figures(wide), pairs])), tmp_path), 1400
+        tmp_path, html_page(report(Section("x", tables=[comparison_table(wide), pairs])), tmp_path), 1400
     )
     assert len(seen["tables"]) == 2
     assert max(seen["tables"]) <= max(seen["boxes"]) <= 1400

@@ -45,7 +45,7 @@ def test_every_method_is_predicted_and_none_is_measured(
 ) -> None:
     comparison = forecast(experiment, two(), unrecorded, tmp_path)
     assert [row.method for row in comparison.rows] == ["m_topo", "single"]
-    assert not comparison.failed
+    assert not comparison.reason
     for row in comparison.rows:
         assert row.predicted_s is not None
         assert row.throughput == pytest.approx(8 / row.predicted_s)
@@ -123,7 +123,7 @@ def test_what_is_decided_with_the_placement_is_recorded(
     open_ = AutoSchedule(microbatches=[1, 2], time_limit_s=0.5)
     asked = replace(experiment, schedule=open_, partitioners={"auto": Auto()})
     comparison = forecast(asked, two(), unrecorded, tmp_path)
-    assert not comparison.failed
+    assert not comparison.reason
     whole = comparison.decided
     assert whole is not None
     assert comparison.rows[0].predicted_s == pytest.approx(whole.iteration_s)

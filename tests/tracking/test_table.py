@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from netsplit.tracking import ComparisonRow, comparison_markdown, comparison_table, verdict_of, winner_of
+from netsplit.tracking import ComparisonRow, comparison_table, verdict_of, winner_of
+from netsplit.tracking.table import comparison_markdown
 from tests.tracking.samples import rows
 
 
 def printed(width: int, given: list[ComparisonRow] | None = None) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(comparison_table(rows() if given is None else given))
+    console.print(comparison_table(rows() if given is None else given).terminal(spaced=True))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -36,8 +37,9 @@ def test_markdown_has_a_line_for_each_method_and_equal_cells() -> None:
     lines = table.splitlines()
     assert len(lines) == 2 + len(rows())
     assert len({line.count("|") for line in lines}) == 1
-    assert "| netsplit | optimal | 123.4 | 0.0 | 12,345 | 200.0 | 250.0 | -20.0 | 128.0 |" in lines[2]
-    assert "failed: cpu:1 lacks" in lines[4]
+    solver = "optimal<br>obj 123.4 ms<br>gap 0.0 %<br>in 12,345 ms"
+    assert f"| netsplit | {solver} | 200.0 | 250.0 | -20.0 | 128.0 |" in lines[2]
+    assert "m_sct failed: cpu:1 lacks" in note
 
 
 MIB = 2**20

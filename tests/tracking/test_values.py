@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from netsplit.tracking.values import dotted_keys, masked
+from netsplit.tracking.database import masked
+from netsplit.tracking.runs import dotted
 
 
 def test_nested_keys_are_dotted_and_lists_stay_whole() -> None:
     config = {"a": {"b": 1, "c": None}, "sizes": [1, 2], "layers": [{"n": 3}], "empty": {}}
-    assert dotted_keys(config) == {
+    assert dotted(config) == {
         "a.b": "1",
         "a.c": "None",
         "sizes": "[1, 2]",
