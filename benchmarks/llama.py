@@ -41,26 +41,18 @@ class Llama(nn.Module):
         device: "meta" holds no values.
     """
 
-    rotation: Tensor
-
     def __init__(self, size: LlamaSize, length: int, device: str = "meta") -> None:
         super().__init__()
         with torch.device(device):
             self.embedding = nn.Embedding(size.vocabulary, size.dim)
-            self.blocks = nn.ModuleList(_Block(size) for _ in range(size.layers))
+            self.blocks = nn.ModuleList(_Block(size, length) for _ in range(size.layers))
             self.norm = _RMSNorm(size.dim)
             self.head = nn.Linear(size.dim, size.vocabulary, bias=False)
-            width = size.dim // size.heads
-            rates = 500_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float32) / width)
-            angles = torch.outer(torch.arange(length, dtype=torch.float32), rates)
-            angles = torch.cat([angles, angles], -1)
-            self.register_buffer("cos", angles.cos(), persistent=False)
-            self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, self.cos, self.sin)
+            x = block(x)
         logits: Tensor = self.head(self.norm(x))
         return logits
 
@@ -75,7 +67,12 @@ class _RMSNorm(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, size: LlamaSize) -> None:
+    """A layer; its turns of positions are buffers of its own, so that layers may be on different devices."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, size: LlamaSize, length: int) -> None:
         super().__init__()
         self.width = size.dim // size.heads
         narrow = size.groups * self.width
@@ -85,11 +82,15 @@ class _Block(nn.Module):
         self.o = nn.Linear(size.dim, size.dim, bias=False)
         self.gate, self.up = (nn.Linear(size.dim, size.hidden, bias=False) for _ in range(2))
         self.down = nn.Linear(size.hidden, size.dim, bias=False)
+        rates = 500_000.0 ** (-torch.arange(0, self.width, 2, dtype=torch.float32) / self.width)
+        angles = torch.outer(torch.arange(length, dtype=torch.float32), rates)
+        self.register_buffer("cos", torch.cat([angles, angles], -1).cos(), persistent=False)
+        self.register_buffer("sin", torch.cat([angles, angles], -1).sin(), persistent=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         normed = self.attention_norm(x)
         q, k, v = (self._heads(each(normed)) for each in (self.q, self.k, self.v))
-        q, k = (_rotated(each, cos, sin) for each in (q, k))
+        q, k = (_rotated(each, self.cos, self.sin) for each in (q, k))
         seen = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.o(seen.transpose(1, 2).flatten(2))
         normed = self.norm(x)

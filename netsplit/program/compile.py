@@ -101,10 +101,11 @@ def compile_orders(
     """
     device_of, exchanges, shards = placement.device_of, placement.exchanges, placement.shards
     cuts = (*placement.cuts, *(name for each in shards for name in each.cuts))
-    groups, in_turn = placement.replicas, placement.turns
+    replicas, in_turn = placement.replicas, placement.turns
+    groups = replicas | placement.alike
     placed, devices = insert_transfers(graph, device_of, exchanges)
     segments = tuple(
-        replace(segment, replicas=groups.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
+        replace(segment, replicas=replicas.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
         for segment in cut_segments(placed, devices, placement.priority, schedule.fine_segments, cuts)
     )
     names = tuple(device.name for device in cluster.devices)
@@ -426,8 +427,9 @@ class _Compiler:
         self.tag += shared["chunks"]
 
     def _emit(self, device: str, instruction: Instruction) -> None:
-        self.lists[device].append(instruction)
-        self.order.append(device)
+        if device in self.lists:  # else another one does the same
+            self.lists[device].append(instruction)
+            self.order.append(device)
 
     def _on(self, device: str, i: int) -> str:
         return device_in_turn(self.turns.get(device, (device,)), i)

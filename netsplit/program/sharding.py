@@ -56,7 +56,8 @@ def bundles_of(
                 key = () if shard.level == "optimizer" else tuple(sorted(readers[k]))
                 together.setdefault(key, []).append(k)
         for key, every in together.items():
-            devices = tuple(sorted(shard.devices, key=ranks.index))
+            here = [each for each in ranks if each in shard.devices]
+            devices = (*here, *(each for each in shard.devices if each not in here))
             for names in _buckets(graph, every):
                 trained = any(graph.initializers[k].requires_grad for k in names)
                 nbytes = sum(graph.initializers[k].nbytes for k in names)

@@ -11,7 +11,7 @@ is a sum (Shoeybi et al., Megatron-LM, 2019, section 3; Korthikanti et al., 2022
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
@@ -21,7 +21,6 @@ from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import CALL, Graph, Node, NodeRole, dtype_bytes
 from netsplit.layout.regions import Region, length_of, now, whole_region
 from netsplit.rewrite.emitter import require_graph, require_operators
-from netsplit.rewrite.leaves import Leaf
 from netsplit.rewrite.lowering import Lowering
 from netsplit.rewrite.tasks import OperatorTasks
 from netsplit.rewrite.ways import Place
@@ -151,10 +150,10 @@ class _OneRank(Lowering):
         name = emitter.fresh(f"{k}:{forward if forward != 'identity' else backward}")
         like = self.graph.variables[k].producer
         module = self.graph.nodes[like].module if like is not None else ""
+        args, role = ({"var": own.name}, forward, backward, nbytes), NodeRole(like or name, moves=True)
         emitter.nodes[name] = Node(
-            name, f"{_OP}{forward}", (own.name,), (name,), args=({"var": own.name}, forward, backward, nbytes),
-            module=module, part=NodeRole(like or name, moves=True),
-        )  # fmt: skip
+            name, f"{_OP}{forward}", (own.name,), (name,), args=args, module=module, part=role
+        )
         strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
         if forward in ("identity", "slice"):  # of the same memory
             emitter.layouts[name] = replace(layout, shape=shape)
