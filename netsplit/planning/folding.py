@@ -27,7 +27,7 @@ from netsplit.placement.sharding import crossing_bytes
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.roofline import operator_class
 from netsplit.rewrite.megatron import tensor_parallel_tasks
-from netsplit.rewrite.one_rank import MoveName, group_move, one_rank
+from netsplit.rewrite.one_rank import MoveName, rank_move, one_rank
 
 __all__ = ["FoldedPlan", "rank_graph"]
 
@@ -92,7 +92,7 @@ class FoldedPlan:
         together = self.cluster.names[: self.given.tensor]
         nodes = {}
         for node in self.graph:
-            move = group_move(node)
+            move = rank_move(node)
             if move is not None:
                 both = (self._moving_s(each, move.nbytes, together) for each in (move.forward, move.backward))
                 nodes[node.name] = NodeSeconds(*both)
@@ -125,7 +125,7 @@ class FoldedPlan:
         if self.given.recompute != "selective":
             return self.given.recompute == "full"
         node = self.graph.nodes[name]
-        return group_move(node) is None and operator_class(self.graph, node) not in _KEPT
+        return rank_move(node) is None and operator_class(self.graph, node) not in _KEPT
 
     def _stages(self) -> list[tuple[int, int]]:
         """Where each stage begins and ends in the graph's order: cut where least goes from one to the next,

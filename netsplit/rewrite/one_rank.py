@@ -25,14 +25,14 @@ from netsplit.rewrite.lowering import Lowering
 from netsplit.rewrite.tasks import OperatorTasks
 from netsplit.rewrite.ways import Place
 
-__all__ = ["GroupMove", "MoveName", "group_move", "one_rank"]
+__all__ = ["RankMove", "MoveName", "rank_move", "one_rank"]
 
 MoveName = Literal["identity", "slice", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 _OP = f"{CALL}.group_"
 
 
 @dataclass(frozen=True)
-class GroupMove:
+class RankMove:
     """What devices that compute together move for one tensor; `nbytes` are those of the whole tensor."""
 
     forward: MoveName
@@ -40,12 +40,12 @@ class GroupMove:
     nbytes: int
 
 
-def group_move(node: Node) -> GroupMove | None:
+def rank_move(node: Node) -> RankMove | None:
     """The move that a node of `one_rank` is; None: it computes."""
     if not node.op.startswith(_OP):
         return None
     _, forward, backward, nbytes = node.args
-    return GroupMove(forward, backward, nbytes)
+    return RankMove(forward, backward, nbytes)
 
 
 def one_rank(graph: Graph, tasks: Sequence[OperatorTasks]) -> Graph:
