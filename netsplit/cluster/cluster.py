@@ -165,6 +165,11 @@ class Cluster:
         """Names of the devices, in rank order."""
         return [device.name for device in self.devices]
 
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
     def device(self, name: str) -> Device:
         if (device := next((d for d in self.devices if d.name == name), None)) is not None:
             return device

@@ -45,6 +45,11 @@ class FoldedCluster(Cluster):
 
     whole: Cluster | None = field(default=None, kw_only=True)
 
+    @property
+    def size(self) -> int:
+        """Devices, with those that they stand for."""
+        return super().size if self.whole is None else self.whole.size
+
     def ring(self, devices: Sequence[str]) -> list[tuple[str, str]]:
         """Those of its own devices that take part, each by itself."""
         return [(name, name) for name in devices if name in self._own]

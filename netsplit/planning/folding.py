@@ -21,7 +21,7 @@ from netsplit.cluster.collectives import CollectiveName
 from netsplit.cluster.folded import FoldedCluster, folded_cluster
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph, once_of
-from netsplit.placement.parallelism import Parallelism
+from netsplit.placement.parallelism import Parallelism, RecomputeName
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.sharding import crossing_bytes
 from netsplit.profile.costs import Costs, NodeSeconds
@@ -29,10 +29,8 @@ from netsplit.profile.roofline import operator_class
 from netsplit.rewrite.megatron import tensor_parallel_tasks
 from netsplit.rewrite.one_rank import MoveName, rank_move, one_rank
 
-__all__ = ["FoldedPlan", "rank_graph"]
+__all__ = ["FoldedPlan", "rank_graph", "recomputed_nodes"]
 
-_KEPT = ("matmul", "attention")
-"""Classes of operators whose results are kept where recomputation is selective."""
 _COLLECTIVES: dict[MoveName, CollectiveName] = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
     "all_to_all": "all_gather",
@@ -55,14 +53,12 @@ class FoldedPlan:
     Args:
         graph: of one rank, at the size of a micro-batch.
         costs: of its nodes on the cluster's kind of device; without what the ranks move.
-        chunks: stages of each group of devices, which come to it in turn.
     """
 
     graph: Graph
     costs: Costs
     cluster: Cluster
     given: Parallelism
-    chunks: int = 1
 
     def __post_init__(self) -> None:
         if self.given.devices > len(self.cluster.devices):
@@ -115,22 +111,14 @@ class FoldedPlan:
             device_of.update(dict.fromkeys(order[slice(*stage)], first[s % len(first)]))
         alike = {group[0]: group for group in self.groups if len(group) > 1}
         priority = {name: i for i, name in enumerate(order)}
-        recomputed = frozenset(name for name in order if self._again(name))
-        return Placement(
-            "mesh", device_of, priority, SolverReport("heuristic", 0.0), alike=alike, recomputed=recomputed
-        )
-
-    def _again(self, name: str) -> bool:
-        """Whether a node is computed again before its backward."""
-        if self.given.recompute != "selective":
-            return self.given.recompute == "full"
-        node = self.graph.nodes[name]
-        return rank_move(node) is None and operator_class(self.graph, node) not in _KEPT
+        again = recomputed_nodes(self.graph, self.given.recompute)
+        report = SolverReport("heuristic", 0.0)
+        return Placement("mesh", device_of, priority, report, alike=alike, recomputed=again)
 
     def _stages(self) -> list[tuple[int, int]]:
         """Where each stage begins and ends in the graph's order: cut where least goes from one to the next,
         so that the longest takes as little as can be."""
-        count = self.given.pipeline * self.chunks
+        count = self.given.pipeline * self.given.chunks
         if count == 1:
             return [(0, len(self.graph))]
         nodes = self.priced.of(self.cluster.devices[0].kind).nodes
@@ -153,6 +141,21 @@ class FoldedPlan:
             ends.append(int(each[ends[-1]]))
         cuts = [0, *(int(places[end]) for end in reversed(ends))]
         return list(pairwise(cuts))
+
+
+@once_of
+def recomputed_nodes(graph: Graph, recompute: RecomputeName) -> frozenset[str]:
+    """What is computed again before its backward; selectively all but attention, what ranks move, and every
+    other product (as torchtitan has it)."""
+    if recompute != "selective":
+        return frozenset(graph.nodes if recompute == "full" else ())
+    again, products = [], 0
+    for node in graph:
+        kind = operator_class(graph, node)
+        products += kind == "matmul"
+        if rank_move(node) is None and kind != "attention" and (kind != "matmul" or products % 2 == 0):
+            again.append(node.name)
+    return frozenset(again)
 
 
 @once_of
