@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -175,16 +176,20 @@ class Interleaved(OneFOneB):
         return min(self.microbatches, 2 * devices - 1)
 
     def whole(self, pipeline: Pipeline) -> list[Compute]:
-        names, depth, height = pipeline.names, pipeline.depths(), pipeline.heights()
-        p = len(names)
-        chunks = {name: sum(name in devices for devices in pipeline.devices) for name in names}
-        on_device = {name: 2 * (p - rank - 1) + (chunks[name] - 1) * p + 1 for rank, name in enumerate(names)}
+        groups, depth, height = Counter(pipeline.devices), pipeline.depths(), pipeline.heights()
+        p = len(groups)
+        on_device = {
+            name: 2 * (p - rank - 1) + (chunks - 1) * p + 1
+            for rank, (devices, chunks) in enumerate(groups.items())
+            for name in devices
+        }
+        together = p * max(map(len, groups))  # each replica takes p of them
 
         def urgency(task: Compute) -> tuple[int, ...]:
             phase, s, i = task
             if phase == "forward":
-                return (1, i // p, depth[s], i % p, s)
-            return (0, i // p, height[s], i % p, -s)
+                return (1, i // together, depth[s], i % together, s)
+            return (0, i // together, height[s], i % together, -s)
 
         policy = Policy(urgency, [self.microbatches] * len(pipeline), on_device)
         return list_schedule(pipeline, self.microbatches, policy)
