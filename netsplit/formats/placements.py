@@ -85,6 +85,7 @@ def _parsed(values: Any) -> Placement:
             )
             for each in values.get("shards") or ()
         ),
+        tuple(map(str, values.get("begins") or ())),
     )
 
 
@@ -106,7 +107,7 @@ def _require_same_names(placement: Placement, problem: Problem, where: str) -> N
     strange = sorted(placement.device_of.keys() ^ problem.graph.nodes.keys())
     if strange:
         raise ConfigError(f"{where}, made for another graph: node '{strange[0]}' is in only one of them.")
-    if cut := sorted(set(placement.cuts) - problem.graph.nodes.keys()):
+    if cut := sorted({*placement.cuts, *placement.begins} - problem.graph.nodes.keys()):
         raise ConfigError(f"{where}, whose cut '{cut[0]}' is not a node of the graph.")
     devices = [device.name for device in problem.cluster.devices]
     used = [

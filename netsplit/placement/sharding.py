@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -97,12 +97,12 @@ def _first_read(graph: Graph, order: Sequence[str]) -> list[int]:
     return nbytes
 
 
-def crossing_bytes(graph: Graph, order: Sequence[str]) -> list[int]:
-    """Bytes that are made before each node, and read by it or later."""
+def crossing_bytes(graph: Graph, order: Sequence[str], but: Collection[str] = ()) -> list[int]:
+    """Bytes that are made before each node, and read by it or later; `but`: of all but these variables."""
     at = {name: n for n, name in enumerate(order)}
     change = [0] * (len(order) + 1)
     for n, name in enumerate(order):
-        for k in graph.nodes[name].outputs:
+        for k in (k for k in graph.nodes[name].outputs if k not in but):
             last = max((at.get(v, -1) for v in graph.variables[k].consumers), default=-1) if k else -1
             if last > n:
                 change[n + 1] += graph.variables[k].nbytes

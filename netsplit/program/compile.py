@@ -40,13 +40,22 @@ from netsplit.program.instructions import (
     holders_of,
     origin,
 )
-from netsplit.program.recomputation import SegmentParts, in_parts, whole, without_idle_recomputation
+from netsplit.program.recomputation import (
+    SegmentParts,
+    in_flight,
+    in_parts,
+    whole,
+    without_idle_recomputation,
+)
 from netsplit.program.schedules import Compute, Phase, Schedule
 from netsplit.program.segments import (
     cut_segments,
+    first_of_stages,
+    in_stages,
     makers_of,
     pipeline_of,
     pooled_in,
+    segments_together,
     timed_pipeline,
     trained_segments,
 )
@@ -101,6 +110,7 @@ def compile_orders(
     """
     device_of, exchanges, shards = placement.device_of, placement.exchanges, placement.shards
     cuts = (*placement.cuts, *(name for each in shards for name in each.cuts))
+    cuts = (*cuts, *first_of_stages(device_of, placement.priority, placement.begins))
     replicas, in_turn = placement.replicas, placement.turns
     groups = replicas | placement.alike
     placed, devices = insert_transfers(graph, device_of, exchanges)
@@ -125,10 +135,15 @@ def compile_orders(
     pipeline = pipeline_of(placed, segments, training)
     if costs is not None:
         pipeline = timed_pipeline(pipeline, placed, segments, cluster, costs, schedule, lasting)
+    stages = segments_together(segments, placement.priority, placement.begins)
+    pipeline = in_stages(pipeline, stages)
     for order in schedule.orders(pipeline):
         parts = whole(segments)
         if training and placement.recomputed:
-            parts = in_parts(placed, segments, placement.recomputed, order, pipeline)
+            most = in_flight(order, pipeline)
+            flights = {s: most[number] for number, stage in enumerate(stages) for s in stage}
+            parts = in_parts(placed, segments, placement.recomputed, flights)
+        parts = parts.in_stages(stages)
         walk = _Compiler(
             placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, holders, copied,
             lasting,

@@ -12,7 +12,7 @@ Cost, 2016, section 3). The schedule knows the segments alone; the compiler take
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
@@ -29,6 +29,7 @@ from netsplit.program.segments import segment_of
 __all__ = [
     "SegmentBytes",
     "SegmentParts",
+    "in_flight",
     "in_parts",
     "pieces_in_order",
     "whole",
@@ -46,8 +47,12 @@ class SegmentParts:
     """Segments in parts, which take the place of the segments in a program."""
 
     segments: tuple[Segment, ...]
-    of: tuple[tuple[int, ...], ...]  # segment that a schedule knows -> its parts, in order
+    of: tuple[tuple[int, ...], ...]  # segment, or stage, that a schedule knows -> its parts, in order
     again: frozenset[int] = frozenset()  # parts that are recomputed
+
+    def in_stages(self, stages: Sequence[Sequence[int]]) -> SegmentParts:
+        """The parts of all segments of each stage (`segments.segments_together`)."""
+        return replace(self, of=tuple(tuple(part for s in stage for part in self.of[s]) for stage in stages))
 
 
 def whole(segments: Sequence[Segment]) -> SegmentParts:
@@ -59,18 +64,16 @@ def in_parts(
     graph: Graph,
     segments: Sequence[Segment],
     recomputed: Collection[str],
-    order: Iterable[Compute],
-    pipeline: Pipeline,
+    flights: Mapping[int, int],
 ) -> SegmentParts:
     """Cut segments into parts that are wholly recomputed or wholly kept.
 
     Args:
         graph: with transfer nodes.
         recomputed: names of nodes; what cannot be computed apart is recomputed where all its nodes are named.
-        order, pipeline: of the schedule, which says how many micro-batches are in flight.
+        flights: micro-batches of each segment that are in flight (`in_flight`).
     """
     own = storage_bytes(graph)
-    flights = _in_flight(order, pipeline)
     parts: list[Segment] = []
     of: list[tuple[int, ...]] = []
     again: set[int] = set()
@@ -207,7 +210,7 @@ def _runs(
     pieces: Sequence[tuple[str, ...]],
     recomputed: Collection[str],
     own: dict[str, int],
-    flights: Sequence[int],
+    flights: Mapping[int, int],
 ) -> Iterable[tuple[list[str], bool]]:
     """Names of each part of a segment, and whether it is recomputed."""
     anew = [all(name in recomputed for name in piece) for piece in pieces]
@@ -269,8 +272,9 @@ def _sums(table: Table) -> Table:
     return np.pad(table.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
 
 
-def _in_flight(order: Iterable[Compute], pipeline: Pipeline) -> list[int]:
-    """Of every segment the most micro-batches between forward and backward on one of its devices."""
+def in_flight(order: Iterable[Compute], pipeline: Pipeline) -> list[int]:
+    """Of every segment that a schedule orders the most micro-batches between forward and backward on one of
+    its devices."""
     now: Counter[tuple[int, str]] = Counter()
     most = [1] * len(pipeline)
     for phase, s, i in order:

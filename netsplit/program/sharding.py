@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import INITIALIZER, Graph
+from netsplit.graph.storage import storage_of
 from netsplit.placement.placement import Shard
 from netsplit.program.instructions import Backward, BackwardPart, Forward, Gather, Program, Segment
 from netsplit.program.slices import Bundle
@@ -46,6 +47,10 @@ def bundles_of(
         for name in segment.nodes:
             for k in graph.nodes[name].initializers:
                 readers.setdefault(k, set()).add(segment.index)
+        for k in segment.inputs:  # views of parameters, which another segment of the device made
+            root = storage_of(graph, k)
+            if root.startswith(INITIALIZER):
+                readers.setdefault(root.removeprefix(INITIALIZER), set()).add(segment.index)
     bundles = []
     for shard in shards:
         together: dict[tuple[int, ...], list[str]] = {}

@@ -190,14 +190,9 @@ class Executor(HandingOn):
     def finish(self) -> dict[Key, Tensor]:
         """End the iteration: wait for the last sends; the graph outputs that arose here, by micro-batch."""
         self.await_sends()
+        self.meet()
         for b in list(self.gathering):
-            begun, _ = self.gathering[b]
-            if self.program.bundles[b].level == "parameters":  # others compute with it
-                self.wait(begun, begun, self.gathering.pop(b)[1])
-            else:
-                self._gathered(b, begun)
-        if self.summing is not None and isinstance(self.summing[0], Scatter):
-            self._finish_sum(self.summing[0])
+            self._gathered(b, self.gathering[b][0])
         self.settle()
         outputs = self.state.outputs
         self.state, self.before = IterationValues([]), None
@@ -207,6 +202,15 @@ class Executor(HandingOn):
         self.fresh = False
         self.recorder.end()
         return outputs
+
+    def meet(self) -> None:
+        """End what others compute with, or wait for before they compute more."""
+        for b in list(self.gathering):
+            if self.program.bundles[b].level == "parameters":
+                begun, handle = self.gathering.pop(b)
+                self.wait(begun, begun, handle)
+        if self.summing is not None and isinstance(self.summing[0], Scatter):
+            self._finish_sum(self.summing[0])
 
     def abandon(self) -> None:
         """Forget an iteration in which no device has stepped; buffers and gradients are as before it."""

@@ -219,7 +219,7 @@ def plan_under(
         NetSplitError: the answer breaks a rule, or has replicas that would train something else.
     """
     plan = decide(problem, method)
-    require_replicable(problem.graph, plan.placement.replicated)
+    require_replicable(plan.problem.graph, plan.placement.replicated)
     judge = Judge(lambda microbatches: plan.problem)
     chosen = judge.judge(plan.placement.method, problem.the_simulator.schedule, plan.placement)
     assert chosen is not None, "the first is always simulated"
