@@ -9,12 +9,9 @@ collective takes; sums and slices of `data` ranks are collectives of the program
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-
-import numpy as np
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.collectives import CollectiveName
@@ -23,11 +20,10 @@ from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph, once_of
 from netsplit.placement.parallelism import Parallelism, RecomputeName
 from netsplit.placement.placement import Placement, SolverReport
-from netsplit.placement.sharding import crossing_bytes
 from netsplit.profile.costs import Costs, NodeSeconds
 from netsplit.profile.roofline import operator_class
 from netsplit.rewrite.megatron import tensor_parallel_tasks
-from netsplit.rewrite.one_rank import MoveName, rank_move, one_rank
+from netsplit.rewrite.one_rank import MoveName, one_rank, rank_move
 
 __all__ = ["FoldedPlan", "rank_graph", "recomputed_nodes"]
 
@@ -35,7 +31,6 @@ _COLLECTIVES: dict[MoveName, CollectiveName] = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
     "all_to_all": "all_gather",
 }  # fmt: skip
-_STEEP = 8  # exponent of stages' seconds: their longest counts most, and of equal ones the others
 
 
 @once_of
@@ -51,10 +46,12 @@ class FoldedPlan:
     """A uniform plan on the first devices of a cluster.
 
     Args:
+        layers: operator -> number of its stage, of all groups of layers.
         graph: of one rank, at the size of a micro-batch.
         costs: of its nodes on the cluster's kind of device; without what the ranks move.
     """
 
+    layers: Mapping[str, int]
     graph: Graph
     costs: Costs
     cluster: Cluster
@@ -103,44 +100,29 @@ class FoldedPlan:
 
     @cached_property
     def placement(self) -> Placement:
-        """Contiguous stages of about equal seconds, in turn on the groups."""
-        first = [group[0] for group in self.groups]
-        order = list(self.graph.nodes)
-        device_of = {}
-        for s, stage in enumerate(self._stages()):
-            device_of.update(dict.fromkeys(order[slice(*stage)], first[s % len(first)]))
-        alike = {group[0]: group for group in self.groups if len(group) > 1}
-        priority = {name: i for i, name in enumerate(order)}
-        again = recomputed_nodes(self.graph, self.given.recompute)
-        report = SolverReport("heuristic", 0.0)
-        return Placement("mesh", device_of, priority, report, alike=alike, recomputed=again)
-
-    def _stages(self) -> list[tuple[int, int]]:
-        """Where each stage begins and ends in the graph's order: cut where least goes from one to the next,
-        so that the longest takes as little as can be."""
-        count = self.given.pipeline * self.given.chunks
-        if count == 1:
-            return [(0, len(self.graph))]
-        nodes = self.priced.of(self.cluster.devices[0].kind).nodes
-        until = np.cumsum([0.0, *(nodes[name].total_s for name in self.graph.nodes)])
-        places = np.array(_narrow(self.graph, count))
-        if len(places) < count + 1:
-            raise ConfigError(
-                f"the model has {len(places) - 1} pieces between which little is sent, too few for {count} "
-                "stages: give a smaller pipeline."
-            )
-        took = (until[places][None, :] - until[places][:, None]).clip(0.0) / until[-1]
-        costs = np.where(np.triu(np.ones_like(took), 1) > 0, (took * count) ** _STEEP, np.inf)
-        best, came = costs[0], []
-        for _ in range(count - 1):
-            every = best[:, None] + costs
-            came.append(every.argmin(axis=0))
-            best = every.min(axis=0)
-        ends = [len(places) - 1]
-        for each in reversed(came):
-            ends.append(int(each[ends[-1]]))
-        cuts = [0, *(int(places[end]) for end in reversed(ends))]
-        return list(pairwise(cuts))
+        """Contiguous stages, in turn on the groups; what ranks move is with what makes its sum, else with the
+        first that reads it."""
+        first, run_of = [group[0] for group in self.groups], dict[str, int]()
+        for node in reversed(list(self.graph)):
+            move = rank_move(node)
+            readers = self.graph.successors[node.name]
+            if move is None:
+                run_of[node.name] = self.layers[node.part.operator if node.part else node.name]
+            elif move.forward in ("all_reduce", "reduce_scatter") or not readers:
+                run_of[node.name] = self.layers[node.part.operator if node.part else ""]
+            else:
+                run_of[node.name] = min(run_of[v] for v in readers)
+        order = sorted(self.graph.nodes, key=lambda name: (run_of[name], self.graph.position[name]))
+        begins = {run_of[name]: name for name in reversed(order)}
+        return Placement(
+            "mesh",
+            {name: first[run_of[name] % len(first)] for name in self.graph.nodes},
+            {name: i for i, name in enumerate(order)},
+            SolverReport("heuristic", 0.0),
+            alike={group[0]: group for group in self.groups if len(group) > 1},
+            recomputed=recomputed_nodes(self.graph, self.given.recompute),
+            begins=tuple(begins[run] for run in sorted(begins)),
+        )
 
 
 @once_of
@@ -156,24 +138,3 @@ def recomputed_nodes(graph: Graph, recompute: RecomputeName) -> frozenset[str]:
         if rank_move(node) is None and kind != "attention" and (kind != "matmul" or products % 2 == 0):
             again.append(node.name)
     return frozenset(again)
-
-
-@once_of
-def _narrow(graph: Graph, count: int) -> tuple[int, ...]:
-    """Numbers of nodes before which little goes from earlier ones to later ones: enough for that many cuts,
-    with the beginning and the end."""
-    crossing = np.array(crossing_bytes(graph, list(graph.nodes)))
-    inside = range(1, len(crossing))
-    few = sorted(crossing[at] for at in inside)[min(4 * count, len(crossing) - 1) - 1]
-    together = {name: i for i, names in enumerate(graph.colocated) for name in names}
-    last: dict[int, int] = {}
-    for at, name in enumerate(graph.nodes):
-        if name in together:
-            last[together[name]] = at
-    places, open_until = [0], 0
-    for at, name in enumerate(graph.nodes):
-        if at and crossing[at] <= few and at > open_until:
-            places.append(at)
-        if name in together:
-            open_until = max(open_until, last[together[name]])
-    return (*places, len(graph))

@@ -25,7 +25,7 @@ from netsplit.rewrite.lowering import Lowering
 from netsplit.rewrite.tasks import OperatorTasks
 from netsplit.rewrite.ways import Place
 
-__all__ = ["RankMove", "MoveName", "rank_move", "one_rank"]
+__all__ = ["MoveName", "RankMove", "one_rank", "rank_move"]
 
 MoveName = Literal["identity", "slice", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 _OP = f"{CALL}.group_"

@@ -1,4 +1,4 @@
-"""Uniform plans of a step on described devices, given by hand: data x tensor x pipeline, predicted by folding.
+"""Uniform plans of a step on described devices, data x tensor x pipeline, predicted by folding.
 
 ModelStep + CostSource + Parallelism + Schedule ──capture, one rank──► FoldedPlan ──► WholePlan
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph
+from netsplit.partition.methods.mesh import layer_runs
 from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import Placement
 from netsplit.planning.folding import FoldedPlan, rank_graph
@@ -40,12 +42,13 @@ class UniformPlans:
         self.step, self.source = step, source
         self.graphs: dict[int, Graph] = {}  # by samples of a micro-batch
         self.costs: dict[tuple[int, int, bool], Costs] = {}  # and by tensor and sequence
+        self.layers: dict[tuple[int, int], Mapping[str, int]] = {}  # by samples and stages
 
     def folded(self, given: Parallelism, microbatches: int) -> FoldedPlan:
         """The plan with so many micro-batches in all, not simulated yet.
 
         Raises:
-            ConfigError: the batch does not divide into these, or these among the replicas; or as `FoldedPlan`.
+            ConfigError: the batch does not divide into these, or these among replicas; or as `FoldedPlan`.
             RewriteError: products cannot be cut in so many parts.
         """
         samples = self.step.whole.samples
@@ -59,13 +62,27 @@ class UniformPlans:
             self.step.stages.stage(f"capture {size} samples")
             self.graphs[size] = self.step.graph(self.step.example(size))
         graph = self.graphs[size]
-        own = rank_graph(graph, given.tensor, given.sequence)
-        key = size, given.tensor, given.sequence
+        own, costs = self._of_rank(size, given.tensor, given.sequence)
+        cluster = self.source.cluster(graph, costs, 1)
+        return FoldedPlan(self._layers(size, given.pipeline * given.chunks), own, costs, cluster, given)
+
+    def _of_rank(self, size: int, tensor: int, sequence: bool) -> tuple[Graph, Costs]:
+        """The graph of one rank, with its costs."""
+        graph = self.graphs[size]
+        own, key = rank_graph(graph, tensor, sequence), (size, tensor, sequence)
         if key not in self.costs:
             task = replace(self.step.task(graph, 1, own=False), graph=replace(own, output_spec=None))
             self.costs[key] = self.step.complete(self.source.of(task), own)
-        cluster = self.source.cluster(graph, self.costs[key], 1)
-        return FoldedPlan(own, self.costs[key], cluster, given)
+        return own, self.costs[key]
+
+    def _layers(self, size: int, count: int) -> Mapping[str, int]:
+        """The stages that `mesh` cuts the model into."""
+        if (size, count) not in self.layers:
+            graph, costs = self._of_rank(size, 1, False)
+            (known,) = (costs.devices[kind] for kind in [*costs.devices][:1])
+            seconds = {name: known.nodes[name].total_s for name in graph.nodes}
+            self.layers[size, count] = layer_runs(graph, seconds, count)[0]
+        return self.layers[size, count]
 
     def plan(self, given: Parallelism, schedule: Schedule) -> Plan:
         """The plan, simulated; of the first rank of each stage."""
@@ -81,9 +98,7 @@ class UniformPlans:
         )
 
 
-def plan_given(
-    step: ModelStep, source: PredictedCosts, schedule: Schedule, given: Parallelism
-) -> WholePlan:
+def plan_given(step: ModelStep, source: PredictedCosts, schedule: Schedule, given: Parallelism) -> WholePlan:
     """A uniform plan under a schedule, whose micro-batches are those of all replicas together.
 
     Whether it fits is said in a remark. Raises as `UniformPlans.folded`, or CaptureError.

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-import netsplit
 from netsplit.cluster.described import ClusterDescription, uniform_cluster
 from netsplit.graph import capture
+from netsplit.partition.methods.mesh import layer_runs
 from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import ShardName, Stage
 from netsplit.planning.folding import FoldedPlan
@@ -40,7 +40,9 @@ def simulated(
     whole = cluster.cluster("", 1)
     kind = whole.devices[0].kind
     costs = predicted_costs(graph, {kind: cluster.accelerators["d0"]}, 4)
-    folded = FoldedPlan(graph, costs, whole, given)
+    seconds = {name: each.total_s for name, each in costs.of(kind).nodes.items()}
+    layers, _ = layer_runs(graph, seconds, given.pipeline * given.chunks)
+    folded = FoldedPlan(layers, graph, costs, whole, given)
     of_rank = replace(schedule.with_microbatches(schedule.microbatches // given.data), shard=given.shard)
     own = Simulator(graph, folded.folded, folded.priced, of_rank)(folded.placement)
     members: dict[str, list[str]] = {}
