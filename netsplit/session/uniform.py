@@ -5,29 +5,33 @@ ModelStep + CostSource + Parallelism + Schedule ──capture, one rank──►
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from netsplit.errors import ConfigError
+from netsplit.graph.checks.replicated import why_unreplicable
 from netsplit.graph.ir import Graph
 from netsplit.partition.methods.mesh import layer_runs
 from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import Placement
+from netsplit.planning.explanation.notation import counted
 from netsplit.planning.folding import FoldedPlan, rank_graph
 from netsplit.planning.plan import Plan
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.frontier import FrontierRow
+from netsplit.planning.whole.uniform import UniformSearch, UniformTried
 from netsplit.planning.whole.whole_plan import WholePlan
 from netsplit.profile.costs import Costs
 from netsplit.program.schedules import Schedule
 from netsplit.session.predicted_costs import PredictedCosts
+from netsplit.session.sizes import BatchCuts
 from netsplit.session.step import ModelStep
 from netsplit.tables import nbytes
 
-__all__ = ["UniformPlans", "plan_given"]
+__all__ = ["UniformPlans", "plan_given", "uniform_plan"]
 
-log = logging.getLogger(__name__)
+_SHOWN = 6  # plans of other degrees, with the chosen one
 
 
 class UniformPlans:
@@ -58,17 +62,21 @@ class UniformPlans:
                 "micro-batches that divide the batch, and that data divides."
             )
         size = samples // microbatches
-        if size not in self.graphs:
-            self.step.stages.stage(f"capture {size} samples")
-            self.graphs[size] = self.step.graph(self.step.example(size))
-        graph = self.graphs[size]
+        graph = self.graph(size)
         own, costs = self._of_rank(size, given.tensor, given.sequence)
         cluster = self.source.cluster(graph, costs, 1)
         return FoldedPlan(self._layers(size, given.pipeline * given.chunks), own, costs, cluster, given)
 
+    def graph(self, size: int) -> Graph:
+        """The captured graph of a micro-batch of so many samples."""
+        if size not in self.graphs:
+            self.step.stages.stage(f"capture {counted(size, 'sample')}")
+            self.graphs[size] = self.step.graph(self.step.example(size))
+        return self.graphs[size]
+
     def _of_rank(self, size: int, tensor: int, sequence: bool) -> tuple[Graph, Costs]:
         """The graph of one rank, with its costs."""
-        graph = self.graphs[size]
+        graph = self.graph(size)
         own, key = rank_graph(graph, tensor, sequence), (size, tensor, sequence)
         if key not in self.costs:
             task = replace(self.step.task(graph, 1, own=False), graph=replace(own, output_spec=None))
@@ -105,29 +113,63 @@ def plan_given(step: ModelStep, source: PredictedCosts, schedule: Schedule, give
     """
     if given.recompute != "none":
         schedule = schedule.recomputing("auto")
-    plans = UniformPlans(step, source)
     step.stages.stage("simulate one rank of each stage")
-    plan = plans.plan(given, schedule)
-    return told(plan, given, schedule, step.whole.samples, ())
+    plan = UniformPlans(step, source).plan(given, schedule)
+    room = plan.problem.cluster.devices[0].capacity_bytes
+    tried = UniformTried(given, schedule, plan, max(plan.simulated[1].peak_bytes.values()) - room)
+    lacks = f"does not fit: a device lacks {nbytes(tried.missing_bytes)}"
+    return _told(tried, [tried], step.whole.samples, plan.seconds, (lacks,) * (tried.missing_bytes > 0))
 
 
-def told(
-    plan: Plan, given: Parallelism, schedule: Schedule, samples: int, rows: tuple[FrontierRow, ...]
+def uniform_plan(step: ModelStep, source: PredictedCosts, auto: AutoSchedule, host: int) -> WholePlan:
+    """The fastest uniform plan of all devices that fits.
+
+    Args:
+        host: devices of a host.
+
+    Raises:
+        InfeasibleError: none fits; the message says what the nearest lacks.
+        NetSplitError: the model cannot be planned so, or captured.
+    """
+    began = time.perf_counter()
+    plans, samples = UniformPlans(step, source), step.whole.samples
+    graph = plans.graph(1)
+    cutting = BatchCuts(step, auto.microbatches is not None)
+    whole = "" if samples in cutting.allowed(graph, [1, samples]) else "its batch is kept whole"
+    refused = auto.no_replicas if not auto.replicas else why_unreplicable(graph, graph.nodes) or ""
+    step.stages.stage("uniform plans", auto.time_limit_s, "s")
+    limit_s = auto.time_limit_s
+    search = UniformSearch(plans, samples, source.count, host, auto, limit_s, whole, refused)
+    best = search.run()
+    notes = cutting.notes_for(best.schedule.microbatches)
+    return _told(best, search.tried, samples, time.perf_counter() - began, notes)
+
+
+def _told(
+    best: UniformTried, tried: Sequence[UniformTried], samples: int, seconds: float, notes: Sequence[str]
 ) -> WholePlan:
-    """A simulated plan as a whole plan; `rows`: of others."""
-    peaks = plan.simulated[1].peak_bytes
-    most = max(peaks, key=lambda name: peaks[name])
-    room = plan.problem.cluster.device(most).capacity_bytes
-    notes = [f"each device below stands for {given.devices // given.pipeline} that do the same"]
-    fits = peaks[most] <= room
-    if not fits:
-        notes.append(f"does not fit: {most} has {nbytes(room)} and lacks {nbytes(peaks[most] - room)}")
-    row = FrontierRow(
-        "mesh", str(given), schedule.name, schedule.microbatches, given.devices,
-        samples / plan.iteration_s if fits else None, peaks[most], "", 0, given.recompute != "none",
-        "" if given.shard == "none" else given.shard,
-    )  # fmt: skip
+    """A simulated plan as a whole plan, beside the best others of other degrees."""
+    shown: dict[tuple[int, int], UniformTried] = {(best.given.tensor, best.given.pipeline): best}
+    for each in sorted(tried, key=lambda each: (max(each.missing_bytes, 0), each.iteration_s)):
+        shown.setdefault((each.given.tensor, each.given.pipeline), each)
+    given = best.given
+    alike = given.devices // given.pipeline
+    stands = f"each device below stands for {alike} that do the same"
+    rows = tuple(_row(each, best, samples) for each in [*shown.values()][:_SHOWN])
     return WholePlan(
-        plan, samples, 0.0, given.tensor > 1, (row, *rows), (), tuple(notes), plan.seconds, 1,
-        parallelism=given,
+        best.plan, samples, 0.0, given.tensor > 1, rows, (), (*notes, *([stands] if alike > 1 else [])),
+        seconds, len(tried), parallelism=given,
+    )  # fmt: skip
+
+
+def _row(each: UniformTried, best: UniformTried, samples: int) -> FrontierRow:
+    given, why = each.given, ""
+    if each.missing_bytes > 0:
+        why = f"does not fit: a device lacks {nbytes(each.missing_bytes)}"
+    elif each is not best:
+        why = f"takes {100 * (each.iteration_s / best.iteration_s - 1):.1f} % longer"
+    return FrontierRow(
+        "mesh", str(given), each.schedule.name, each.schedule.microbatches, given.devices,
+        samples / each.iteration_s if each.missing_bytes <= 0 else None,
+        max(each.plan.simulated[1].peak_bytes.values()), why,
     )  # fmt: skip

@@ -1,0 +1,340 @@
+"""The search for a uniform plan of many alike devices: data x tensor x pipeline, and all that goes with it.
+
+    degrees, samples of a micro-batch, schedule ─► estimate of seconds and bytes, with as little recomputation
+    and as few slices as fit ─► the promising ones simulated, one rank of each stage ─► the fastest that fits
+
+An estimate is of sums over the operators of each stage at one sample. What the simulation says of bytes
+corrects the estimates of plans that recompute alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+
+from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
+from netsplit.graph.ir import dtype_bytes
+from netsplit.partition.common.instance import Floats
+from netsplit.placement.parallelism import Parallelism, RecomputeName
+from netsplit.placement.placement import ShardName
+from netsplit.planning.folding import FoldedPlan, recomputed_nodes
+from netsplit.planning.plan import Plan
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.profile.costs import saved_bytes
+from netsplit.program.schedules import SCHEDULES, Schedule
+from netsplit.tables import nbytes
+
+__all__ = ["PlanMaker", "UniformSearch", "UniformTried"]
+
+log = logging.getLogger(__name__)
+
+ORDERS = {"1f1b": (1,), "interleaved_1f1b": (2, 3, 4), "zb_h1": (1,)}
+"""Schedule -> stages of each group of devices."""
+MOST_TENSOR = 8
+SIZES = (1, 2, 4, 8, 16)  # samples of a micro-batch
+NEAR = 1.15  # times the best simulated: what is estimated to take longer is not simulated
+ROOM = 1.1  # times the room, up to which an estimate of bytes may still fit
+PIECES = 24  # of a stage's parameters, of which two are whole at once where they are in slices
+KEPT_OF_FULL = 0.04  # of what a backward needs, that is kept where everything is computed again
+ENOUGH = 12  # that fit and were simulated
+
+
+class PlanMaker(Protocol):
+    """What makes uniform plans of a step."""
+
+    def folded(self, given: Parallelism, microbatches: int) -> FoldedPlan:
+        """Not simulated. Raises `NetSplitError`: the step cannot be planned so."""
+
+    def plan(self, given: Parallelism, schedule: Schedule) -> Plan:
+        """Simulated; raises likewise."""
+
+
+@dataclass(frozen=True)
+class UniformTried:
+    """A uniform plan that was simulated."""
+
+    given: Parallelism
+    schedule: Schedule  # with the micro-batches of the whole batch
+    plan: Plan
+    missing_bytes: int  # on the device that lacks most
+
+    @property
+    def iteration_s(self) -> float:
+        return self.plan.iteration_s
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    seconds: float
+    given: Parallelism
+    order: str
+    size: int  # samples of a micro-batch
+
+
+@dataclass(eq=False)
+class UniformSearch:
+    """One search, over all devices of a described cluster.
+
+    Args:
+        samples: of the whole batch.
+        devices: of the cluster; `host`: of one of its hosts.
+        limit_s: from the first simulation on, after which no more plans are simulated, if one fits.
+        whole: why the batch is not cut; "": it may be.
+        unreplicable: why there are no replicas; "": there may be.
+    """
+
+    maker: PlanMaker
+    samples: int
+    devices: int
+    host: int
+    open: AutoSchedule
+    limit_s: float
+    whole: str = ""
+    unreplicable: str = ""
+    until: float = float("inf")  # on ``time.perf_counter``
+    tried: list[UniformTried] = field(default_factory=list)
+    scale: dict[RecomputeName, float] = field(default_factory=dict)  # of estimated bytes
+    refusal: NetSplitError | None = None
+
+    def run(self) -> UniformTried:
+        """The fastest that fits.
+
+        Raises:
+            InfeasibleError: none does; says what the nearest lacks.
+            NetSplitError: the model cannot be planned so.
+        """
+        known: set[tuple[Parallelism, str, int]] = set()
+        while self.devices > 1 and next(self._candidates(), None) is None and self.refusal is None:
+            self.devices -= 1
+        for _ in range(3 * ENOUGH):
+            candidates = (each for each in self._candidates() if each[1:] not in known)
+            best = min(candidates, default=None, key=lambda each: each[0])
+            if best is None or self._done(best[0]):
+                break
+            known.add(best[1:])
+            if not self.tried:
+                self.until = time.perf_counter() + self.limit_s
+            self._simulate(_Candidate(*best))
+        fitting = [each for each in self.tried if each.missing_bytes <= 0]
+        if fitting:
+            return min(fitting, key=lambda each: each.iteration_s)
+        if not self.tried:
+            raise self.refusal or ConfigError(
+                f"no uniform plan of {self.devices} devices divides a batch of {self.samples} samples: give "
+                "a batch that more devices divide."
+            )
+        nearest = min(self.tried, key=lambda each: each.missing_bytes)
+        raise InfeasibleError(
+            f"no plan fits: the nearest, {nearest.given} under {nearest.schedule.name} with "
+            f"{nearest.schedule.microbatches} micro-batches, lacks {nbytes(nearest.missing_bytes)} on a "
+            "device: give more devices, or devices with more memory."
+        )
+
+    def _done(self, seconds: float) -> bool:
+        fitting = [each.iteration_s for each in self.tried if each.missing_bytes <= 0]
+        late = time.perf_counter() > self.until
+        return bool(fitting) and (late or len(fitting) >= ENOUGH or seconds > NEAR * min(fitting))
+
+    def _simulate(self, each: _Candidate) -> None:
+        schedule = SCHEDULES[each.order]().with_microbatches(self.samples // each.size)
+        schedule = schedule.recomputing("auto") if each.given.recompute != "none" else schedule
+        try:
+            plan = self.maker.plan(each.given, schedule)
+        except NetSplitError as error:
+            self.refusal = error
+            log.debug("%s under %s: %s", each.given, each.order, error)
+            return
+        peaks, room = plan.simulated[1].peak_bytes, plan.problem.cluster.devices[0].capacity_bytes
+        most = max(peaks.values())
+        self.tried.append(UniformTried(each.given, schedule, plan, most - room))
+        estimate = self._bytes(each.given, each.order, each.size, corrected=False)
+        self.scale[each.given.recompute] = most / max(estimate, 1.0)
+        log.info(
+            "%s, %s, micro-batches of %d: %.4g s (%.4g s estimated), %s",
+            each.given, each.order, each.size, plan.iteration_s, each.seconds, nbytes(most),
+        )  # fmt: skip
+
+    # Candidates.
+
+    def _candidates(self) -> Iterator[tuple[float, Parallelism, str, int]]:
+        """Of all degrees, schedules and sizes with the fewest seconds of what may fit."""
+        for tensor, pipeline in product(self._divisors(self.host), self._divisors(self.devices)):
+            data, rest = divmod(self.devices, tensor * pipeline)
+            if rest or tensor > MOST_TENSOR or self.samples % data or (data > 1 and self.unreplicable):
+                continue
+            for order, counts in ORDERS.items():
+                if self.open.schedules is not None and order not in self.open.schedules:
+                    continue
+                for chunks, size in product(counts, SIZES):
+                    if (order != "1f1b" and pipeline == 1) or self.samples // data % size:
+                        continue
+                    local = self.samples // data // size
+                    if (chunks > 1 and local % pipeline) or (self.whole and local * data > 1):
+                        continue
+                    given = Parallelism(data, tensor, pipeline, sequence=tensor > 1, chunks=chunks)
+                    yield from self._best_of(given, order, size)
+
+    def _best_of(
+        self, given: Parallelism, order: str, size: int
+    ) -> Iterator[tuple[float, Parallelism, str, int]]:
+        """The fastest of all levels of slices and of recomputation that may fit."""
+        levels: tuple[ShardName | Literal["none"], ...] = ("none",)
+        if self.open.shard == "auto":
+            levels = ("none", *(get_args(ShardName) if given.data > 1 else ()))
+        elif given.data > 1:
+            levels = (self.open.shard,)
+        again = get_args(RecomputeName) if self.open.recompute else ("none",)
+        best: tuple[float, Parallelism] | None = None
+        for shard, recompute in product(levels, again):
+            each = replace(given, shard=shard, recompute=recompute)
+            sums = self._sums(each)
+            if sums is None or self._bytes(each, order, size) > ROOM * sums.room:
+                continue
+            seconds = self._seconds(each, order, size)
+            if best is None or seconds < best[0]:
+                best = seconds, each
+        if best is not None:
+            yield (*best, order, size)
+
+    @staticmethod
+    def _divisors(number: int) -> list[int]:
+        return [each for each in range(1, number + 1) if number % each == 0]
+
+    # Estimates.
+
+    def _sums(self, given: Parallelism) -> StageSums | None:
+        """Sums over the operators of each group of devices; None: there is no such plan."""
+        key = given.tensor, given.pipeline, given.chunks
+        if key not in self._known:
+            try:
+                plain = Parallelism(1, *key[:2], sequence=given.sequence, chunks=given.chunks)
+                self._known[key] = StageSums(self.maker.folded(plain, self.samples))
+            except NetSplitError as error:
+                self.refusal, self._known[key] = error, None
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int, int], StageSums | None]:
+        return {}
+
+    def _bytes(self, given: Parallelism, order: str, size: int, corrected: bool = True) -> float:
+        """The most bytes of a device."""
+        sums, d = self._sums(given), given.data
+        assert sums is not None
+        w, alpha, p = sums.weights, sums.alpha, given.pipeline
+        states = {
+            "none": alpha * w,
+            "optimizer": 2 * w + (alpha - 2) * w / d,
+            "gradients": 2 * w + (alpha - 2) * w / d,
+            "parameters": alpha * w / d + 3 * w / PIECES,
+        }[given.shard]
+        local = self.samples // d // size
+        rank = np.arange(p)
+        flight = (p - rank).astype(float)
+        if order == "interleaved_1f1b":
+            flight = ((given.chunks - 1) * p + 2 * (p - rank - 1) + 1) / given.chunks
+        kept = sums.kept[given.recompute] * size * np.minimum(flight, local)
+        most = float((states + kept + sums.working[given.recompute] * size).max())
+        return most * (self.scale.get(given.recompute, 1.0) if corrected else 1.0)
+
+    def _seconds(self, given: Parallelism, order: str, size: int) -> float:
+        """Seconds of an iteration."""
+        sums, d, p = self._sums(given), given.data, given.pipeline
+        assert sums is not None
+        local = self.samples // d // size
+        stages = (sums.computing + sums.again[given.recompute]) * size
+        bubble = (p - 1) * float(stages.mean())
+        if order == "zb_h1":
+            bubble -= (p - 1) * float(sums.weight_s.mean()) * size
+        seconds = local * float(stages.max()) + max(bubble, 0.0) / given.chunks
+        seconds += 2 * (p * given.chunks - 1) * sums.sending_s * size
+        w = float(sums.weights.max())
+        step_s, whole = w * sums.step_s_per_byte, given.shard == "none"
+        if d > 1:
+            sum_s, gather_s = sums.collective_s(w, d)
+            if whole:
+                seconds += 2 * gather_s
+            elif given.shard == "parameters":
+                exposed = local * (2 * gather_s + sum_s)
+                seconds = max(seconds, exposed) + exposed / max(PIECES * local, 1)
+            else:
+                seconds += gather_s + sum_s * (0.3 if given.shard == "gradients" else 1.0)
+        return seconds + (step_s if whole else step_s / d)
+
+
+class StageSums:
+    """Sums over the operators of each group of devices of a folded plan, for one sample.
+
+    Attributes:
+        computing, weight_s: [P] seconds of forward and backward; of those, for weights' gradients.
+        again: [P] seconds that each kind of recomputation adds.
+        kept: [P] bytes from forward to backward by kind of recomputation; `working`: of one micro-batch,
+            while it is computed again.
+        weights: [P] bytes of parameters.
+    """
+
+    def __init__(self, folded: FoldedPlan) -> None:
+        graph, placement, self.folded = folded.graph, folded.placement, folded
+        device = folded.folded.devices[0]
+        costs = folded.priced.of(device.kind)
+        self.room, self.alpha = device.capacity_bytes, folded.priced.alpha
+        self.step_s_per_byte = costs.step_s_per_byte
+        rank = {name: i for i, name in enumerate(folded.folded.names)}
+        stage_of = {name: rank[place] for name, place in placement.device_of.items()}
+        size, trained = graph.batch_size, graph.requires_backward
+        back = {node.name for node in graph if not trained.isdisjoint(node.outputs)}
+
+        def added(values: dict[str, float]) -> Floats:
+            sums = np.zeros(len(rank))
+            for name, value in values.items():
+                sums[stage_of[name]] += value
+            return sums / size
+
+        forward = {name: costs.nodes[name].forward_s for name in graph.nodes}
+        backward = {name: costs.nodes[name].backward_s for name in back}
+        self.computing = added(forward) + added(backward)
+        self.weight_s = added({name: costs.nodes[name].weight_s for name in back})
+        saved = {name: float(each) for name, each in saved_bytes(graph)[0].items()}
+        everything = added(saved)
+        self.again: dict[RecomputeName, Floats] = {}
+        self.kept: dict[RecomputeName, Floats] = {}
+        self.working: dict[RecomputeName, Floats] = {}
+        for name in get_args(RecomputeName):
+            again = recomputed_nodes(graph, name)
+            self.again[name] = added({v: each for v, each in forward.items() if v in again})
+            kept = added({v: each for v, each in saved.items() if v not in again})
+            self.kept[name] = kept + KEPT_OF_FULL * everything * (name == "full")
+            self.working[name] = 0.1 * (everything - kept)
+        held: list[dict[str, int]] = [{} for _ in rank]
+        for node in graph:
+            for k in node.initializers:
+                if graph.initializers[k].requires_grad:
+                    held[stage_of[node.name]][k] = graph.initializers[k].nbytes
+        self.weights = np.array([sum(each.values()) for each in held], float)
+        kinds = {each.dtype for each in graph.initializers.values() if each.requires_grad}
+        self.widened = max((4 / min(dtype_bytes(kind), 4) for kind in kinds), default=1.0)
+        self.sending_s = 0.0
+        if len(rank) > 1:
+            crossing = [
+                variable.nbytes
+                for variable in graph.variables.values()
+                if variable.producer is not None
+                and {stage_of[v] for v in variable.consumers} - {stage_of[variable.producer]}
+            ]
+            first, second, *_ = folded.folded.names
+            link = folded.folded.links[first, second]
+            self.sending_s = link.seconds(sum(crossing) / max(len(rank) - 1, 1)) / size
+
+    def collective_s(self, nbytes: float, data: int) -> tuple[float, float]:
+        """Seconds of summing gradients into slices, in single precision, and of gathering parameters."""
+        cluster, given = self.folded.cluster, self.folded.given
+        group = cluster.names[: data * given.tensor : given.tensor]
+        seconds = cluster.group_seconds("all_gather", nbytes, group, every=True)
+        return self.widened * seconds, seconds
