@@ -113,6 +113,14 @@ class ClusterDescription:
         cluster.check_links()
         return cluster
 
+    @property
+    def alike_hosts(self) -> int:
+        """Devices of each host, where all are of one model and capacity, and joined by levels; else 0."""
+        kinds = {*zip(map(id, self.accelerators.values()), self.capacities.values(), strict=False)}
+        sizes = {len(nic.devices) for nic in self.nics} or {len(self.speeds)}
+        alike = isinstance(self.links, LevelLinks) and len(kinds) == len(sizes) == 1
+        return min(sizes) if alike else 0
+
     def require_models(self) -> None:
         """For seconds of a graph that nothing was measured on."""
         if not self.accelerators:

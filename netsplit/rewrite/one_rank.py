@@ -18,7 +18,7 @@ from typing import Literal
 
 from netsplit.errors import RewriteError
 from netsplit.graph.arguments import Reference
-from netsplit.graph.ir import CALL, Graph, Node, NodeRole, dtype_bytes
+from netsplit.graph.ir import MOVE, Graph, Node, NodeRole, dtype_bytes
 from netsplit.layout.regions import Region, length_of, now, whole_region
 from netsplit.rewrite.emitter import require_graph, require_operators
 from netsplit.rewrite.lowering import Lowering
@@ -28,7 +28,6 @@ from netsplit.rewrite.ways import Place
 __all__ = ["MoveName", "RankMove", "one_rank", "rank_move"]
 
 MoveName = Literal["identity", "slice", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
-_OP = f"{CALL}.group_"
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class RankMove:
 
 def rank_move(node: Node) -> RankMove | None:
     """The move that a node of `one_rank` is; None: it computes."""
-    if not node.op.startswith(_OP):
+    if not node.op.startswith(MOVE):
         return None
     _, forward, backward, nbytes = node.args
     return RankMove(forward, backward, nbytes)
@@ -152,7 +151,7 @@ class _OneRank(Lowering):
         module = self.graph.nodes[like].module if like is not None else ""
         args, role = ({"var": own.name}, forward, backward, nbytes), NodeRole(like or name, moves=True)
         emitter.nodes[name] = Node(
-            name, f"{_OP}{forward}", (own.name,), (name,), args=args, module=module, part=role
+            name, f"{MOVE}{forward}", (own.name,), (name,), args=args, module=module, part=role
         )
         strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
         if forward in ("identity", "slice"):  # of the same memory

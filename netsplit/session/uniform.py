@@ -29,7 +29,7 @@ from netsplit.session.sizes import BatchCuts
 from netsplit.session.step import ModelStep
 from netsplit.tables import nbytes
 
-__all__ = ["UniformPlans", "plan_given", "uniform_plan"]
+__all__ = ["UniformPlans", "faster_of", "plan_given", "uniform_plan"]
 
 _SHOWN = 6  # plans of other degrees, with the chosen one
 
@@ -121,11 +121,8 @@ def plan_given(step: ModelStep, source: PredictedCosts, schedule: Schedule, give
     return _told(tried, [tried], step.whole.samples, plan.seconds, (lacks,) * (tried.missing_bytes > 0))
 
 
-def uniform_plan(step: ModelStep, source: PredictedCosts, auto: AutoSchedule, host: int) -> WholePlan:
+def uniform_plan(step: ModelStep, source: PredictedCosts, auto: AutoSchedule) -> WholePlan:
     """The fastest uniform plan of all devices that fits.
-
-    Args:
-        host: devices of a host.
 
     Raises:
         InfeasibleError: none fits; the message says what the nearest lacks.
@@ -139,10 +136,20 @@ def uniform_plan(step: ModelStep, source: PredictedCosts, auto: AutoSchedule, ho
     refused = auto.no_replicas if not auto.replicas else why_unreplicable(graph, graph.nodes) or ""
     step.stages.stage("uniform plans", auto.time_limit_s, "s")
     limit_s = auto.time_limit_s
-    search = UniformSearch(plans, samples, source.count, host, auto, limit_s, whole, refused)
+    search = UniformSearch(plans, samples, source.count, source.host, auto, limit_s, whole, refused)
     best = search.run()
     notes = cutting.notes_for(best.schedule.microbatches)
     return _told(best, search.tried, samples, time.perf_counter() - began, notes)
+
+
+def faster_of(uniform: WholePlan, other: WholePlan) -> WholePlan:
+    """The faster of a uniform plan and the best of other kinds, with the plans beside either."""
+    best, worse = sorted((uniform, other), key=lambda each: each.iteration_s)
+    behind = 100 * (worse.iteration_s / best.iteration_s - 1)
+    first = replace(worse.frontier[0], why_not=f"takes {behind:.1f} % longer")
+    rows = (*best.frontier, first, *(each for each in worse.frontier[1:] if each.samples_per_s is None))
+    seconds = uniform.seconds + other.seconds
+    return replace(best, frontier=rows, seconds=seconds, tried=uniform.tried + other.tried)
 
 
 def _told(
