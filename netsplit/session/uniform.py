@@ -31,6 +31,7 @@ from netsplit.tables import nbytes
 
 __all__ = ["UniformPlans", "faster_of", "plan_given", "uniform_plan"]
 
+_TWICE = 2.0
 _SHOWN = 6  # plans of other degrees, with the chosen one
 
 
@@ -145,8 +146,7 @@ def uniform_plan(step: ModelStep, source: PredictedCosts, auto: AutoSchedule) ->
 def faster_of(uniform: WholePlan, other: WholePlan) -> WholePlan:
     """The faster of a uniform plan and the best of other kinds, with the plans beside either."""
     best, worse = sorted((uniform, other), key=lambda each: each.iteration_s)
-    behind = 100 * (worse.iteration_s / best.iteration_s - 1)
-    first = replace(worse.frontier[0], why_not=f"takes {behind:.1f} % longer")
+    first = replace(worse.frontier[0], why_not=_behind(worse.iteration_s / best.iteration_s))
     rows = (*best.frontier, first, *(each for each in worse.frontier[1:] if each.samples_per_s is None))
     seconds = uniform.seconds + other.seconds
     return replace(best, frontier=rows, seconds=seconds, tried=uniform.tried + other.tried)
@@ -174,9 +174,15 @@ def _row(each: UniformTried, best: UniformTried, samples: int) -> FrontierRow:
     if each.missing_bytes > 0:
         why = f"does not fit: a device lacks {nbytes(each.missing_bytes)}"
     elif each is not best:
-        why = f"takes {100 * (each.iteration_s / best.iteration_s - 1):.1f} % longer"
+        why = _behind(each.iteration_s / best.iteration_s)
     return FrontierRow(
         "mesh", str(given), each.schedule.name, each.schedule.microbatches, given.devices,
         samples / each.iteration_s if each.missing_bytes <= 0 else None,
         max(each.plan.simulated[1].peak_bytes.values()), why,
     )  # fmt: skip
+
+
+def _behind(times: float) -> str:
+    return (
+        f"takes {100 * (times - 1):.1f} % longer" if times < _TWICE else f"takes {times:,.1f} times as long"
+    )

@@ -3,15 +3,16 @@
     degrees, samples of a micro-batch, schedule ─► estimate of seconds and bytes, with as little recomputation
     and as few slices as fit ─► the promising ones simulated, one rank of each stage ─► the fastest that fits
 
-An estimate is of sums over the operators of each stage at one sample. What the simulation says of bytes
-corrects the estimates of plans that recompute alike.
+An estimate is of sums over the operators of each stage, on a line through two sizes of micro-batches. What a
+simulation says corrects the estimates of others: bytes of those that recompute alike, seconds of those under
+the same schedule with the same slices.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -38,7 +39,8 @@ log = logging.getLogger(__name__)
 ORDERS = {"1f1b": (1,), "interleaved_1f1b": (2, 3, 4), "zb_h1": (1,)}
 """Schedule -> stages of each group of devices."""
 MOST_TENSOR = 8
-SIZES = (1, 2, 4, 8, 16)  # samples of a micro-batch
+SIZES = tuple(2**k for k in range(11))  # samples of a micro-batch
+LOOKED_AT = 8  # samples at most, at which operators are summed besides one
 NEAR = 1.15  # times the best simulated: what is estimated to take longer is not simulated
 ROOM = 1.1  # times the room, up to which an estimate of bytes may still fit
 PIECES = 24  # of a stage's parameters, of which two are whole at once where they are in slices
@@ -101,6 +103,7 @@ class UniformSearch:
     until: float = float("inf")  # on ``time.perf_counter``
     tried: list[UniformTried] = field(default_factory=list)
     scale: dict[RecomputeName, float] = field(default_factory=dict)  # of estimated bytes
+    pace: dict[tuple[str, str], float] = field(default_factory=dict)  # of seconds, by schedule and slices
     refusal: NetSplitError | None = None
 
     def run(self) -> UniformTried:
@@ -156,6 +159,8 @@ class UniformSearch:
         self.tried.append(UniformTried(each.given, schedule, plan, most - room))
         estimate = self._bytes(each.given, each.order, each.size, corrected=False)
         self.scale[each.given.recompute] = most / max(estimate, 1.0)
+        key = each.order, each.given.shard
+        self.pace[key] = self.pace.get(key, 1.0) * plan.iteration_s / each.seconds
         log.info(
             "%s, %s, micro-batches of %d: %.4g s (%.4g s estimated), %s",
             each.given, each.order, each.size, plan.iteration_s, each.seconds, nbytes(most),
@@ -215,7 +220,9 @@ class UniformSearch:
         if key not in self._known:
             try:
                 plain = Parallelism(1, *key[:2], sequence=given.sequence, chunks=given.chunks)
-                self._known[key] = StageSums(self.maker.folded(plain, self.samples))
+                sizes = {1, next(n for n in (LOOKED_AT, 4, 2, 1) if self.samples % n == 0)}
+                every = [_OfStages(self.maker.folded(plain, self.samples // n)) for n in sorted(sizes)]
+                self._known[key] = StageSums(every)
             except NetSplitError as error:
                 self.refusal, self._known[key] = error, None
         return self._known[key]
@@ -236,12 +243,11 @@ class UniformSearch:
             "parameters": alpha * w / d + 3 * w / PIECES,
         }[given.shard]
         local = self.samples // d // size
-        rank = np.arange(p)
-        flight = (p - rank).astype(float)
+        flight = p - np.arange(p, dtype=float)
         if order == "interleaved_1f1b":
-            flight = ((given.chunks - 1) * p + 2 * (p - rank - 1) + 1) / given.chunks
-        kept = sums.kept[given.recompute] * size * np.minimum(flight, local)
-        most = float((states + kept + sums.working[given.recompute] * size).max())
+            flight = ((given.chunks - 1) * p + 2 * flight - 1) / given.chunks
+        kept = sums.of(f"kept {given.recompute}", size) * np.minimum(flight, local)
+        most = float((states + kept + sums.of(f"working {given.recompute}", size)).max())
         return most * (self.scale.get(given.recompute, 1.0) if corrected else 1.0)
 
     def _seconds(self, given: Parallelism, order: str, size: int) -> float:
@@ -249,92 +255,113 @@ class UniformSearch:
         sums, d, p = self._sums(given), given.data, given.pipeline
         assert sums is not None
         local = self.samples // d // size
-        stages = (sums.computing + sums.again[given.recompute]) * size
+        stages = sums.of("computing", size) + sums.of(f"again {given.recompute}", size)
         bubble = (p - 1) * float(stages.mean())
         if order == "zb_h1":
-            bubble -= (p - 1) * float(sums.weight_s.mean()) * size
+            bubble -= (p - 1) * float(sums.of("weights", size).mean())
         seconds = local * float(stages.max()) + max(bubble, 0.0) / given.chunks
-        seconds += 2 * (p * given.chunks - 1) * sums.sending_s * size
-        w = float(sums.weights.max())
-        step_s, whole = w * sums.step_s_per_byte, given.shard == "none"
+        seconds += 2 * (p * given.chunks - 1) * float(sums.of("sending", size).max())
+        step_s, whole = float(sums.weights.max()) * sums.step_s_per_byte, given.shard == "none"
         if d > 1:
-            sum_s, gather_s = sums.collective_s(w, d)
+            sum_s, gather_s = sums.collective_s(d)
             if whole:
                 seconds += 2 * gather_s
             elif given.shard == "parameters":
-                exposed = local * (2 * gather_s + sum_s)
-                seconds = max(seconds, exposed) + exposed / max(PIECES * local, 1)
+                moving_s = local * (2 * gather_s + sum_s)
+                seconds = max(seconds, moving_s) + moving_s / (PIECES * local)
             else:
                 seconds += gather_s + sum_s * (0.3 if given.shard == "gradients" else 1.0)
-        return seconds + (step_s if whole else step_s / d)
+        seconds += step_s if whole else step_s / d
+        return seconds * self.pace.get((order, given.shard), 1.0)
 
 
-class StageSums:
-    """Sums over the operators of each group of devices of a folded plan, for one sample.
-
-    Attributes:
-        computing, weight_s: [P] seconds of forward and backward; of those, for weights' gradients.
-        again: [P] seconds that each kind of recomputation adds.
-        kept: [P] bytes from forward to backward by kind of recomputation; `working`: of one micro-batch,
-            while it is computed again.
-        weights: [P] bytes of parameters.
-    """
+class _OfStages:
+    """Sums over the operators of each group of devices of a folded plan, by name [P]: seconds of forward and
+    backward ("computing"), of weights' gradients of these, of a transfer to the next; by kind of recomputation
+    seconds that it adds ("again full"), bytes from forward to backward, and those of one micro-batch while it
+    is computed again."""
 
     def __init__(self, folded: FoldedPlan) -> None:
         graph, placement, self.folded = folded.graph, folded.placement, folded
-        device = folded.folded.devices[0]
-        costs = folded.priced.of(device.kind)
-        self.room, self.alpha = device.capacity_bytes, folded.priced.alpha
-        self.step_s_per_byte = costs.step_s_per_byte
+        self.size = graph.batch_size
+        costs = folded.priced.of(folded.folded.devices[0].kind)
         rank = {name: i for i, name in enumerate(folded.folded.names)}
-        stage_of = {name: rank[place] for name, place in placement.device_of.items()}
-        size, trained = graph.batch_size, graph.requires_backward
+        self.stage_of = {name: rank[place] for name, place in placement.device_of.items()}
+        trained = graph.requires_backward
         back = {node.name for node in graph if not trained.isdisjoint(node.outputs)}
 
-        def added(values: dict[str, float]) -> Floats:
+        def added(values: Mapping[str, float]) -> Floats:
             sums = np.zeros(len(rank))
             for name, value in values.items():
-                sums[stage_of[name]] += value
-            return sums / size
+                sums[self.stage_of[name]] += value
+            return sums
 
         forward = {name: costs.nodes[name].forward_s for name in graph.nodes}
-        backward = {name: costs.nodes[name].backward_s for name in back}
-        self.computing = added(forward) + added(backward)
-        self.weight_s = added({name: costs.nodes[name].weight_s for name in back})
+        backward = added({name: costs.nodes[name].backward_s for name in back})
         saved = {name: float(each) for name, each in saved_bytes(graph)[0].items()}
-        everything = added(saved)
-        self.again: dict[RecomputeName, Floats] = {}
-        self.kept: dict[RecomputeName, Floats] = {}
-        self.working: dict[RecomputeName, Floats] = {}
+        self.by_name = {
+            "computing": added(forward) + backward,
+            "weights": added({name: costs.nodes[name].weight_s for name in back}),
+            "sending": np.full(len(rank), self._sending_s()),
+        }
         for name in get_args(RecomputeName):
             again = recomputed_nodes(graph, name)
-            self.again[name] = added({v: each for v, each in forward.items() if v in again})
             kept = added({v: each for v, each in saved.items() if v not in again})
-            self.kept[name] = kept + KEPT_OF_FULL * everything * (name == "full")
-            self.working[name] = 0.1 * (everything - kept)
-        held: list[dict[str, int]] = [{} for _ in rank]
-        for node in graph:
-            for k in node.initializers:
-                if graph.initializers[k].requires_grad:
-                    held[stage_of[node.name]][k] = graph.initializers[k].nbytes
-        self.weights = np.array([sum(each.values()) for each in held], float)
-        kinds = {each.dtype for each in graph.initializers.values() if each.requires_grad}
-        self.widened = max((4 / min(dtype_bytes(kind), 4) for kind in kinds), default=1.0)
-        self.sending_s = 0.0
-        if len(rank) > 1:
-            crossing = [
-                variable.nbytes
-                for variable in graph.variables.values()
-                if variable.producer is not None
-                and {stage_of[v] for v in variable.consumers} - {stage_of[variable.producer]}
-            ]
-            first, second, *_ = folded.folded.names
-            link = folded.folded.links[first, second]
-            self.sending_s = link.seconds(sum(crossing) / max(len(rank) - 1, 1)) / size
+            less = added(saved) - kept
+            self.by_name |= {
+                f"again {name}": added({v: each for v, each in forward.items() if v in again}),
+                f"kept {name}": kept + KEPT_OF_FULL * less * (name == "full"),
+                f"working {name}": 0.1 * less,
+            }
 
-    def collective_s(self, nbytes: float, data: int) -> tuple[float, float]:
-        """Seconds of summing gradients into slices, in single precision, and of gathering parameters."""
+    def _sending_s(self) -> float:
+        """Of all that goes from a stage to the next, on average."""
+        names, graph, own = self.folded.folded.names, self.folded.graph, self.stage_of
+        if len(names) < 2:
+            return 0.0
+        crossing = (
+            variable.nbytes
+            for variable in graph.variables.values()
+            if variable.producer is not None
+            and {own[v] for v in variable.consumers} - {own[variable.producer]}
+        )
+        link = self.folded.folded.links[names[0], names[1]]
+        return link.seconds(sum(crossing) / (len(names) * self.folded.given.chunks - 1))
+
+
+class StageSums:
+    """Sums of the operators of each group of devices at any size, on a line through two.
+
+    Attributes:
+        weights: [P] bytes of parameters; `alpha`: of their states, per byte.
+    """
+
+    def __init__(self, sizes: Sequence[_OfStages]) -> None:
+        self.sizes, self.folded = sizes, sizes[0].folded
+        graph, priced, device = self.folded.graph, self.folded.priced, self.folded.folded.devices[0]
+        self.room, self.alpha = device.capacity_bytes, priced.alpha
+        self.step_s_per_byte = priced.of(device.kind).step_s_per_byte
+        held: list[dict[str, int]] = [{} for _ in self.folded.folded.devices]
+        trained = {k: each for k, each in graph.initializers.items() if each.requires_grad}
+        for node in graph:
+            own = {k: trained[k].nbytes for k in node.initializers if k in trained}
+            held[sizes[0].stage_of[node.name]].update(own)
+        self.weights = np.array([sum(each.values()) for each in held], float)
+        widest = max((4 / min(dtype_bytes(each.dtype), 4) for each in trained.values()), default=1.0)
+        self.widened = widest  # sums are in single precision at least
+
+    def of(self, name: str, size: int) -> Floats:
+        """[P] at this many samples of a micro-batch."""
+        few, many = self.sizes[0], self.sizes[-1]
+        if few is many:
+            return few.by_name[name] * size / few.size
+        part = (size - few.size) / (many.size - few.size)
+        return np.maximum(few.by_name[name] * (1 - part) + many.by_name[name] * part, 0.0)
+
+    def collective_s(self, data: int) -> tuple[float, float]:
+        """Seconds of summing gradients into slices, and of gathering parameters, in pieces."""
         cluster, given = self.folded.cluster, self.folded.given
-        group = cluster.names[: data * given.tensor : given.tensor]
-        seconds = cluster.group_seconds("all_gather", nbytes, group, every=True)
-        return self.widened * seconds, seconds
+        group, piece = cluster.names[: data * given.tensor : given.tensor], self.weights.max() / PIECES
+        gather_s = cluster.group_seconds("all_gather", piece, group, every=True)
+        sum_s = cluster.group_seconds("reduce_scatter", self.widened * piece, group, every=True)
+        return PIECES * sum_s, PIECES * gather_s
