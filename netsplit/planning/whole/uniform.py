@@ -4,8 +4,8 @@
     and as few slices as fit ─► the promising ones simulated, one rank of each stage ─► the fastest that fits
 
 An estimate is of sums over the operators of each stage, on a line through two sizes of micro-batches. What a
-simulation says corrects the estimates of others: bytes of those that recompute alike, seconds of those under
-the same schedule with the same slices.
+simulation says corrects the estimates of others: bytes of those that recompute alike, seconds of pipelines as
+long under the same schedule.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
+from netsplit.cluster.cluster import Link
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.graph.ir import dtype_bytes
 from netsplit.partition.common.instance import Floats
@@ -44,6 +45,7 @@ LOOKED_AT = 8  # samples at most, at which operators are summed besides one
 NEAR = 1.15  # times the best simulated: what is estimated to take longer is not simulated
 ROOM = 1.1  # times the room, up to which an estimate of bytes may still fit
 PIECES = 24  # of a stage's parameters, of which two are whole at once where they are in slices
+LEAST = 2**20  # bytes of a piece
 KEPT_OF_FULL = 0.04  # of what a backward needs, that is kept where everything is computed again
 ENOUGH = 12  # that fit and were simulated
 
@@ -103,7 +105,7 @@ class UniformSearch:
     until: float = float("inf")  # on ``time.perf_counter``
     tried: list[UniformTried] = field(default_factory=list)
     scale: dict[RecomputeName, float] = field(default_factory=dict)  # of estimated bytes
-    pace: dict[tuple[str, str], float] = field(default_factory=dict)  # of seconds, by schedule and slices
+    pace: dict[tuple[int, str, bool], float] = field(default_factory=dict)  # of seconds, by `_kind`
     refusal: NetSplitError | None = None
 
     def run(self) -> UniformTried:
@@ -159,7 +161,7 @@ class UniformSearch:
         self.tried.append(UniformTried(each.given, schedule, plan, most - room))
         estimate = self._bytes(each.given, each.order, each.size, corrected=False)
         self.scale[each.given.recompute] = most / max(estimate, 1.0)
-        key = each.order, each.given.shard
+        key = self._kind(each.given, each.order)
         self.pace[key] = self.pace.get(key, 1.0) * plan.iteration_s / each.seconds
         log.info(
             "%s, %s, micro-batches of %d: %.4g s (%.4g s estimated), %s",
@@ -259,8 +261,9 @@ class UniformSearch:
         bubble = (p - 1) * float(stages.mean())
         if order == "zb_h1":
             bubble -= (p - 1) * float(sums.of("weights", size).mean())
-        seconds = local * float(stages.max()) + max(bubble, 0.0) / given.chunks
-        seconds += 2 * (p * given.chunks - 1) * float(sums.of("sending", size).max())
+        sending_s = self._sending_s(given, sums.of("sent", size)) if p > 1 else 0.0
+        seconds = local * max(float(stages.max()), given.chunks * sending_s) + max(bubble, 0.0) / given.chunks
+        seconds += 2 * (p * given.chunks - 1) * sending_s
         step_s, whole = float(sums.weights.max()) * sums.step_s_per_byte, given.shard == "none"
         if d > 1:
             sum_s, gather_s = sums.collective_s(d)
@@ -272,14 +275,38 @@ class UniformSearch:
             else:
                 seconds += gather_s + sum_s * (0.3 if given.shard == "gradients" else 1.0)
         seconds += step_s if whole else step_s / d
-        return seconds * self.pace.get((order, given.shard), 1.0)
+        return seconds * self.pace.get(self._kind(given, order), 1.0)
+
+    def _sending_s(self, given: Parallelism, sent: Floats) -> float:
+        """Of all that goes from a stage to the next, where that takes longest."""
+        key, sums = (given.data, given.tensor, given.pipeline), self._sums(given)
+        assert sums is not None
+        if key not in self._links:
+            folded = replace(sums.folded, given=replace(given, shard="none")).folded
+            names = folded.names
+            self._links[key] = [
+                folded.links[p, q] for p, q in zip(names, [*names[1:], names[0]], strict=True)
+            ]
+        every = zip(self._links[key], sent, strict=True)
+        return max(link.seconds(nbytes) for link, nbytes in every if nbytes)
+
+    @cached_property
+    def _links(self) -> dict[tuple[int, int, int], list[Link]]:
+        return {}
+
+    @staticmethod
+    def _kind(given: Parallelism, order: str) -> tuple[int, str, bool]:
+        """What errors of estimated seconds are alike for."""
+        return given.pipeline, order, given.shard == "parameters"
 
 
 class _OfStages:
-    """Sums over the operators of each group of devices of a folded plan, by name [P]: seconds of forward and
-    backward ("computing"), of weights' gradients of these, of a transfer to the next; by kind of recomputation
-    seconds that it adds ("again full"), bytes from forward to backward, and those of one micro-batch while it
-    is computed again."""
+    """Sums over the operators of each group of devices of a folded plan, by name [P].
+
+    Seconds of forward and backward ("computing"), of weights' gradients of these; bytes that go to others;
+    by kind of recomputation seconds that it adds ("again full"), bytes from forward to backward, and those of
+    one micro-batch while it is computed again.
+    """
 
     def __init__(self, folded: FoldedPlan) -> None:
         graph, placement, self.folded = folded.graph, folded.placement, folded
@@ -302,7 +329,7 @@ class _OfStages:
         self.by_name = {
             "computing": added(forward) + backward,
             "weights": added({name: costs.nodes[name].weight_s for name in back}),
-            "sending": np.full(len(rank), self._sending_s()),
+            "sent": self._sent(),
         }
         for name in get_args(RecomputeName):
             again = recomputed_nodes(graph, name)
@@ -314,19 +341,15 @@ class _OfStages:
                 f"working {name}": 0.1 * less,
             }
 
-    def _sending_s(self) -> float:
-        """Of all that goes from a stage to the next, on average."""
-        names, graph, own = self.folded.folded.names, self.folded.graph, self.stage_of
-        if len(names) < 2:
-            return 0.0
-        crossing = (
-            variable.nbytes
-            for variable in graph.variables.values()
-            if variable.producer is not None
-            and {own[v] for v in variable.consumers} - {own[variable.producer]}
-        )
-        link = self.folded.folded.links[names[0], names[1]]
-        return link.seconds(sum(crossing) / (len(names) * self.folded.given.chunks - 1))
+    def _sent(self) -> Floats:
+        """[P] bytes that go from a group of devices to others, of one of its chunks."""
+        graph, own = self.folded.graph, self.stage_of
+        sent = np.zeros(len(self.folded.folded.names))
+        for variable in graph.variables.values():
+            if variable.producer is not None:
+                first = own[variable.producer]
+                sent[first] += variable.nbytes * len({own[v] for v in variable.consumers} - {first})
+        return sent / self.folded.given.chunks
 
 
 class StageSums:
@@ -361,7 +384,8 @@ class StageSums:
     def collective_s(self, data: int) -> tuple[float, float]:
         """Seconds of summing gradients into slices, and of gathering parameters, in pieces."""
         cluster, given = self.folded.cluster, self.folded.given
-        group, piece = cluster.names[: data * given.tensor : given.tensor], self.weights.max() / PIECES
-        gather_s = cluster.group_seconds("all_gather", piece, group, every=True)
-        sum_s = cluster.group_seconds("reduce_scatter", self.widened * piece, group, every=True)
-        return PIECES * sum_s, PIECES * gather_s
+        group, most = cluster.names[: data * given.tensor : given.tensor], float(self.weights.max())
+        pieces = min(max(most / LEAST, 1.0), PIECES)
+        gather_s = cluster.group_seconds("all_gather", most / pieces, group, every=True)
+        sum_s = cluster.group_seconds("reduce_scatter", self.widened * most / pieces, group, every=True)
+        return pieces * sum_s, pieces * gather_s
