@@ -44,6 +44,7 @@ from netsplit.program.recomputation import (
     SegmentParts,
     in_flight,
     in_parts,
+    recomputed_by_kind,
     whole,
     without_idle_recomputation,
 )
@@ -132,23 +133,25 @@ def compile_orders(
                 f"'{exchange.variable}', computed from weights, is exchanged through a stage with replicas: "
                 "send it to each reader (schedule.exchange=send_receive)."
             )
+    recomputed, kept = recomputed_by_kind(placed, schedule.recompute if training else False)
+    recomputed = recomputed or placement.recomputed
     pipeline = pipeline_of(placed, segments, training)
     if costs is not None:
-        pipeline = timed_pipeline(pipeline, placed, segments, cluster, costs, schedule, lasting)
+        pipeline = timed_pipeline(pipeline, placed, segments, cluster, costs, schedule, lasting, kept)
     stages = segments_together(segments, placement.priority, placement.begins)
     pipeline = in_stages(pipeline, stages)
     for order in schedule.orders(pipeline):
         parts = whole(segments)
-        if training and placement.recomputed:
+        if training and recomputed:
             most = in_flight(order, pipeline)
             flights = {s: most[number] for number, stage in enumerate(stages) for s in stage}
-            parts = in_parts(placed, segments, placement.recomputed, flights)
+            parts = in_parts(placed, segments, recomputed, flights)
         parts = parts.in_stages(stages)
         walk = _Compiler(
             placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, holders, copied,
             lasting,
             pooled_in(placed, parts.segments, same) if training else frozenset(), exchanges,
-            shards, tuple(like),
+            shards, tuple(like), kept,
         )  # fmt: skip
         yield walk.program(order)
 
@@ -214,6 +217,7 @@ class _Compiler:
     exchanges: tuple[Exchange, ...] = ()
     shards: tuple[Shard, ...] = ()
     like: tuple[Bundle, ...] = ()
+    kept: frozenset[str] = frozenset()  # see `Program.kept_results`
 
     def __post_init__(self) -> None:
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
@@ -270,6 +274,7 @@ class _Compiler:
             pooled=self.pooled,
             exchanges=self.exchanges,
             bundles=self.bundles,
+            kept_results=self.kept,
         )
         check_progress(program)
         return program

@@ -239,6 +239,8 @@ class Program:
     """Trained parameters that the graph does not read -> the devices that hold them: see `stepping_all`."""
     bundles: tuple[Bundle, ...] = ()
     """Of parameters whose states are in slices."""
+    kept_results: frozenset[str] = frozenset()
+    """Nodes of segments that are computed again, whose results are kept (`graph.remembered`)."""
 
     @cached_property
     def asynchronous(self) -> bool:

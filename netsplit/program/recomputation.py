@@ -11,6 +11,7 @@ Cost, 2016, section 3). The schedule knows the segments alone; the compiler take
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +20,13 @@ from itertools import groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.quotient import joined, units_in_order
 from netsplit.graph.storage import storage_bytes, storage_of
+from netsplit.profile.roofline import operator_class
 from netsplit.program.instructions import Backward, Forward, Instruction, Segment
 from netsplit.program.schedules import Compute, Pipeline
+from netsplit.program.schedules.base import Recompute
 from netsplit.program.segments import segment_of
 
 __all__ = [
@@ -32,10 +35,12 @@ __all__ = [
     "in_flight",
     "in_parts",
     "pieces_in_order",
+    "recomputed_by_kind",
     "whole",
     "without_idle_recomputation",
 ]
 
+_BLOCK = re.compile(r".*?\b\d+\b")
 _EVERY, _LIMITS = 64, 24  # of the largest inside: all where they are few, else so many
 _PLACES = 48  # of a run, at most, between which its cuts are chosen
 
@@ -88,6 +93,30 @@ def in_parts(
             )
         of.append(tuple(range(first, len(parts))))
     return SegmentParts(tuple(parts), tuple(of), frozenset(again))
+
+
+def recomputed_by_kind(graph: Graph, recompute: Recompute) -> tuple[frozenset[str], frozenset[str]]:
+    """What `schedule.recompute` has computed again, and of that the nodes whose results are kept.
+
+    With "selective" these are attentions, and of each block's products the first, the third, and so on; a
+    block is what has a module's path up to its first number. Nothing that moves tensors is done again.
+
+    Source: Liang et al., TorchTitan, ICLR 2025, section 2.1.4 (selective activation checkpointing, `op`).
+    """
+    if recompute not in ("selective", "full"):
+        return frozenset(), frozenset()
+    again = [n for n in graph if n.op != TRANSFER and not (n.part is not None and n.part.moves)]
+    kept, products = set[str](), Counter[tuple[str, tuple[int, ...]]]()
+    together = {name for unit in graph.units for name in unit}  # of which a later one may write the result
+    for node in again if recompute == "selective" else ():
+        kind = operator_class(graph, node)
+        block = _BLOCK.match(node.module)
+        key = (block.group() if block else "", node.part.place if node.part is not None else ())
+        product = kind == "matmul" or kind.endswith("convolution")
+        products[key] += product
+        if node.name not in together and (kind == "attention" or (product and products[key] % 2)):
+            kept.add(node.name)
+    return frozenset(node.name for node in again), frozenset(kept)
 
 
 def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tuple[str, ...]]]:

@@ -271,6 +271,7 @@ def timed_pipeline(
     costs: Costs,
     schedule: Schedule,
     lasting: Collection[str],
+    kept: Collection[str] = (),
 ) -> Pipeline:
     """With the seconds of its tasks, without waiting and without what goes with one micro-batch alone.
 
@@ -285,12 +286,12 @@ def timed_pipeline(
             if source != k and k not in lasting:
                 carried.setdefault((maker[source], segment.index), []).append(source)
     kinds = {device.name: device.kind for device in cluster.devices}
-    seconds = segment_seconds(graph, segments, costs, kinds)
+    seconds = segment_seconds(graph, segments, costs, kinds, kept)
     computing: dict[tuple[Phase, int, str], float] = {}
     for s, devices in enumerate(pipeline.devices):
         for name in devices:
             own, overhead_s = seconds[kinds[name]], costs.of(kinds[name]).instruction_s
-            again_s = own.forward[s] if schedule.recompute is True else 0.0
+            again_s = own.again[s] if schedule.recompute in (True, "full", "selective") else 0.0
             input_s = max(own.backward[s] - own.weight[s], 0.0)
             computing["forward", s, name] = own.forward[s] + overhead_s
             computing["backward", s, name] = own.backward[s] + again_s + overhead_s
@@ -314,12 +315,17 @@ class SegmentSeconds:
     """Of every segment on one kind of device: of the segments that such a device computes."""
 
     forward: dict[int, float] = field(default_factory=dict)
+    again: dict[int, float] = field(default_factory=dict)  # of a forward that is computed again
     backward: dict[int, float] = field(default_factory=dict)
     weight: dict[int, float] = field(default_factory=dict)
 
 
 def segment_seconds(
-    graph: Graph, segments: Iterable[Segment], costs: Costs, kinds: Mapping[str, str]
+    graph: Graph,
+    segments: Iterable[Segment],
+    costs: Costs,
+    kinds: Mapping[str, str],
+    kept: Collection[str] = (),
 ) -> dict[str, SegmentSeconds]:
     """Device kind -> seconds of every segment that a device of that kind computes.
 
@@ -327,6 +333,7 @@ def segment_seconds(
 
     Args:
         kinds: device name -> kind.
+        kept: nodes that are not computed again (`Program.kept_results`).
 
     Raises:
         NetSplitError: an operator without a measured cost.
@@ -345,6 +352,8 @@ def segment_seconds(
                     )
             backs = [measured[name] for name in segment.nodes if name in trained]
             seconds[kind].forward[segment.index] = _added(measured[name].forward_s for name in segment.nodes)
+            anew = [measured[name].forward_s for name in segment.nodes if name not in kept]
+            seconds[kind].again[segment.index] = _added(anew)
             seconds[kind].backward[segment.index] = _added(each.backward_s for each in backs)
             seconds[kind].weight[segment.index] = _added(each.weight_s for each in backs)
     return seconds

@@ -86,10 +86,10 @@ def require_same(own: Trained, wanted: Trained) -> None:
     schedule=SCHEDULES,
     sequence=[False, True],
     shard=["none", "optimizer", "gradients", "parameters"],
-    recompute=[False, True],
+    recompute=[False, True, "selective", "full"],
 )
 def test_a_mesh_trains_what_plain_pytorch_trains(
-    name: str, schedule: str, sequence: bool, shard: str, recompute: bool
+    name: str, schedule: str, sequence: bool, shard: str, recompute: object
 ) -> None:
     order, chunks = SCHEDULES[schedule]
     order = replace(order, shard=shard, recompute=recompute)  # type: ignore[type-var]
