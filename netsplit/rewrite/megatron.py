@@ -12,7 +12,7 @@ Recomputation in Large Transformer Models", 2022, section 4.2.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node
@@ -136,13 +136,64 @@ def _is_piece(cut: FollowedCut, dimension: int) -> bool:
 def _losses(
     graph: Graph, parts: int, cuts: Mapping[str, TaskCut], whole: Collection[str]
 ) -> dict[str, TaskCut]:
-    """Cuts of losses along the samples, or words, whose parts are added up."""
-    ways = ways_of_graph(graph)[1]
+    """Cuts of losses, and of what is between the last product and them: by words, as the product; else along
+    the samples, or words, whose losses are added up."""
     losses: dict[str, TaskCut] = {}
     for k in graph.output_variables:
         name = graph.variables[k].producer
-        way = ways[name].get("self.0") if name is not None and name not in {*cuts, *whole} else None
-        sizes = proportioned(way.size, (1.0,) * parts) if way is not None else ()
-        if name is not None and sizes:
-            losses[name] = TaskCut("self.0", sizes)
+        if name is not None and name not in cuts and name not in whole:
+            between = _before(graph, name, {*cuts, *whole})
+            losses |= _by_words(graph, cuts, between) or _by_samples(graph, parts, between)
     return losses
+
+
+def _before(graph: Graph, loss: str, others: Collection[str]) -> list[str]:
+    """The loss, and operators that nobody else reads, back to others; the loss first."""
+    before = {loss: None}
+    for name in reversed(graph.nodes):
+        readers = graph.successors[name]
+        if name not in others and readers and before.keys() >= {*readers}:
+            before[name] = None
+    return [*before]
+
+
+def _by_words(graph: Graph, cuts: Mapping[str, TaskCut], between: Sequence[str]) -> dict[str, TaskCut]:
+    """Each as the last product, which is cut by columns; nothing, where the loss cannot be."""
+    calls, ways = ways_of_graph(graph)
+    readers = {v for name in between for v in graph.predecessors[name]}
+    products = [FollowedCut(calls[v], cuts[v].axis, ways[v][cuts[v].axis]) for v in readers if v in cuts]
+    products = [each for each in products if each.cuts_weights and each.makes()]
+    if len(products) != 1:
+        return {}
+    (product,) = products
+    lies, sizes = product.makes(), cuts[product.call.node.name].sizes
+    by_words: dict[str, TaskCut] = {}
+    for name in reversed(between):
+        every = ways[name].items()
+        fitting = (cut_fitting(calls[name], k, way, product.way.size, lies, made=False) for k, way in every)
+        cut = next((each for each in fitting if each and each.scale == each.blocks == 1), None)
+        if cut is not None:
+            lies |= cut.makes()
+            by_words[name] = TaskCut(cut.axis, sizes)
+    return by_words if between[0] in by_words else {}
+
+
+def _by_samples(graph: Graph, parts: int, between: Sequence[str]) -> dict[str, TaskCut]:
+    calls, ways = ways_of_graph(graph)
+    axis = "self.0"
+    way = ways[between[0]].get(axis)
+    sizes = proportioned(way.size, (1.0,) * parts) if way is not None else ()
+    if way is None or not sizes:
+        return {}
+    first = FollowedCut(calls[between[0]], axis, way)
+    by_samples = {between[0]: TaskCut(axis, sizes)}
+    wanted = {k: each for (tag, k), each in first.reads() if tag == "var"}
+    for name in between[1:]:
+        fitting = (
+            cut_fitting(calls[name], k, own, way.size, wanted, made=True) for k, own in ways[name].items()
+        )
+        cut = next((each for each in fitting if each and each.blocks == 1 and not each.cuts_weights), None)
+        if cut is not None and not any(cut.scale * each % 1 for each in sizes):
+            by_samples[name] = TaskCut(cut.axis, tuple(int(cut.scale * each) for each in sizes))
+            wanted |= {k: each for (tag, k), each in cut.reads() if tag == "var"}
+    return by_samples
