@@ -192,7 +192,48 @@ class Interleaved(OneFOneB):
             return (0, i // together, height[s], i % together, -s)
 
         policy = Policy(urgency, [self.microbatches] * len(pipeline), on_device)
-        return list_schedule(pipeline, self.microbatches, policy)
+        return _in_turn(pipeline, self.microbatches) or list_schedule(pipeline, self.microbatches, policy)
+
+
+def _in_turn(pipeline: Pipeline, microbatches: int) -> list[Compute]:
+    """Megatron-LM's own order of a chain of segments on groups of devices in turn; empty for other graphs,
+    and where a device's micro-batches are no multiple of the groups."""
+    groups, last = list(dict.fromkeys(pipeline.devices)), len(pipeline) - 1
+    p = len(groups)
+    starts = range(0, len(pipeline), p)
+    chain = all(feeders == tuple(range(max(s - 1, 0), s)) for s, feeders in enumerate(pipeline.feeders))
+    in_turn = all(devices == groups[s % p] for s, devices in enumerate(pipeline.devices))
+    if not (chain and in_turn and len(pipeline.trained) > last) or len(pipeline) % p:
+        return []
+    queues: list[list[Compute]] = []
+    for k, group in enumerate(groups):
+        for device in group:
+            own = [i for i in range(microbatches) if pipeline.on(k, i) == device]
+            if len(own) % p:
+                return []
+            rounds = [own[first : first + p] for first in range(0, len(own), p)]
+            ahead = [s + k for s in starts]
+            forwards: list[Compute] = [("forward", s, i) for each in rounds for s in ahead for i in each]
+            backwards: list[Compute] = [
+                ("backward", s, i) for each in rounds for s in ahead[::-1] for i in each
+            ]
+            warm = min(2 * (p - k - 1) + (len(ahead) - 1) * p, len(forwards))
+            pairs = zip(forwards[warm:], backwards, strict=False)
+            rest = backwards[len(forwards) - warm :]
+            queues.append([*forwards[:warm], *(task for pair in pairs for task in pair), *rest][::-1])
+    done: dict[Compute, None] = {}
+    while any(queues):
+        before = len(done)
+        for queue in queues:
+            while queue:
+                phase, s, i = queue[-1]
+                needs = ("forward", s - 1, i) if phase == "forward" else ("backward", s + 1, i)
+                if needs not in done and s != (0 if phase == "forward" else last):
+                    break
+                done[queue.pop()] = None
+        if len(done) == before:
+            return []
+    return list(done)
 
 
 @dataclass(frozen=True)
