@@ -10,7 +10,7 @@ collective takes; sums and slices of `data` ranks are collectives of the program
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from netsplit.cluster.cluster import Cluster
@@ -18,14 +18,14 @@ from netsplit.cluster.collectives import CollectiveName
 from netsplit.cluster.folded import FoldedCluster, folded_cluster
 from netsplit.errors import ConfigError
 from netsplit.graph.ir import Graph, once_of
-from netsplit.placement.parallelism import Parallelism, RecomputeName
+from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, NodeSeconds
-from netsplit.profile.roofline import operator_class
+from netsplit.program.schedules import Schedule
 from netsplit.rewrite.megatron import tensor_parallel_tasks
 from netsplit.rewrite.one_rank import MoveName, one_rank, rank_move
 
-__all__ = ["FoldedPlan", "rank_graph", "recomputed_nodes"]
+__all__ = ["FoldedPlan", "rank_graph"]
 
 _COLLECTIVES: dict[MoveName, CollectiveName] = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
@@ -98,6 +98,12 @@ class FoldedPlan:
         whole = nbytes / len(devices) if name == "all_to_all" else nbytes
         return self.cluster.group_seconds(_COLLECTIVES[name], whole, devices, every=True)
 
+    def of_rank(self, schedule: Schedule) -> Schedule:
+        """The schedule with the micro-batches of one rank, its slices and what it computes again."""
+        again = self.given.recompute
+        own = schedule if again == "none" else schedule.recomputing(again)
+        return replace(own.with_microbatches(own.microbatches // self.given.data), shard=self.given.shard)
+
     @cached_property
     def placement(self) -> Placement:
         """Contiguous stages, in turn on the groups; what ranks move is with what makes its sum, else with the
@@ -120,21 +126,5 @@ class FoldedPlan:
             {name: i for i, name in enumerate(order)},
             SolverReport("heuristic", 0.0),
             alike={group[0]: group for group in self.groups if len(group) > 1},
-            recomputed=recomputed_nodes(self.graph, self.given.recompute),
             begins=tuple(begins[run] for run in sorted(begins)),
         )
-
-
-@once_of
-def recomputed_nodes(graph: Graph, recompute: RecomputeName) -> frozenset[str]:
-    """What is computed again before its backward; selectively all but attention, what ranks move, and every
-    other product (as torchtitan has it)."""
-    if recompute != "selective":
-        return frozenset(graph.nodes if recompute == "full" else ())
-    again, products = [], 0
-    for node in graph:
-        kind = operator_class(graph, node)
-        products += kind == "matmul"
-        if rank_move(node) is None and kind != "attention" and (kind != "matmul" or products % 2 == 0):
-            again.append(node.name)
-    return frozenset(again)

@@ -97,7 +97,7 @@ class UniformPlans:
         """The plan, simulated; of the first rank of each stage."""
         began = time.perf_counter()
         folded = self.folded(given, schedule.microbatches)
-        order = replace(schedule.with_microbatches(schedule.microbatches // given.data), shard=given.shard)
+        order = folded.of_rank(schedule)
         problem = self.step.problem(folded.graph, folded.priced, folded.folded, order)
         scored = problem.the_simulator.scored(folded.placement)
         seconds = time.perf_counter() - began
@@ -112,8 +112,6 @@ def plan_given(step: ModelStep, source: PredictedCosts, schedule: Schedule, give
 
     Whether it fits is said in a remark. Raises as `UniformPlans.folded`, or CaptureError.
     """
-    if given.recompute != "none":
-        schedule = schedule.recomputing("auto")
     step.stages.stage("simulate one rank of each stage")
     plan = UniformPlans(step, source).plan(given, schedule)
     room = plan.problem.cluster.devices[0].capacity_bytes

@@ -43,8 +43,7 @@ def simulated(
     seconds = {name: each.total_s for name, each in costs.of(kind).nodes.items()}
     layers, _ = layer_runs(graph, seconds, given.pipeline * given.chunks)
     folded = FoldedPlan(layers, graph, costs, whole, given)
-    of_rank = replace(schedule.with_microbatches(schedule.microbatches // given.data), shard=given.shard)
-    own = Simulator(graph, folded.folded, folded.priced, of_rank)(folded.placement)
+    own = Simulator(graph, folded.folded, folded.priced, folded.of_rank(schedule))(folded.placement)
     members: dict[str, list[str]] = {}
     for name, device in folded.placement.device_of.items():
         members.setdefault(device, []).append(name)

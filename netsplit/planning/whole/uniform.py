@@ -26,10 +26,11 @@ from netsplit.graph.ir import dtype_bytes
 from netsplit.partition.common.instance import Floats
 from netsplit.placement.parallelism import Parallelism, RecomputeName
 from netsplit.placement.placement import ShardName
-from netsplit.planning.folding import FoldedPlan, recomputed_nodes
+from netsplit.planning.folding import FoldedPlan
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import saved_bytes
+from netsplit.program.recomputation import recomputed_by_kind
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.tables import nbytes
 
@@ -40,13 +41,13 @@ log = logging.getLogger(__name__)
 ORDERS = {"1f1b": (1,), "interleaved_1f1b": (2, 3, 4), "zb_h1": (1,)}
 """Schedule -> stages of each group of devices."""
 MOST_TENSOR = 8
-SIZES = tuple(2**k for k in range(11))  # samples of a micro-batch
+MOST_SIZES = 8  # of micro-batches: those nearest to powers of two
 LOOKED_AT = 8  # samples at most, at which operators are summed besides one
 NEAR = 1.15  # times the best simulated: what is estimated to take longer is not simulated
 ROOM = 1.1  # times the room, up to which an estimate of bytes may still fit
 PIECES = 24  # of a stage's parameters, of which two are whole at once where they are in slices
 LEAST = 2**20  # bytes of a piece
-KEPT_OF_FULL = 0.04  # of what a backward needs, that is kept where everything is computed again
+KEPT_OF_AGAIN = 0.04  # of what a backward needs, that is kept where all is computed again
 ENOUGH = 12  # that fit and were simulated
 
 
@@ -149,7 +150,6 @@ class UniformSearch:
 
     def _simulate(self, each: _Candidate) -> None:
         schedule = SCHEDULES[each.order]().with_microbatches(self.samples // each.size)
-        schedule = schedule.recomputing("auto") if each.given.recompute != "none" else schedule
         try:
             plan = self.maker.plan(each.given, schedule)
         except NetSplitError as error:
@@ -179,8 +179,8 @@ class UniformSearch:
             for order, counts in ORDERS.items():
                 if self.open.schedules is not None and order not in self.open.schedules:
                     continue
-                for chunks, size in product(counts, SIZES):
-                    if (order != "1f1b" and pipeline == 1) or self.samples // data % size:
+                for chunks, size in product(counts, self._sizes(self.samples // data)):
+                    if order != "1f1b" and pipeline == 1:
                         continue
                     local = self.samples // data // size
                     if (chunks > 1 and local % pipeline) or (self.whole and local * data > 1):
@@ -209,6 +209,12 @@ class UniformSearch:
                 best = seconds, each
         if best is not None:
             yield (*best, order, size)
+
+    @classmethod
+    def _sizes(cls, samples: int) -> list[int]:
+        """Samples of a micro-batch, of so many of a replica."""
+        divisors = cls._divisors(samples)
+        return sorted({min(divisors, key=lambda n: max(n / 2**k, 2**k / n)) for k in range(MOST_SIZES)})
 
     @staticmethod
     def _divisors(number: int) -> list[int]:
@@ -331,14 +337,15 @@ class _OfStages:
             "weights": added({name: costs.nodes[name].weight_s for name in back}),
             "sent": self._sent(),
         }
+        made = {node.name: float(sum(graph.variables[k].nbytes for k in node.outputs if k)) for node in graph}
+        everything = added(saved)
         for name in get_args(RecomputeName):
-            again = recomputed_nodes(graph, name)
-            kept = added({v: each for v, each in saved.items() if v not in again})
-            less = added(saved) - kept
+            again, results = recomputed_by_kind(graph, False if name == "none" else name)
+            left = added({v: made[v] for v in results}) + KEPT_OF_AGAIN * everything
             self.by_name |= {
-                f"again {name}": added({v: each for v, each in forward.items() if v in again}),
-                f"kept {name}": kept + KEPT_OF_FULL * less * (name == "full"),
-                f"working {name}": 0.1 * less,
+                f"again {name}": added({v: forward[v] for v in again - results}),
+                f"kept {name}": left if again else everything,
+                f"working {name}": 0.1 * everything * bool(again),
             }
 
     def _sent(self) -> Floats:
