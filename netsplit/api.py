@@ -223,18 +223,20 @@ def plan(
         optimizer, ema_decay=ema_decay, clip_norm=clip_norm, autocast=autocast, seed=seed, offload=offload
     )
     check_switches(progress=progress)
-    if given is not None and (order.decides_everything or profile != "predicted"):
+    if given is not None and (isinstance(order, AutoSchedule) or profile != "predicted"):
         raise ConfigError(
-            "given is a plan by hand, which needs a schedule with micro-batches, as OneFOneB(16), and "
-            "profile='predicted': give these."
+            "given is a plan by hand, which needs profile='predicted' and a schedule with the micro-batches of "
+            "the whole batch, such as OneFOneB(16): give these."
         )
+    if not isinstance(given, Parallelism | None):
+        raise ConfigError(f"given is {given!r}: give a Parallelism, such as Parallelism(data=8, tensor=4).")
     refuse_tensors(model, loss)
     training, where = training.made_for(model, loss), _where(cluster)
     with shown_stages(progress) as stages:
         if profile == "predicted":
             source = PredictedCosts.for_cluster(where, autocast, offload)
             step = ModelStep(model, loss, batch, training, source.device_type, stages=stages)
-            if given is not None:
+            if given is not None and isinstance(order, Schedule):
                 return plan_given(step, source, order, given)
             return plan_ahead(step, source, order, method)
         work = profile if isinstance(profile, Workload) else read_workload(profile)

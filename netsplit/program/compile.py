@@ -61,7 +61,7 @@ from netsplit.program.segments import (
     trained_segments,
 )
 from netsplit.program.sharding import BundleTurns, Work, bundles_of
-from netsplit.program.slices import Bundle
+from netsplit.program.slices import Bundle, ranked
 from netsplit.program.transfers import insert_transfers
 
 __all__ = ["compile_orders", "compile_program"]
@@ -169,7 +169,7 @@ def _copied(
         for k, devices in holders.items()
         if len(devices) > 1 and graph.initializers[k].requires_grad and devices not in groups.values()
     )
-    return tuple(dict.fromkeys(tuple(sorted(devices, key=names.index)) for devices in several))
+    return tuple(dict.fromkeys(ranked(devices, names) for devices in several))
 
 
 def _check_own_steps(

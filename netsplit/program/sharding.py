@@ -16,7 +16,7 @@ from netsplit.graph.ir import INITIALIZER, Graph
 from netsplit.graph.storage import storage_of
 from netsplit.placement.placement import Shard
 from netsplit.program.instructions import Backward, BackwardPart, Forward, Gather, Program, Segment
-from netsplit.program.slices import Bundle
+from netsplit.program.slices import Bundle, ranked
 
 __all__ = ["BundleTurns", "Work", "bundles_of", "bundles_used"]
 
@@ -61,8 +61,7 @@ def bundles_of(
                 key = () if shard.level == "optimizer" else tuple(sorted(readers[k]))
                 together.setdefault(key, []).append(k)
         for key, every in together.items():
-            here = [each for each in ranks if each in shard.devices]
-            devices = (*here, *(each for each in shard.devices if each not in here))
+            devices = ranked(shard.devices, ranks)
             for names in _buckets(graph, every):
                 trained = any(graph.initializers[k].requires_grad for k in names)
                 nbytes = sum(graph.initializers[k].nbytes for k in names)
