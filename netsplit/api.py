@@ -225,8 +225,8 @@ def plan(
     check_switches(progress=progress)
     if given is not None and (isinstance(order, AutoSchedule) or profile != "predicted"):
         raise ConfigError(
-            "given is a plan by hand, which needs profile='predicted' and a schedule with the micro-batches of "
-            "the whole batch, such as OneFOneB(16): give these."
+            "given is a plan by hand, which needs profile='predicted' and a schedule with the micro-batches "
+            "of the whole batch, such as OneFOneB(16): give these."
         )
     if not isinstance(given, Parallelism | None):
         raise ConfigError(f"given is {given!r}: give a Parallelism, such as Parallelism(data=8, tensor=4).")

@@ -58,11 +58,6 @@ class FoldedPlan:
     given: Parallelism
 
     def __post_init__(self) -> None:
-        if self.given.devices > len(self.cluster.devices):
-            raise ConfigError(
-                f"{self.given} takes {self.given.devices} devices, but cluster '{self.cluster.name}' has "
-                f"{len(self.cluster.devices)}: give smaller degrees."
-            )
         kinds = {device.kind for device in self.cluster.devices[: self.given.devices]}
         if len(kinds) > 1:
             raise ConfigError(f"a uniform plan needs devices of one kind, not {', '.join(sorted(kinds))}.")

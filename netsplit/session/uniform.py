@@ -57,6 +57,11 @@ class UniformPlans:
             RewriteError: products cannot be cut in so many parts.
         """
         samples = self.step.whole.samples
+        if given.devices > self.source.count:
+            raise ConfigError(
+                f"{given} takes {given.devices} devices, but the cluster has {self.source.count}: give "
+                "smaller degrees."
+            )
         if samples % microbatches or microbatches % given.data:
             raise ConfigError(
                 f"a batch of {samples} samples in {microbatches} micro-batches for data {given.data}: give "

@@ -49,6 +49,7 @@ PIECES = 24  # of a stage's parameters, of which two are whole at once where the
 LEAST = 2**20  # bytes of a piece
 KEPT_OF_AGAIN = 0.04  # of what a backward needs, that is kept where all is computed again
 ENOUGH = 12  # that fit and were simulated
+HOPELESS_S, NEAREST = 1e9, 3  # of what seems not to fit: as many as are simulated where nothing does
 
 
 class PlanMaker(Protocol):
@@ -76,7 +77,7 @@ class UniformTried:
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class _Promise:
     seconds: float
     given: Parallelism
     order: str
@@ -117,17 +118,18 @@ class UniformSearch:
             NetSplitError: the model cannot be planned so.
         """
         known: set[tuple[Parallelism, str, int]] = set()
-        while self.devices > 1 and next(self._candidates(), None) is None and self.refusal is None:
+        while self.devices > 1 and next(self._candidates(), None) is None:
             self.devices -= 1
         for _ in range(3 * ENOUGH):
             candidates = (each for each in self._candidates() if each[1:] not in known)
             best = min(candidates, default=None, key=lambda each: each[0])
-            if best is None or self._done(best[0]):
+            hopeless = best is not None and best[0] >= HOPELESS_S and len(self.tried) >= NEAREST
+            if best is None or hopeless or self._done(best[0]):
                 break
             known.add(best[1:])
             if not self.tried:
                 self.until = time.perf_counter() + self.limit_s
-            self._simulate(_Candidate(*best))
+            self._simulate(_Promise(*best))
         fitting = [each for each in self.tried if each.missing_bytes <= 0]
         if fitting:
             return min(fitting, key=lambda each: each.iteration_s)
@@ -148,7 +150,7 @@ class UniformSearch:
         late = time.perf_counter() > self.until
         return bool(fitting) and (late or len(fitting) >= ENOUGH or seconds > NEAR * min(fitting))
 
-    def _simulate(self, each: _Candidate) -> None:
+    def _simulate(self, each: _Promise) -> None:
         schedule = SCHEDULES[each.order]().with_microbatches(self.samples // each.size)
         try:
             plan = self.maker.plan(each.given, schedule)
@@ -162,7 +164,8 @@ class UniformSearch:
         estimate = self._bytes(each.given, each.order, each.size, corrected=False)
         self.scale[each.given.recompute] = most / max(estimate, 1.0)
         key = self._kind(each.given, each.order)
-        self.pace[key] = self.pace.get(key, 1.0) * plan.iteration_s / each.seconds
+        if each.seconds < HOPELESS_S:
+            self.pace[key] = self.pace.get(key, 1.0) * plan.iteration_s / each.seconds
         log.info(
             "%s, %s, micro-batches of %d: %.4g s (%.4g s estimated), %s",
             each.given, each.order, each.size, plan.iteration_s, each.seconds, nbytes(most),
@@ -191,7 +194,8 @@ class UniformSearch:
     def _best_of(
         self, given: Parallelism, order: str, size: int
     ) -> Iterator[tuple[float, Parallelism, str, int]]:
-        """The fastest of all levels of slices and of recomputation that may fit."""
+        """The fastest of all levels of slices and of recomputation that may fit; where none may, the one with
+        the fewest bytes, which is the later the more it lacks."""
         levels: tuple[ShardName | Literal["none"], ...] = ("none",)
         if self.open.shard == "auto":
             levels = ("none", *(get_args(ShardName) if given.data > 1 else ()))
@@ -201,10 +205,10 @@ class UniformSearch:
         best: tuple[float, Parallelism] | None = None
         for shard, recompute in product(levels, again):
             each = replace(given, shard=shard, recompute=recompute)
-            sums = self._sums(each)
-            if sums is None or self._bytes(each, order, size) > ROOM * sums.room:
-                continue
-            seconds = self._seconds(each, order, size)
+            if (sums := self._sums(each)) is None:
+                return
+            lacks = self._bytes(each, order, size) / (ROOM * sums.room)
+            seconds = self._seconds(each, order, size) if lacks <= 1 else HOPELESS_S * lacks
             if best is None or seconds < best[0]:
                 best = seconds, each
         if best is not None:

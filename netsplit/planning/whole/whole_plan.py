@@ -125,6 +125,7 @@ class WholePlan:
             "schedule": self.schedule.name,
             "microbatches": self.schedule.microbatches,
             "recomputed": len(self.placement.recomputed),
+            "parallelism": None if self.parallelism is None else asdict(self.parallelism),
             "batch_size": self.batch_size,
             "iteration_s": self.iteration_s,
             "samples_per_s": self.samples_per_s,
