@@ -59,6 +59,8 @@ def read_placement(path: str | Path, problem: Problem, key: str = "placement") -
 
 
 def _parsed(values: Any) -> Placement:
+    if values.get("alike"):
+        raise ValueError("it is of one rank of each stage of a uniform plan: give the method mesh instead")
     return Placement(
         str(values.get("method", "given")),
         {str(node): str(device) for node, device in values["device_of"].items()},
@@ -85,6 +87,7 @@ def _parsed(values: Any) -> Placement:
             )
             for each in values.get("shards") or ()
         ),
+        tuple(map(str, values.get("begins") or ())),
     )
 
 
@@ -106,7 +109,7 @@ def _require_same_names(placement: Placement, problem: Problem, where: str) -> N
     strange = sorted(placement.device_of.keys() ^ problem.graph.nodes.keys())
     if strange:
         raise ConfigError(f"{where}, made for another graph: node '{strange[0]}' is in only one of them.")
-    if cut := sorted(set(placement.cuts) - problem.graph.nodes.keys()):
+    if cut := sorted({*placement.cuts, *placement.begins} - problem.graph.nodes.keys()):
         raise ConfigError(f"{where}, whose cut '{cut[0]}' is not a node of the graph.")
     devices = [device.name for device in problem.cluster.devices]
     used = [

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 __all__ = [
-    "CALL", "COUNTED", "HOOK", "INITIALIZER", "TRANSFER", "Graph", "Initializer", "Node", "NodeCut",
+    "CALL", "COUNTED", "HOOK", "INITIALIZER", "MOVE", "TRANSFER", "Graph", "Initializer", "Node", "NodeCut",
     "NodeRole", "Region", "Variable", "dtype_bytes", "once_of",
 ]  # fmt: skip
 
@@ -147,6 +147,10 @@ CALL = "netsplit.call"
 
 HOOK = f"{CALL}.gradient_hook"
 """Begins the operator of a hook on a tensor's gradient (see `graph.whole`)."""
+
+
+MOVE = f"{CALL}.group_"
+"""Begins the operator of a node by which devices that compute together move a tensor (`rewrite.one_rank`)."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from netsplit.graph.ir import CALL, TRANSFER, Graph, Initializer, Node, once_of
 from netsplit.graph.operators import in_its_mode, operator_of, resolve, written_storages
 from netsplit.graph.random_draws import drawing_as_now, drawn, node_draws
 from netsplit.graph.recording.stand_ins import named_tensors
+from netsplit.graph.remembered import remembered
 
 __all__ = [
     "NODE", "VARIABLE", "copies_as_captured", "find_at_once", "initial_values", "path_of_tensor",
@@ -71,6 +72,7 @@ def rebuild(
     outputs: Iterable[str] | None = None,
     device: torch.device | str | None = None,
     deferrable: bool = False,
+    kept: Container[str] = (),
 ) -> fx.GraphModule:
     """A module that computes `outputs` from `inputs` by the given nodes.
 
@@ -86,11 +88,12 @@ def rebuild(
         device: replaces the device in calls which name one.
         deferrable: its backward may leave weight gradients to a `WeightGradients` queue; some
             microseconds a call dearer.
+        kept: nodes whose results can be kept while the others are computed again (`remembering`).
     """
     chosen = set(graph.nodes if nodes is None else nodes)
     wanted = list(graph.output_variables if outputs is None else outputs)
     read = graph.input_variables if inputs is None else tuple(inputs)
-    writer = _Writer(graph, values, chosen, device, deferrable)
+    writer = _Writer(graph, values, chosen, device, deferrable, kept)
     writer.begin([("var", name) for name in read])
     for name, run in groupby((node for node in graph if node.name in chosen), lambda node: node.checkpoint):
         if name:
@@ -162,7 +165,9 @@ class _Writer:
         chosen: Container[str],
         device: torch.device | str | None,
         deferrable: bool,
+        kept: Container[str] = (),
     ) -> None:
+        self.kept = kept
         self.graph, self.values, self.chosen = graph, values, chosen
         self.device = device
         names = [node.name for node in graph if node.name in chosen]
@@ -211,6 +216,8 @@ class _Writer:
         target = in_its_mode(node, target, self.device or "cpu")
         if node_draws(node):
             target = _named(partial(drawn, node.name, target), f"{node.kind}_drawn")
+        if node.name in self.kept:
+            target = _named(partial(remembered, node.name, target), f"{node.kind}_remembered")
         call = self.fx.call_function(target, tuple(args), kwargs)
         call.meta[NODE] = node.name
         if _returns_one_tensor(node):

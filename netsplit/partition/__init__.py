@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from netsplit.partition.methods.dpos import Dpos
     from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
     from netsplit.partition.methods.heft import Heft
+    from netsplit.partition.methods.mesh import Mesh3D
     from netsplit.partition.methods.os_dpos import OsDpos
     from netsplit.partition.methods.pesto.pesto_full import PestoFull
     from netsplit.partition.methods.pipedream.pipedream import PipeDream
@@ -41,6 +42,7 @@ __all__ = [
     "MSct",
     "MTopo",
     "MaxLoad",
+    "Mesh3D",
     "NetSplit",
     "NetSplitExact",
     "Objective",

@@ -45,6 +45,7 @@ class Choice:
     notes: Mapping[str, Any] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
     cuts: tuple[str, ...] = ()  # `Placement.cuts`
+    begins: tuple[str, ...] = ()  # `Placement.begins`
     rewrites: tuple[Rewrite, ...] = ()  # `Placement.rewrites`
     exchanges: tuple[Exchange, ...] = ()  # `Placement.exchanges`
 
@@ -115,6 +116,7 @@ class Partitioner(ABC):
             report=replace(choice.report(time.perf_counter() - started), optimises=self.optimises),
             stages=choice.stages,
             cuts=choice.cuts,
+            begins=choice.begins,
             rewrites=rewrites,
             exchanges=choice.exchanges,
         )

@@ -123,6 +123,12 @@ class Placement:
     """How variables travel; of the others the home sends each to every device that reads it."""
     shards: tuple[Shard, ...] = ()
     """Devices whose states are in slices; of the others each has all that belongs to its parameters."""
+    begins: tuple[str, ...] = ()
+    """Nodes with which, in the order of priority, a stage begins that several devices compute together: a
+    schedule orders these as one."""
+    alike: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Device -> itself and others, which hold the same and do the same at the same time, each with
+    micro-batches of its own. It stands for them: they are not among the cluster's devices."""
 
     def to_dict(self) -> dict[str, Any]:
         """The placement for a file of JSON."""

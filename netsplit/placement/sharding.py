@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import get_args
 
 from netsplit.graph.ir import Graph
 from netsplit.placement.placement import Placement, Shard, ShardName
 
-__all__ = ["in_slices", "shard_line", "sharded_levels"]
+__all__ = ["crossing_bytes", "in_slices", "shard_line", "sharded_levels"]
 
 _PIECES = 24  # of a stage's parameters, at most: so little is whole at once
 _LATER = 1.5  # times as many bytes, at most, until a narrow place is found
@@ -62,7 +62,7 @@ def _groups(graph: Graph, placement: Placement) -> list[tuple[str, ...]]:
             own = graph.initializers[k]
             if own.requires_grad:
                 homes.setdefault(own.held_as, {})[placement.device_of[node.name]] = None
-    replicas = placement.replicas
+    replicas = placement.replicas | placement.alike
     holders = (tuple(q for p in each for q in replicas.get(p, (p,))) for each in homes.values())
     return list({frozenset(each): each for each in holders if len(each) > 1}.values())
 
@@ -75,7 +75,7 @@ def _narrow_places(graph: Graph, placement: Placement, home: str) -> Iterator[st
     )
     new = _first_read(graph, order)
     least = max(max(new, default=0), sum(new) // _PIECES)
-    crossing = _crossing(graph, order)
+    crossing = crossing_bytes(graph, order)
     nbytes_before, best = 0, None
     for at, nbytes in enumerate(new):
         if best is not None and (nbytes_before + nbytes > _LATER * least or at == len(order) - 1):
@@ -97,12 +97,12 @@ def _first_read(graph: Graph, order: Sequence[str]) -> list[int]:
     return nbytes
 
 
-def _crossing(graph: Graph, order: Sequence[str]) -> list[int]:
-    """Bytes that are made before each node, and read by it or later."""
+def crossing_bytes(graph: Graph, order: Sequence[str], but: Collection[str] = ()) -> list[int]:
+    """Bytes that are made before each node, and read by it or later; `but`: of all but these variables."""
     at = {name: n for n, name in enumerate(order)}
     change = [0] * (len(order) + 1)
     for n, name in enumerate(order):
-        for k in graph.nodes[name].outputs:
+        for k in (k for k in graph.nodes[name].outputs if k not in but):
             last = max((at.get(v, -1) for v in graph.variables[k].consumers), default=-1) if k else -1
             if last > n:
                 change[n + 1] += graph.variables[k].nbytes

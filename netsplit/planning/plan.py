@@ -374,6 +374,7 @@ class Plan:
             "cuts": list(self.placement.cuts),
             "exchanges": [each.to_dict() for each in self.placement.exchanges],
             "shards": [asdict(each) for each in self.placement.shards],
+            "begins": list(self.placement.begins),
             "rewrites": [each.to_dict() for each in self.placement.rewrites],
             "priority": sorted(self.placement.priority, key=self.placement.priority.__getitem__),
             "recomputed": sorted(self.placement.recomputed, key=self.placement.priority.__getitem__),

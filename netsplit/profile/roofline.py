@@ -63,6 +63,8 @@ _NAMES: dict[str, str] = {
     "random": "dropout native_dropout feature_dropout alpha_dropout bernoulli rand rand_like randn "
         "randn_like rrelu rrelu_with_noise",
     "recurrent": "lstm gru rnn_tanh rnn_relu",
+    "collective": "group_identity group_slice group_all_reduce group_all_gather group_reduce_scatter "
+        "group_all_to_all",
 }  # fmt: skip
 """Operators without the underscores around their names: one written in place counts as the other."""
 

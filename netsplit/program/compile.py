@@ -40,18 +40,28 @@ from netsplit.program.instructions import (
     holders_of,
     origin,
 )
-from netsplit.program.recomputation import SegmentParts, in_parts, whole, without_idle_recomputation
+from netsplit.program.recomputation import (
+    SegmentParts,
+    in_flight,
+    in_parts,
+    recomputed_by_kind,
+    whole,
+    without_idle_recomputation,
+)
 from netsplit.program.schedules import Compute, Phase, Schedule
 from netsplit.program.segments import (
     cut_segments,
+    first_of_stages,
+    in_stages,
     makers_of,
     pipeline_of,
     pooled_in,
+    segments_together,
     timed_pipeline,
     trained_segments,
 )
 from netsplit.program.sharding import BundleTurns, Work, bundles_of
-from netsplit.program.slices import Bundle
+from netsplit.program.slices import Bundle, ranked
 from netsplit.program.transfers import insert_transfers
 
 __all__ = ["compile_orders", "compile_program"]
@@ -101,10 +111,12 @@ def compile_orders(
     """
     device_of, exchanges, shards = placement.device_of, placement.exchanges, placement.shards
     cuts = (*placement.cuts, *(name for each in shards for name in each.cuts))
-    groups, in_turn = placement.replicas, placement.turns
+    cuts = (*cuts, *first_of_stages(device_of, placement.priority, placement.begins))
+    replicas, in_turn = placement.replicas, placement.turns
+    groups = replicas | placement.alike
     placed, devices = insert_transfers(graph, device_of, exchanges)
     segments = tuple(
-        replace(segment, replicas=groups.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
+        replace(segment, replicas=replicas.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
         for segment in cut_segments(placed, devices, placement.priority, schedule.fine_segments, cuts)
     )
     names = tuple(device.name for device in cluster.devices)
@@ -121,18 +133,25 @@ def compile_orders(
                 f"'{exchange.variable}', computed from weights, is exchanged through a stage with replicas: "
                 "send it to each reader (schedule.exchange=send_receive)."
             )
+    recomputed, kept = recomputed_by_kind(placed, schedule.recompute if training else False)
+    recomputed = recomputed or placement.recomputed
     pipeline = pipeline_of(placed, segments, training)
     if costs is not None:
-        pipeline = timed_pipeline(pipeline, placed, segments, cluster, costs, schedule, lasting)
+        pipeline = timed_pipeline(pipeline, placed, segments, cluster, costs, schedule, lasting, kept)
+    stages = segments_together(segments, placement.priority, placement.begins)
+    pipeline = in_stages(pipeline, stages)
     for order in schedule.orders(pipeline):
         parts = whole(segments)
-        if training and placement.recomputed:
-            parts = in_parts(placed, segments, placement.recomputed, order, pipeline)
+        if training and recomputed:
+            most = in_flight(order, pipeline)
+            flights = {s: most[number] for number, stage in enumerate(stages) for s in stage}
+            parts = in_parts(placed, segments, recomputed, flights)
+        parts = parts.in_stages(stages)
         walk = _Compiler(
             placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, holders, copied,
             lasting,
             pooled_in(placed, parts.segments, same) if training else frozenset(), exchanges,
-            shards, tuple(like),
+            shards, tuple(like), kept,
         )  # fmt: skip
         yield walk.program(order)
 
@@ -150,7 +169,7 @@ def _copied(
         for k, devices in holders.items()
         if len(devices) > 1 and graph.initializers[k].requires_grad and devices not in groups.values()
     )
-    return tuple(dict.fromkeys(tuple(sorted(devices, key=names.index)) for devices in several))
+    return tuple(dict.fromkeys(ranked(devices, names) for devices in several))
 
 
 def _check_own_steps(
@@ -198,6 +217,7 @@ class _Compiler:
     exchanges: tuple[Exchange, ...] = ()
     shards: tuple[Shard, ...] = ()
     like: tuple[Bundle, ...] = ()
+    kept: frozenset[str] = frozenset()  # see `Program.kept_results`
 
     def __post_init__(self) -> None:
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
@@ -254,6 +274,7 @@ class _Compiler:
             pooled=self.pooled,
             exchanges=self.exchanges,
             bundles=self.bundles,
+            kept_results=self.kept,
         )
         check_progress(program)
         return program
@@ -426,8 +447,9 @@ class _Compiler:
         self.tag += shared["chunks"]
 
     def _emit(self, device: str, instruction: Instruction) -> None:
-        self.lists[device].append(instruction)
-        self.order.append(device)
+        if device in self.lists:  # else another one does the same
+            self.lists[device].append(instruction)
+            self.order.append(device)
 
     def _on(self, device: str, i: int) -> str:
         return device_in_turn(self.turns.get(device, (device,)), i)

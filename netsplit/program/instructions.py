@@ -134,6 +134,9 @@ class Recv(_Transfer):
         return f"receive of {self.what} from {self.peer}"
 
 
+_SHOWN = 16  # devices of a sum, at most, that are named
+
+
 @dataclass(frozen=True)
 class Collective:
     """What several devices do together: all `devices` have this instruction."""
@@ -141,6 +144,13 @@ class Collective:
     devices: tuple[str, ...]
     tag: int  # unique in the program, among Sends too
     number: int = 0  # of the Step
+
+    @property
+    def among(self) -> str:
+        """Its devices, in a few words where there are many."""
+        if len(self.devices) <= _SHOWN:
+            return ", ".join(self.devices)
+        return f"{self.devices[0]} to {self.devices[-1]}, {len(self.devices)} in all"
 
 
 @dataclass(frozen=True)
@@ -150,7 +160,7 @@ class Gather(Collective):
     bundle: int = -1
 
     def __str__(self) -> str:
-        return f"gathering of bundle {self.bundle} on {', '.join(self.devices)}"
+        return f"gathering of bundle {self.bundle} on {self.among}"
 
 
 @dataclass(frozen=True)
@@ -160,7 +170,7 @@ class Scatter(Collective):
     bundle: int = -1
 
     def __str__(self) -> str:
-        return f"sum of bundle {self.bundle}'s gradients in slices over {', '.join(self.devices)}"
+        return f"sum of bundle {self.bundle}'s gradients in slices over {self.among}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +185,7 @@ class Reduce(Collective):
 
     def __str__(self) -> str:
         what = "gradients" if self.kind == "gradients" else "the gradients' norm"
-        return f"sum of {what} over {', '.join(self.devices)}"
+        return f"sum of {what} over {self.among}"
 
 
 @dataclass(frozen=True)
@@ -229,6 +239,8 @@ class Program:
     """Trained parameters that the graph does not read -> the devices that hold them: see `stepping_all`."""
     bundles: tuple[Bundle, ...] = ()
     """Of parameters whose states are in slices."""
+    kept_results: frozenset[str] = frozenset()
+    """Nodes of segments that are computed again, whose results are kept (`graph.remembered`)."""
 
     @cached_property
     def asynchronous(self) -> bool:

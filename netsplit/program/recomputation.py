@@ -11,30 +11,36 @@ Cost, 2016, section 3). The schedule knows the segments alone; the compiler take
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import MOVE, TRANSFER, Graph
 from netsplit.graph.quotient import joined, units_in_order
 from netsplit.graph.storage import storage_bytes, storage_of
+from netsplit.profile.roofline import operator_class
 from netsplit.program.instructions import Backward, Forward, Instruction, Segment
 from netsplit.program.schedules import Compute, Pipeline
+from netsplit.program.schedules.base import Recompute
 from netsplit.program.segments import segment_of
 
 __all__ = [
     "SegmentBytes",
     "SegmentParts",
+    "in_flight",
     "in_parts",
     "pieces_in_order",
+    "recomputed_by_kind",
     "whole",
     "without_idle_recomputation",
 ]
 
+_BLOCK = re.compile(r".*?\b\d+\b")
 _EVERY, _LIMITS = 64, 24  # of the largest inside: all where they are few, else so many
 _PLACES = 48  # of a run, at most, between which its cuts are chosen
 
@@ -46,8 +52,12 @@ class SegmentParts:
     """Segments in parts, which take the place of the segments in a program."""
 
     segments: tuple[Segment, ...]
-    of: tuple[tuple[int, ...], ...]  # segment that a schedule knows -> its parts, in order
+    of: tuple[tuple[int, ...], ...]  # segment, or stage, that a schedule knows -> its parts, in order
     again: frozenset[int] = frozenset()  # parts that are recomputed
+
+    def in_stages(self, stages: Sequence[Sequence[int]]) -> SegmentParts:
+        """The parts of all segments of each stage (`segments.segments_together`)."""
+        return replace(self, of=tuple(tuple(part for s in stage for part in self.of[s]) for stage in stages))
 
 
 def whole(segments: Sequence[Segment]) -> SegmentParts:
@@ -59,18 +69,16 @@ def in_parts(
     graph: Graph,
     segments: Sequence[Segment],
     recomputed: Collection[str],
-    order: Iterable[Compute],
-    pipeline: Pipeline,
+    flights: Mapping[int, int],
 ) -> SegmentParts:
     """Cut segments into parts that are wholly recomputed or wholly kept.
 
     Args:
         graph: with transfer nodes.
         recomputed: names of nodes; what cannot be computed apart is recomputed where all its nodes are named.
-        order, pipeline: of the schedule, which says how many micro-batches are in flight.
+        flights: micro-batches of each segment that are in flight (`in_flight`).
     """
     own = storage_bytes(graph)
-    flights = _in_flight(order, pipeline)
     parts: list[Segment] = []
     of: list[tuple[int, ...]] = []
     again: set[int] = set()
@@ -85,6 +93,33 @@ def in_parts(
             )
         of.append(tuple(range(first, len(parts))))
     return SegmentParts(tuple(parts), tuple(of), frozenset(again))
+
+
+def recomputed_by_kind(graph: Graph, recompute: Recompute) -> tuple[frozenset[str], frozenset[str]]:
+    """What `schedule.recompute` has computed again, and of that the nodes whose results are kept.
+
+    With "selective" these are attentions, and of each block's products the first, the third, and so on; a
+    block is what has a module's path up to its first number. Nothing that moves tensors for parts is done
+    again; what alike ranks move (`MOVE`) is, but for sums where it is selective.
+
+    Source: Liang et al., TorchTitan, ICLR 2025, section 2.1.4 (selective activation checkpointing, `op`).
+    """
+    if recompute not in ("selective", "full"):
+        return frozenset(), frozenset()
+    moving = {n.name for n in graph if n.part is not None and n.part.moves and not n.op.startswith(MOVE)}
+    again = [n for n in graph if n.op != TRANSFER and n.name not in moving]
+    kept, products = set[str](), Counter[tuple[str, tuple[int, ...]]]()
+    together = {name for unit in graph.units for name in unit}  # of which a later one may write the result
+    for node in again if recompute == "selective" else ():
+        kind = operator_class(graph, node)
+        block = _BLOCK.match(node.module)
+        key = (block.group() if block else "", node.part.place if node.part is not None else ())
+        product = kind == "matmul" or kind.endswith("convolution")
+        products[key] += product
+        summed = node.op in (f"{MOVE}all_reduce", f"{MOVE}reduce_scatter")
+        if node.name not in together and (kind == "attention" or summed or (product and products[key] % 2)):
+            kept.add(node.name)
+    return frozenset(node.name for node in again), frozenset(kept)
 
 
 def pieces_in_order(graph: Graph, segments: Iterable[Segment]) -> list[list[tuple[str, ...]]]:
@@ -207,7 +242,7 @@ def _runs(
     pieces: Sequence[tuple[str, ...]],
     recomputed: Collection[str],
     own: dict[str, int],
-    flights: Sequence[int],
+    flights: Mapping[int, int],
 ) -> Iterable[tuple[list[str], bool]]:
     """Names of each part of a segment, and whether it is recomputed."""
     anew = [all(name in recomputed for name in piece) for piece in pieces]
@@ -269,8 +304,9 @@ def _sums(table: Table) -> Table:
     return np.pad(table.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
 
 
-def _in_flight(order: Iterable[Compute], pipeline: Pipeline) -> list[int]:
-    """Of every segment the most micro-batches between forward and backward on one of its devices."""
+def in_flight(order: Iterable[Compute], pipeline: Pipeline) -> list[int]:
+    """Of every segment that a schedule orders the most micro-batches between forward and backward on one of
+    its devices."""
     now: Counter[tuple[int, str]] = Counter()
     most = [1] * len(pipeline)
     for phase, s, i in order:

@@ -12,6 +12,8 @@ from elsewhere: no tensor is sent later, and no node waits for more, than the or
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -28,11 +30,14 @@ from netsplit.program.schedules.base import Phase
 __all__ = [
     "SegmentSeconds",
     "cut_segments",
+    "first_of_stages",
+    "in_stages",
     "makers_of",
     "pipeline_of",
     "pooled_in",
     "segment_of",
     "segment_seconds",
+    "segments_together",
     "timed_pipeline",
     "trained_segments",
 ]
@@ -68,6 +73,66 @@ def cut_segments(
         if fine and any(graph.nodes[v].op == TRANSFER for name in unit for v in graph.successors[name]):
             runs.close(run)
     return tuple(segment_of(graph, index, run.device, run.nodes) for index, run in enumerate(runs.closed()))
+
+
+def first_of_stages(
+    device_of: Mapping[str, str], priority: Mapping[str, int], begins: Sequence[str]
+) -> list[str]:
+    """The first node of every stage on each of its devices."""
+    starts = sorted(priority[name] for name in begins)
+    first: dict[tuple[int, str], str] = {}
+    for name in sorted(device_of, key=priority.__getitem__) if begins else ():
+        first.setdefault((bisect_right(starts, priority[name]), device_of[name]), name)
+    return [*first.values()]
+
+
+def segments_together(
+    segments: Sequence[Segment], priority: Mapping[str, int], begins: Sequence[str]
+) -> tuple[tuple[int, ...], ...]:
+    """The segments that a schedule orders as one, none of which is of two stages (`Placement.begins`)."""
+    starts = sorted(priority[name] for name in begins)
+    stages: dict[int, list[int]] = {}
+    for segment in segments:
+        stage = bisect_right(starts, priority[segment.nodes[0]])
+        stages.setdefault(stage if begins else segment.index, []).append(segment.index)
+    return tuple(tuple(stages[stage]) for stage in sorted(stages))
+
+
+def in_stages(pipeline: Pipeline, stages: Sequence[Sequence[int]]) -> Pipeline:
+    """The pipeline of stages, each on the replicas of its first device, taking as long as one of them all."""
+    if all(len(stage) == 1 for stage in stages):
+        return pipeline
+    stage_of = {s: number for number, stage in enumerate(stages) for s in stage}
+    rank = {devices: place for place, devices in enumerate(sorted({*pipeline.devices}))}
+    first = [min(stage, key=lambda s: rank[pipeline.devices[s]]) for stage in stages]
+    times = None
+    if (fine := pipeline.times) is not None:
+        columns = [len({pipeline.devices[s] for s in stage}) for stage in stages]
+
+        def home(s: int, name: str) -> tuple[int, str]:
+            number = stage_of[s]
+            return number, pipeline.devices[first[number]][pipeline.devices[s].index(name)]
+
+        computing: defaultdict[tuple[Phase, int, str], float] = defaultdict(float)
+        for (phase, s, name), seconds in fine.computing.items():
+            computing[(phase, *home(s, name))] += seconds / columns[stage_of[s]]
+        ways = [defaultdict[tuple[int, int, str, str], float](float) for _ in range(2)]
+        for way, own in zip(ways, (fine.moving, fine.returning), strict=True):
+            for (u, v, p, q), seconds in own.items():
+                (a, x), (b, y) = home(u, p), home(v, q)
+                if a != b:
+                    way[a, b, x, y] += seconds / columns[a]
+        times = TaskTimes(computing, *ways)
+    return Pipeline(
+        feeders=tuple(
+            tuple(sorted({stage_of[u] for s in stage for u in pipeline.feeders[s]} - {number}))
+            for number, stage in enumerate(stages)
+        ),
+        devices=tuple(pipeline.devices[s] for s in first),
+        trained=frozenset(stage_of[s] for s in pipeline.trained),
+        turns=tuple(pipeline.turns[s] for s in first),
+        times=times,
+    )
 
 
 def pooled_in(graph: Graph, segments: Sequence[Segment], unchanging: Collection[str]) -> frozenset[str]:
@@ -206,6 +271,7 @@ def timed_pipeline(
     costs: Costs,
     schedule: Schedule,
     lasting: Collection[str],
+    kept: Collection[str] = (),
 ) -> Pipeline:
     """With the seconds of its tasks, without waiting and without what goes with one micro-batch alone.
 
@@ -220,12 +286,12 @@ def timed_pipeline(
             if source != k and k not in lasting:
                 carried.setdefault((maker[source], segment.index), []).append(source)
     kinds = {device.name: device.kind for device in cluster.devices}
-    seconds = segment_seconds(graph, segments, costs, kinds)
+    seconds = segment_seconds(graph, segments, costs, kinds, kept)
     computing: dict[tuple[Phase, int, str], float] = {}
     for s, devices in enumerate(pipeline.devices):
         for name in devices:
             own, overhead_s = seconds[kinds[name]], costs.of(kinds[name]).instruction_s
-            again_s = own.forward[s] if schedule.recompute is True else 0.0
+            again_s = own.again[s] if schedule.recompute in (True, "full", "selective") else 0.0
             input_s = max(own.backward[s] - own.weight[s], 0.0)
             computing["forward", s, name] = own.forward[s] + overhead_s
             computing["backward", s, name] = own.backward[s] + again_s + overhead_s
@@ -249,12 +315,17 @@ class SegmentSeconds:
     """Of every segment on one kind of device: of the segments that such a device computes."""
 
     forward: dict[int, float] = field(default_factory=dict)
+    again: dict[int, float] = field(default_factory=dict)  # of a forward that is computed again
     backward: dict[int, float] = field(default_factory=dict)
     weight: dict[int, float] = field(default_factory=dict)
 
 
 def segment_seconds(
-    graph: Graph, segments: Iterable[Segment], costs: Costs, kinds: Mapping[str, str]
+    graph: Graph,
+    segments: Iterable[Segment],
+    costs: Costs,
+    kinds: Mapping[str, str],
+    kept: Collection[str] = (),
 ) -> dict[str, SegmentSeconds]:
     """Device kind -> seconds of every segment that a device of that kind computes.
 
@@ -262,6 +333,7 @@ def segment_seconds(
 
     Args:
         kinds: device name -> kind.
+        kept: nodes that are not computed again (`Program.kept_results`).
 
     Raises:
         NetSplitError: an operator without a measured cost.
@@ -280,6 +352,8 @@ def segment_seconds(
                     )
             backs = [measured[name] for name in segment.nodes if name in trained]
             seconds[kind].forward[segment.index] = _added(measured[name].forward_s for name in segment.nodes)
+            anew = [measured[name].forward_s for name in segment.nodes if name not in kept]
+            seconds[kind].again[segment.index] = _added(anew)
             seconds[kind].backward[segment.index] = _added(each.backward_s for each in backs)
             seconds[kind].weight[segment.index] = _added(each.weight_s for each in backs)
     return seconds

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from netsplit.graph.ir import Graph
+from netsplit.graph.ir import INITIALIZER, Graph
+from netsplit.graph.storage import storage_of
 from netsplit.placement.placement import Shard
 from netsplit.program.instructions import Backward, BackwardPart, Forward, Gather, Program, Segment
-from netsplit.program.slices import Bundle
+from netsplit.program.slices import Bundle, ranked
 
 __all__ = ["BundleTurns", "Work", "bundles_of", "bundles_used"]
 
@@ -46,6 +47,10 @@ def bundles_of(
         for name in segment.nodes:
             for k in graph.nodes[name].initializers:
                 readers.setdefault(k, set()).add(segment.index)
+        for k in segment.inputs:  # views of parameters, which another segment of the device made
+            root = storage_of(graph, k)
+            if root.startswith(INITIALIZER):
+                readers.setdefault(root.removeprefix(INITIALIZER), set()).add(segment.index)
     bundles = []
     for shard in shards:
         together: dict[tuple[int, ...], list[str]] = {}
@@ -56,7 +61,7 @@ def bundles_of(
                 key = () if shard.level == "optimizer" else tuple(sorted(readers[k]))
                 together.setdefault(key, []).append(k)
         for key, every in together.items():
-            devices = tuple(sorted(shard.devices, key=ranks.index))
+            devices = ranked(shard.devices, ranks)
             for names in _buckets(graph, every):
                 trained = any(graph.initializers[k].requires_grad for k in names)
                 nbytes = sum(graph.initializers[k].nbytes for k in names)

@@ -10,7 +10,13 @@ from math import ceil
 from netsplit.graph.ir import Initializer, Region, dtype_bytes
 from netsplit.placement.placement import ShardName
 
-__all__ = ["Bundle", "Slice", "largest_slices", "slices_of"]
+__all__ = ["Bundle", "Slice", "largest_slices", "ranked", "slices_of"]
+
+
+def ranked(devices: Sequence[str], ranks: Sequence[str]) -> tuple[str, ...]:
+    """Devices in rank order; behind them, as they are, those that these stand for (`Placement.alike`)."""
+    here = [each for each in ranks if each in devices]
+    return (*here, *(each for each in devices if each not in here))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from netsplit.rewrite.emitter import require_operators
     from netsplit.rewrite.following import followed
     from netsplit.rewrite.lowering import lowered
+    from netsplit.rewrite.megatron import tensor_parallel_tasks
     from netsplit.rewrite.pcg import ParallelGraph, parallel_operators, task_layouts
     from netsplit.rewrite.rewriting import also, applied, split_axes, split_operator
     from netsplit.rewrite.samples import along_samples, copies_after, replicate
@@ -53,6 +54,7 @@ __all__ = [
     "split_operator",
     "splits_of",
     "task_layouts",
+    "tensor_parallel_tasks",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

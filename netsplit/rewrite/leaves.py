@@ -140,7 +140,9 @@ class LeafPlanner:
         output = call.output if call.node.outputs and call.node.outputs[0] else ()
         parts = []
         for i, (start, end) in enumerate(pairwise(ends)):
-            own = OperatorPart(i, now(start), sizes[i], way.size // cut.blocks, cut.blocks, output)
+            own = OperatorPart(
+                i, now(start), sizes[i], way.size // cut.blocks, cut.blocks, output, len(sizes)
+            )
             node_cut = NodeCut(cut.axis, i, len(sizes), own.start, own.size, now(block), cut.blocks)
             parts.append(_part(call, part, way, node_cut, own, (start, end - start, block)))
         return parts

@@ -57,8 +57,8 @@ class PartialSum:
 class OperatorPart:
     """Where a part begins in each block of the axis, and how long it is, of how much.
 
-    `of` is the size for which the way was made, where there are fewer samples than then; `output` the shape
-    of what the operator makes now.
+    It is one of `count`. `of` is the size for which the way was made, where there are fewer samples than
+    then; `output` the shape of what the operator makes now.
     """
 
     index: int
@@ -67,6 +67,7 @@ class OperatorPart:
     of: int
     blocks: int = 1
     output: tuple[int, ...] = ()
+    count: int = 1
 
     @property
     def whole_size(self) -> int:

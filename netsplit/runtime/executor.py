@@ -22,6 +22,7 @@ from torch.autograd.graph import _engine_run_backward
 from netsplit.graph.autocast import autocast_of
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.random_draws import DrawKey, drawing
+from netsplit.graph.remembered import KeptResults, remembering
 from netsplit.program.check import acknowledged
 from netsplit.program.instructions import (
     Backward,
@@ -190,14 +191,9 @@ class Executor(HandingOn):
     def finish(self) -> dict[Key, Tensor]:
         """End the iteration: wait for the last sends; the graph outputs that arose here, by micro-batch."""
         self.await_sends()
+        self.meet()
         for b in list(self.gathering):
-            begun, _ = self.gathering[b]
-            if self.program.bundles[b].level == "parameters":  # others compute with it
-                self.wait(begun, begun, self.gathering.pop(b)[1])
-            else:
-                self._gathered(b, begun)
-        if self.summing is not None and isinstance(self.summing[0], Scatter):
-            self._finish_sum(self.summing[0])
+            self._gathered(b, self.gathering[b][0])
         self.settle()
         outputs = self.state.outputs
         self.state, self.before = IterationValues([]), None
@@ -207,6 +203,15 @@ class Executor(HandingOn):
         self.fresh = False
         self.recorder.end()
         return outputs
+
+    def meet(self) -> None:
+        """End what others compute with, or wait for before they compute more."""
+        for b in list(self.gathering):
+            if self.program.bundles[b].level == "parameters":
+                begun, handle = self.gathering.pop(b)
+                self.wait(begun, begun, handle)
+        if self.summing is not None and isinstance(self.summing[0], Scatter):
+            self._finish_sum(self.summing[0])
 
     def abandon(self) -> None:
         """Forget an iteration in which no device has stepped; buffers and gradients are as before it."""
@@ -227,10 +232,12 @@ class Executor(HandingOn):
         weights = self._bind(piece, ins.version)
         with self._span("forward", ins):
             if ins.recompute:
-                with autocast_of(self.program.graph, self.torch_device), self._drawing(piece, i):
+                remembers = KeptResults() if piece.keeps else None
+                modes = autocast_of(self.program.graph, self.torch_device), self._drawing(piece, i)
+                with modes[0], modes[1], remembering(remembers):
                     leaves = {k: self._leaf(k, t) for k, t in values.items()} if piece.calls else values
                     results, buffers = piece.compute_without_keeping(leaves)
-                self.state.contexts[s, i] = Context(values, {}, weights, buffers)
+                self.state.contexts[s, i] = Context(values, {}, weights, buffers, results=remembers)
             else:
                 leaves, results = self._compute(piece, i, values)
                 if self.program.training:
@@ -321,7 +328,7 @@ class Executor(HandingOn):
         """The forward once more: before the backward waits for gradients, which may still be on their way."""
         if context.weights is not None:
             piece.bind(context.weights)
-        with self._span("recompute", ins):
+        with self._span("recompute", ins), remembering(context.results, again=True):
             leaves, results = self._compute(piece, ins.microbatch, context.leaves, context.buffers)
         wanting = {k: t for k, t in leaves.items() if t.requires_grad}
         return Context(wanting, {k: t for k, t in results.items() if t.requires_grad}, context.weights)

@@ -6,7 +6,7 @@ compute_without_keeping(inputs) ─► outputs, written buffers ─► again(inp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 from torch import Tensor, fx, nn
@@ -33,6 +33,7 @@ class Piece:
         backend: of `torch.compile`. What runs Python, draws what it computes again, writes into what it reads
             or puts gradients off is not compiled: such a segment's calls mean more than their operators.
         offload: what it saves leaves for the host.
+        kept: nodes whose results are kept where the segment is computed again.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Piece:
         deferrable: bool = False,
         backend: str | None = None,
         offload: bool = False,
+        kept: Collection[str] = (),
     ) -> None:
         self.segment = segment
         self.device = device
@@ -57,7 +59,9 @@ class Piece:
             outputs=segment.outputs,
             device=device,
             deferrable=deferrable,
+            kept=kept,
         )
+        self.keeps = not {*kept}.isdisjoint(segment.nodes)
         if offload:
             leaving_between(self.module)
         used = {k for node in nodes for k in node.initializers}
@@ -71,7 +75,7 @@ class Piece:
         self.places = {k: place_of_tensor(self.module, k) for k in (*self.trainable, *self.written_buffers)}
         copying = any(copies_as_captured(graph, node) for node in nodes)
         whole = any(node.checkpoint or node.op.startswith(CALL) for node in drawing.values())
-        plain = not (self.calls or whole or self.written_inputs or deferrable or copying)
+        plain = not (self.calls or whole or self.written_inputs or deferrable or copying or self.keeps)
         self.usual: Callable[..., tuple[Tensor, ...]] = self.module.forward
         if backend is not None and plain:
             apart = [call for call in self.module.graph.nodes if call.meta.get(NODE) in drawing]
@@ -139,6 +143,7 @@ class DevicePieces:
         self.offload = offload
         self.segments, self.tensors, self.device = segments, tensors, torch_device
         self.backend = None if program.asynchronous else backend  # where weights have several versions
+        self.kept = program.kept_results
         self.last = None if program.tail is None else program.microbatches - 1
         self.split = {
             (ins.segment, ins.microbatch)
@@ -180,6 +185,7 @@ class DevicePieces:
                 deferrable,
                 self.backend,
                 self.offload,
+                self.kept,
             )
             for s in sorted(segments)
         }

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import TRANSFER
+from netsplit.graph.remembered import KeptResults
 from netsplit.program.instructions import (
     Backward,
     Collective,
@@ -53,6 +54,7 @@ class Context:
     weights: dict[str, Tensor] | None = None  # the version that the forward used, where there are several
     buffers: dict[str, Tensor] | None = None  # that it wrote, as they were, to compute it again
     deferred: WeightGradients | None = None
+    results: KeptResults | None = None  # of a forward that is to be computed again
 
 
 @dataclass(eq=False)

@@ -86,6 +86,7 @@ class Attempt:
                 for index in range(executor.computing):
                     executor.execute(index)
                 executor.hand_on(wait=True)
+                executor.meet()
                 executor.settle()
         except Exception as error:
             if is_fatal(error) or not executor.program.steps_last:
@@ -149,6 +150,7 @@ class Attempt:
             elif isinstance(instruction, Gather | Scatter):  # of gradients that are taken back by all
                 executor.collect(instruction)
             executor.let_go(index)
+        executor.meet()
 
     def _send_nothing(self, send: Send, begun: Sequence[Handle] = ()) -> None:
         """Zeros for what was not begun, once what they would have been made of has come."""

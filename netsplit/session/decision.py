@@ -28,14 +28,17 @@ from netsplit.program.schedules import Schedule
 from netsplit.runtime.offload.moments import check_buckets
 from netsplit.session.calibration import MeasuredParts
 from netsplit.session.measured_costs import CostSource
+from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.sizes import BatchCuts, StepSizes
 from netsplit.session.step import ModelStep
+from netsplit.session.uniform import faster_of, uniform_plan
 from netsplit.training.adapt.switchable import changeable
 
 __all__ = ["WholeDecision", "plan_ahead", "problem_of", "training_plan"]
 
 log = logging.getLogger(__name__)
 
+FEW = 16  # devices that are alike: of more, uniform plans alone are looked at
 _LOOKED_AT = 2**29  # bytes of a step's tensors, above which a plan does not wait for it
 _UNEQUAL = "the batch does not divide into equal micro-batches, which predicted costs need"
 
@@ -134,7 +137,14 @@ def plan_ahead(
 ) -> WholePlan:
     """The plan under either kind of schedule; raises as `training_plan` does."""
     if order.decides_everything:
-        return WholeDecision(step, source, order, method).decide()[0]
+        alike = isinstance(source, PredictedCosts) and source.host and method.tries_others
+        if not (alike and (source.count > FEW or (order.splits and source.count > 1))):
+            return WholeDecision(step, source, order, method).decide()[0]
+        assert isinstance(source, PredictedCosts)
+        uniform = uniform_plan(step, source, order)
+        if source.count > FEW:
+            return uniform
+        return faster_of(uniform, WholeDecision(step, source, order, method).decide()[0])
     problem = problem_of(step, source, order)
     graph, cutting = problem.graph, BatchCuts(step, named=True)
     counts = cutting.allowed(graph, [order.microbatches])

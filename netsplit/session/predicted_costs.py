@@ -43,6 +43,7 @@ class PredictedCosts:
         resolved: the cluster of a graph, by the kind that its costs are of and the bytes of all of it.
         overlap: of transfers with computing.
         device_type: whose autocast casts.
+        host: devices of a host, where all of a description's are alike, and its hosts; else 0.
     """
 
     count: int
@@ -50,6 +51,7 @@ class PredictedCosts:
     resolved: Callable[[str, int], Cluster]
     overlap: bool = True
     device_type: str = "cpu"
+    host: int = 0
     _optimizer: tuple[OptimizerFactory, int, OptimizerScratch] | None = None  # the last, with what it keeps
     is_local: ClassVar[bool] = False
     predicted: ClassVar[bool] = True
@@ -88,7 +90,7 @@ class PredictedCosts:
         for each in cluster.accelerators.values():
             each.under(autocast)
         rates = {each.name: each for each in cluster.accelerators.values()}
-        return cls(len(cluster.speeds), rates, cluster.cluster, cluster.overlap)
+        return cls(len(cluster.speeds), rates, cluster.cluster, cluster.overlap, host=cluster.alike_hosts)
 
 
 @dataclass(frozen=True)

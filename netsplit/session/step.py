@@ -184,7 +184,7 @@ class ModelStep:
         asked = replace(with_known_parts(problem), improved=self.stages.improved)
         plan = decide(asked, partitioner, room=partitioner.respects_capacity)
         check_element_wise(self.optimizer, plan.problem.graph)
-        require_replicable(problem.graph, plan.placement.replicated)
+        require_replicable(plan.problem.graph, plan.placement.replicated)
         report, method = plan.placement.report, plan.placement.method
         predicted = f"predicted {1e3 * plan.iteration_s:,.1f} ms per iteration"
         log.info("%s: %s; %s", method, predicted, report.summary())

@@ -94,7 +94,14 @@ def memory_profile(
         for graph, part in graphs:
             made = {
                 each.index: _segment(
-                    graph, program.training, each, each.index in split, known, offload.activations, part
+                    graph,
+                    program.training,
+                    each,
+                    each.index in split,
+                    known,
+                    offload.activations,
+                    part,
+                    program.kept_results.intersection(each.nodes),
                 )
                 for each in segments[device]
             }
@@ -124,6 +131,7 @@ def _segment(
     transients: Mapping[str, NodeBytes],
     offloaded: bool,
     part: Fraction,
+    kept: frozenset[str],
 ) -> SegmentMemory:
     """One for all replicas of a kind, and for all programs: its walks are the same.
 
@@ -131,8 +139,9 @@ def _segment(
         split: whether its backwards are in two parts.
         transients: of its device's kind; told by identity, and held so that it stays theirs.
         part: of the samples that these are known of, to which they are taken to be in proportion.
+        kept: nodes whose results stay where it is computed again.
     """
-    known, key = _segments_of(graph), (id(transients), training, segment, split, offloaded)
+    known, key = _segments_of(graph), (id(transients), training, segment, split, offloaded, kept)
     if key not in known:
         deferred = deferrable_nodes(graph, segment.nodes) if split else frozenset[str]()
         own = {
@@ -140,6 +149,6 @@ def _segment(
             for name in segment.nodes
             if (each := transients.get(name))
         }
-        made = SegmentMemory(graph, training, segment, _own_bytes(graph), deferred, own, offloaded)
+        made = SegmentMemory(graph, training, segment, _own_bytes(graph), deferred, own, offloaded, kept)
         known[key] = made, transients
     return known[key][0]

@@ -157,7 +157,10 @@ class Simulator:
         schedule, trained = self.schedule, self.training or not self.graph.requires_backward
         summed = reads_copies(self.graph.rewrites)
         plain = trained and not (
-            schedule.recompute is True or schedule.delay_weights or self.shared_norm or summed
+            schedule.recompute in (True, "selective", "full")
+            or schedule.delay_weights
+            or self.shared_norm
+            or summed
         )
         for name in _TURNS:
             if schedule.name == name:

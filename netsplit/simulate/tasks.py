@@ -65,7 +65,9 @@ class ProgramTasks:
         self.program = program
         self.costs = costs
         self.kinds = {device.name: device.kind for device in cluster.devices}
-        self.seconds = segment_seconds(program.graph, program.segments, costs, self.kinds)
+        self.seconds = segment_seconds(
+            program.graph, program.segments, costs, self.kinds, program.kept_results
+        )
         self.reads, self.gradients = _needed(program)
         handing_on = _handing_on(program.graph, program.lasting)
         self.trainable = [_trainable_bytes(program, each, handing_on) for each in program.segments]
@@ -138,7 +140,7 @@ class ProgramTasks:
             yield Task(overhead_s, (), "weight", name, i, seconds.weight[s] + more_s, None)
             return
         if (s, i) in self.again:
-            yield Task(overhead_s, whole, "recompute", name, i, seconds.forward[s], None)
+            yield Task(overhead_s, whole, "recompute", name, i, seconds.again[s], None)
             overhead_s, whole = 0.0, ()
         keys: tuple[Key, ...] = tuple(
             (k, i, True) for k in self.gradients[s] if self.program.gives_back(k, i)

@@ -177,6 +177,7 @@ class Programs:
             exchanges=exchanges_that_hold(graph, device_of, self.placement.exchanges),
             priority=like_priority(self._graph, graph, self.placement.priority),
             recomputed=like_recomputed(self._graph, graph, self.placement.recomputed),
+            begins=(),
             rewrites=graph.rewrites,
         )
         tail = None
@@ -205,6 +206,7 @@ class Programs:
                 exchanges=exchanges_that_hold(graph, device_of, self.placement.exchanges),
                 priority=order,
                 stages=(),
+                begins=(),
                 recomputed=frozenset(),
                 rewrites=graph.rewrites,
             )

@@ -20,7 +20,13 @@ from tests.cover import covering
 from tests.profile.measure.test_memory_meter import metered_iteration
 from tests.simulate.test_memory import MARGIN, MOMENTUM, alternating, measured_peak_bytes
 
-SCHEDULES: dict[str, Schedule] = {"single_batch": SingleBatch(), "gpipe": GPipe(4), "zb_h1": ZBH1(4)}
+SCHEDULES: dict[str, Schedule] = {
+    "single_batch": SingleBatch(),
+    "gpipe": GPipe(4),
+    "zb_h1": ZBH1(4),
+    "gpipe+selective": GPipe(4, recompute="selective"),
+    "gpipe+full": GPipe(4, recompute="full"),
+}
 
 
 class Transformer(nn.Module):

@@ -11,6 +11,7 @@ from netsplit.partition.methods.baselines import Ddp, Layerwise, Random, RoundRo
 from netsplit.partition.methods.dpos import Dpos
 from netsplit.partition.methods.exact.netsplit_exact import NetSplitExact
 from netsplit.partition.methods.heft import Heft
+from netsplit.partition.methods.mesh import Mesh3D
 from netsplit.partition.methods.os_dpos import OsDpos
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
 from netsplit.partition.methods.pipedream.pipedream import PipeDream
@@ -37,6 +38,7 @@ METHODS: dict[str, type[Partitioner]] = {
         Unity,
         PipeDream,
         Balanced,
+        Mesh3D,
         Layerwise,
         RoundRobin,
         Random,

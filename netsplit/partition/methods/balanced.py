@@ -17,7 +17,7 @@ from netsplit.partition.common.capacity import infeasible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.partitioner import Choice, Partitioner
 
-__all__ = ["Balanced"]
+__all__ = ["Balanced", "slowest_run"]
 
 
 _PARTS = (1.0, 0.5, 0.6, 0.4, 0.7, 0.3, 0.8, 0.2, 0.9, 0.1)
@@ -45,7 +45,7 @@ class Balanced(Partitioner):
         instance = Instance.of(problem)
         until = _seconds_until(instance)
         first = _first_that_fits(problem, [int(c) for c in instance.capacity])
-        slowest, begins = _slowest(until, first)
+        slowest, begins = slowest_run(until, first)
         if not np.isfinite(slowest):
             raise infeasible(problem, self.name)
         runs = _runs(begins)
@@ -65,7 +65,7 @@ class Balanced(Partitioner):
             there = instance.capacity * part
             back = instance.capacity if part == 1.0 else instance.capacity - there
             first = _first_that_fits(problem, [int(c) for c in np.concatenate([there, back[::-1]])])
-            slowest, begins = _slowest(until, first)
+            slowest, begins = slowest_run(until, first)
             if np.isfinite(slowest):
                 runs = _runs(begins)[instance.atom_of]
                 if instance.fits(lane[runs]):
@@ -98,7 +98,7 @@ def _seconds_until(instance: Instance) -> Floats:
 
 
 def _runs(begins: Ints) -> Ints:
-    """[A] the run of each atom, by where runs begin (`_slowest`)."""
+    """[A] the run of each atom, by where runs begin (`slowest_run`)."""
     end = begins.shape[1] - 1
     where = np.zeros(end, np.int64)
     for p in reversed(range(len(begins))):
@@ -108,7 +108,7 @@ def _runs(begins: Ints) -> Ints:
     return where
 
 
-def _slowest(until: Floats, first: Ints) -> tuple[float, Ints]:
+def slowest_run(until: Floats, first: Ints) -> tuple[float, Ints]:
     """Least slowest device, and [D, A + 1] where device p's run begins if the first i atoms end with it. With
     f the answer for the devices before p, that run begins at the k with the least ``max(f[k], until[i] -
     until[k])``: f grows with k and the other falls, so it is where they meet."""

@@ -15,6 +15,7 @@ from netsplit.graph.checks.replicated import require_replicable
 from netsplit.partition.base import Problem
 from netsplit.partition.engines.search import load_kernels
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.explanation.notation import counted, microbatches_listed
@@ -52,10 +53,15 @@ class WholePlan:
     tried: int  # plans that were simulated
     counts: tuple[int, ...] = ()  # micro-batches of the plans that the bound is of; none: those of this one
     measuring_s: float = 0.0  # of `seconds`, that measuring operators in parts took
+    parallelism: Parallelism | None = None
+    """Of a uniform plan; `plan` is then of the first rank of each stage, with its part of the batch."""
 
     @property
     def schedule(self) -> Schedule:
-        return self.plan.compiler.schedule
+        """With the micro-batches of the whole batch."""
+        own = self.plan.compiler.schedule
+        data = 1 if self.parallelism is None else self.parallelism.data
+        return own.with_microbatches(data * own.microbatches)
 
     @property
     def placement(self) -> Placement:
@@ -78,7 +84,7 @@ class WholePlan:
     @cached_property
     def lines(self) -> tuple[str, ...]:
         """What was chosen, in a few lines."""
-        schedule, chosen, given = self.schedule, self.frontier[0], len(self.plan.problem.cluster.devices)
+        schedule, chosen, given = self.schedule, self.frontier[0], self.plan.problem.cluster.size
         used = f"{chosen.devices} of {given} devices" if chosen.devices < given else f"all {given} devices"
         used = used if given > 1 else "the device"
         placed = ", ".join(filter(None, (chosen.placement, chosen.in_parts)))
@@ -98,7 +104,8 @@ class WholePlan:
         took = f"{counted(self.tried, 'plan')} simulated in {self.seconds:.1f} s"
         if self.measuring_s:
             took += f", {self.measuring_s:.1f} s of it measuring operators in parts"
-        return (*lines, *self.plan.lines_on_parts, took, *self.notes)
+        parts = self.plan.lines_on_parts if self.parallelism is None else []
+        return (*lines, *parts, took, *self.notes)
 
     def __str__(self) -> str:
         devices, table = self.plan.summary().devices.lines(), frontier_table(self.frontier)
@@ -118,6 +125,7 @@ class WholePlan:
             "schedule": self.schedule.name,
             "microbatches": self.schedule.microbatches,
             "recomputed": len(self.placement.recomputed),
+            "parallelism": None if self.parallelism is None else asdict(self.parallelism),
             "batch_size": self.batch_size,
             "iteration_s": self.iteration_s,
             "samples_per_s": self.samples_per_s,
@@ -212,7 +220,7 @@ def plan_under(
         NetSplitError: the answer breaks a rule, or has replicas that would train something else.
     """
     plan = decide(problem, method)
-    require_replicable(problem.graph, plan.placement.replicated)
+    require_replicable(plan.problem.graph, plan.placement.replicated)
     judge = Judge(lambda microbatches: plan.problem)
     chosen = judge.judge(plan.placement.method, problem.the_simulator.schedule, plan.placement)
     assert chosen is not None, "the first is always simulated"

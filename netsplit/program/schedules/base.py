@@ -30,8 +30,9 @@ __all__ = [
 Phase: TypeAlias = Literal["forward", "backward", "input", "weight"]
 """``backward`` is whole; ``input`` and ``weight`` are its two parts (see `program.instructions`)."""
 Compute: TypeAlias = tuple[Phase, int, int]  # phase, segment s, micro-batch i
-Recompute: TypeAlias = Literal[True, False, "auto"]
-"""Of all segments, of none, or of what a device has no room for (`planning.recomputation`)."""
+Recompute: TypeAlias = Literal[True, False, "auto", "selective", "full"]
+"""Of all segments, of none, or of what a device has no room for (`planning.recomputation`); of all in parts
+that keep little, but for results of products and attention (selective) or without (full)."""
 Delay: TypeAlias = Literal[True, False, "minimal"]
 """Of all backwards, of none, or of as few as cover what other devices wait for (`lists.minimal_delay`)."""
 
@@ -214,8 +215,10 @@ class Schedule(_Exchanging, ABC):
                 f"schedule.shard is {self.shard}, but under {self.name} devices step within the batch: "
                 "leave it out, or choose a synchronous schedule."
             )
-        if not isinstance(self.recompute, bool) and self.recompute != "auto":
-            raise ConfigError(f"schedule.recompute is {self.recompute!r}: give true, false or auto.")
+        if not isinstance(self.recompute, bool) and self.recompute not in get_args(Recompute):
+            raise ConfigError(
+                f"schedule.recompute is {self.recompute!r}: give true, false, auto, selective or full."
+            )
 
 
 def check_choices(exchange: object, shard: object, *more: str) -> None:

@@ -224,12 +224,10 @@ def _in_turn(pipeline: Pipeline, microbatches: int) -> list[Compute]:
     done: dict[Compute, None] = {}
     while any(queues):
         before = len(done)
-        for queue in queues:
-            while queue:
-                phase, s, i = queue[-1]
-                needs = ("forward", s - 1, i) if phase == "forward" else ("backward", s + 1, i)
-                if needs not in done and s != (0 if phase == "forward" else last):
-                    break
+        for queue in filter(None, queues):  # one each, so that replicas go together
+            phase, s, i = queue[-1]
+            needs = ("forward", s - 1, i) if phase == "forward" else ("backward", s + 1, i)
+            if needs in done or s == (0 if phase == "forward" else last):
                 done[queue.pop()] = None
         if len(done) == before:
             return []

@@ -5,6 +5,7 @@ Sums and means along what they go over, too. A mean of targets that count is a s
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from netsplit.graph.ir import COUNTED
@@ -158,6 +159,11 @@ def _loss_of_classes(call: SplitCall) -> Ways:
     if rank < 2 or call.rank("target") != rank - 1:
         return {"self.0": "its targets are probabilities, or a single one"} if rank >= 2 else {}
     ways: Ways = {"self.1": "it needs all classes"}
+    if call.node.kind == "cross_entropy_loss" and call["label_smoothing"] == 0 and not call.has("weight"):
+        ways["self.1"] = Way(
+            call.shape("self")[1], {"self": Where(1)}, (PartialSum(),), op="aten.logsumexp.default",
+            in_one=True, before=_over_classes, after=partial(_own_terms, rank), last=_of_terms,
+        )  # fmt: skip
     for d, own in {0: 0, **{d: d - 1 for d in range(2, rank)}}.items():  # of the scores, of the targets
         cut: dict[Place, Where] = {"self": Where(d), "target": Where(own)}
         size = call.shape("self")[d]
@@ -170,6 +176,36 @@ def _loss_of_classes(call: SplitCall) -> Ways:
         else:
             ways[f"self.{d}"] = Way(size, cut, (PartialSum(),), changed=lambda _: _SUMMED, last=_by_count)
     return ways
+
+
+def _over_classes(emit: Emit, part: OperatorPart, arguments: Arguments) -> Arguments:
+    return {**arguments, "dim": [1], "keepdim": True}
+
+
+def _own_terms(
+    rank: int, emit: Emit, part: OperatorPart, arguments: Arguments, output: dict[str, str]
+) -> dict[str, str]:
+    """[n, 1 + parts, ...] of which the sum has the targets' scores, and each part's logarithm of a sum."""
+    scores, own = arguments["self"], emit("aten.sub.Tensor", arguments["target"], part.start)
+    low, high = emit("aten.lt.Scalar", own, 0), emit("aten.ge.Scalar", own, part.size)
+    others = emit("aten.unsqueeze.default", emit("aten.logical_or.default", low, high), 1)
+    index = emit("aten.unsqueeze.default", emit("aten.clamp.default", own, 0, part.size - 1), 1)
+    picked = emit("aten.masked_fill.Scalar", emit("aten.gather.default", scores, 1, index), others, 0)
+    place = [0, 0] * (rank - 2) + [part.index, part.count - 1 - part.index]
+    return emit("aten.cat.default", [picked, emit("aten.constant_pad_nd.default", output, place)], 1)
+
+
+def _of_terms(emit: Emit, whole: Arguments, total: dict[str, str]) -> tuple[Any, ...]:
+    picked = emit("aten.select.int", total, 1, 0)
+    every = emit("aten.logsumexp.default", emit("aten.slice.Tensor", total, 1, 1), [1])
+    ignored = emit("aten.eq.Scalar", whole["target"], whole["ignore_index"])
+    terms = emit("aten.sub.Tensor", every, picked), ignored, 0
+    if whole["reduction"] == _NONE:
+        return "aten.masked_fill.Scalar", *terms
+    counted = emit("aten.masked_fill.Scalar", *terms)
+    if whole["reduction"] == _SUM:
+        return "aten.sum.default", counted
+    return _by_count(emit, whole, emit("aten.sum.default", counted))
 
 
 def _by_count(emit: Emit, whole: Arguments, total: dict[str, str]) -> tuple[Any, ...]:

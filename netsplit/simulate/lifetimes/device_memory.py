@@ -142,6 +142,8 @@ class DeviceMemory:
             self._use(k, i)
         if again:
             self.storages.hold(_own_key("written", shape, i), shape.snapshot_bytes)
+            for root in shape.results:
+                self.storages.hold((root, i, 0), self.sizes.at(i).own[root])
         self.storages.see(shape.forward_peak_unsaved if again else shape.forward_peak)
         for k in shape.segment.inputs if again else shape.context:
             self._hold(k, i)
@@ -172,6 +174,8 @@ class DeviceMemory:
         self.host_bytes += shape.kept_bytes
 
     def _recompute(self, shape: SegmentMemory, i: int) -> None:
+        for root in shape.results:
+            self.storages.release((root, i, 0))
         self.storages.see(shape.forward_peak)
         self._keep(shape, i)
         for root in shape.made_again:

@@ -31,6 +31,7 @@ class SegmentMemory:
         transients: what nodes allocate for themselves.
         offloaded: what it keeps lies in the host's memory, and comes back storage by storage as its backward
             reads it.
+        kept_results: nodes whose results stay where the segment is computed again.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class SegmentMemory:
         deferred: Collection[str] = (),
         transients: Mapping[str, NodeBytes] = MappingProxyType({}),
         offloaded: bool = False,
+        kept_results: Collection[str] = (),
     ) -> None:
         self.graph, self.segment, self.own = graph, segment, own
         self.transients, self.offloaded = transients, offloaded
@@ -80,8 +82,10 @@ class SegmentMemory:
         self.forward_peak = _forward_peak(
             graph, self.nodes, self.produced, kept, own, self.extra, transients, held, offloaded
         )
+        results = [node for node in self.nodes if node.name in kept_results]
+        self.results = _roots(graph, (k for node in results for k in node.outputs)) & self.produced
         self.forward_peak_unsaved = _forward_peak(
-            graph, self.nodes, self.produced, self.outputs, own, {}, transients, held
+            graph, self.nodes, self.produced, self.outputs | self.results, own, {}, transients, held
         )
 
     def transient(self, node: str) -> NodeBytes:

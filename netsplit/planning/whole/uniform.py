@@ -1,0 +1,402 @@
+"""The search for a uniform plan of many alike devices: data x tensor x pipeline, and all that goes with it.
+
+    degrees, samples of a micro-batch, schedule ─► estimate of seconds and bytes, with as little recomputation
+    and as few slices as fit ─► the promising ones simulated, one rank of each stage ─► the fastest that fits
+
+An estimate is of sums over the operators of each stage, on a line through two sizes of micro-batches. What a
+simulation says corrects the estimates of others: bytes of those that recompute alike, seconds of pipelines as
+long under the same schedule.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+
+from netsplit.cluster.cluster import Link
+from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
+from netsplit.graph.ir import dtype_bytes
+from netsplit.partition.common.instance import Floats
+from netsplit.placement.parallelism import Parallelism, RecomputeName
+from netsplit.placement.placement import ShardName
+from netsplit.planning.folding import FoldedPlan
+from netsplit.planning.plan import Plan
+from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.profile.costs import saved_bytes
+from netsplit.program.recomputation import recomputed_by_kind
+from netsplit.program.schedules import SCHEDULES, Schedule
+from netsplit.tables import nbytes
+
+__all__ = ["PlanMaker", "UniformSearch", "UniformTried"]
+
+log = logging.getLogger(__name__)
+
+ORDERS = {"1f1b": (1,), "interleaved_1f1b": (2, 3, 4), "zb_h1": (1,)}
+"""Schedule -> stages of each group of devices."""
+MOST_TENSOR = 8
+MOST_SIZES = 8  # of micro-batches: those nearest to powers of two
+LOOKED_AT = 8  # samples at most, at which operators are summed besides one
+NEAR = 1.15  # times the best simulated: what is estimated to take longer is not simulated
+ROOM = 1.1  # times the room, up to which an estimate of bytes may still fit
+PIECES = 24  # of a stage's parameters, of which two are whole at once where they are in slices
+LEAST = 2**20  # bytes of a piece
+KEPT_OF_AGAIN = 0.04  # of what a backward needs, that is kept where all is computed again
+ENOUGH = 12  # that fit and were simulated
+HOPELESS_S, NEAREST = 1e9, 3  # of what seems not to fit: as many as are simulated where nothing does
+
+
+class PlanMaker(Protocol):
+    """What makes uniform plans of a step."""
+
+    def folded(self, given: Parallelism, microbatches: int) -> FoldedPlan:
+        """Not simulated. Raises `NetSplitError`: the step cannot be planned so."""
+
+    def plan(self, given: Parallelism, schedule: Schedule) -> Plan:
+        """Simulated; raises likewise."""
+
+
+@dataclass(frozen=True)
+class UniformTried:
+    """A uniform plan that was simulated."""
+
+    given: Parallelism
+    schedule: Schedule  # with the micro-batches of the whole batch
+    plan: Plan
+    missing_bytes: int  # on the device that lacks most
+
+    @property
+    def iteration_s(self) -> float:
+        return self.plan.iteration_s
+
+
+@dataclass(frozen=True)
+class _Promise:
+    seconds: float
+    given: Parallelism
+    order: str
+    size: int  # samples of a micro-batch
+
+
+@dataclass(eq=False)
+class UniformSearch:
+    """One search, over all devices of a described cluster.
+
+    Args:
+        samples: of the whole batch.
+        devices: of the cluster; `host`: of one of its hosts.
+        limit_s: from the first simulation on, after which no more plans are simulated, if one fits.
+        whole: why the batch is not cut; "": it may be.
+        unreplicable: why there are no replicas; "": there may be.
+    """
+
+    maker: PlanMaker
+    samples: int
+    devices: int
+    host: int
+    open: AutoSchedule
+    limit_s: float
+    whole: str = ""
+    unreplicable: str = ""
+    until: float = float("inf")  # on ``time.perf_counter``
+    tried: list[UniformTried] = field(default_factory=list)
+    scale: dict[RecomputeName, float] = field(default_factory=dict)  # of estimated bytes
+    pace: dict[tuple[int, str, bool], float] = field(default_factory=dict)  # of seconds, by `_kind`
+    refusal: NetSplitError | None = None
+
+    def run(self) -> UniformTried:
+        """The fastest that fits.
+
+        Raises:
+            InfeasibleError: none does; says what the nearest lacks.
+            NetSplitError: the model cannot be planned so.
+        """
+        known: set[tuple[Parallelism, str, int]] = set()
+        while self.devices > 1 and next(self._candidates(), None) is None:
+            self.devices -= 1
+        for _ in range(3 * ENOUGH):
+            candidates = (each for each in self._candidates() if each[1:] not in known)
+            best = min(candidates, default=None, key=lambda each: each[0])
+            hopeless = best is not None and best[0] >= HOPELESS_S and len(self.tried) >= NEAREST
+            if best is None or hopeless or self._done(best[0]):
+                break
+            known.add(best[1:])
+            if not self.tried:
+                self.until = time.perf_counter() + self.limit_s
+            self._simulate(_Promise(*best))
+        fitting = [each for each in self.tried if each.missing_bytes <= 0]
+        if fitting:
+            return min(fitting, key=lambda each: each.iteration_s)
+        if not self.tried:
+            raise self.refusal or ConfigError(
+                f"no uniform plan of {self.devices} devices divides a batch of {self.samples} samples: give "
+                "a batch that more devices divide."
+            )
+        nearest = min(self.tried, key=lambda each: each.missing_bytes)
+        raise InfeasibleError(
+            f"no plan fits: the nearest, {nearest.given} under {nearest.schedule.name} with "
+            f"{nearest.schedule.microbatches} micro-batches, lacks {nbytes(nearest.missing_bytes)} on a "
+            "device: give more devices, or devices with more memory."
+        )
+
+    def _done(self, seconds: float) -> bool:
+        fitting = [each.iteration_s for each in self.tried if each.missing_bytes <= 0]
+        late = time.perf_counter() > self.until
+        return bool(fitting) and (late or len(fitting) >= ENOUGH or seconds > NEAR * min(fitting))
+
+    def _simulate(self, each: _Promise) -> None:
+        schedule = SCHEDULES[each.order]().with_microbatches(self.samples // each.size)
+        try:
+            plan = self.maker.plan(each.given, schedule)
+        except NetSplitError as error:
+            self.refusal = error
+            log.debug("%s under %s: %s", each.given, each.order, error)
+            return
+        peaks, room = plan.simulated[1].peak_bytes, plan.problem.cluster.devices[0].capacity_bytes
+        most = max(peaks.values())
+        self.tried.append(UniformTried(each.given, schedule, plan, most - room))
+        estimate = self._bytes(each.given, each.order, each.size, corrected=False)
+        self.scale[each.given.recompute] = most / max(estimate, 1.0)
+        key = self._kind(each.given, each.order)
+        if each.seconds < HOPELESS_S:
+            self.pace[key] = self.pace.get(key, 1.0) * plan.iteration_s / each.seconds
+        log.info(
+            "%s, %s, micro-batches of %d: %.4g s (%.4g s estimated), %s",
+            each.given, each.order, each.size, plan.iteration_s, each.seconds, nbytes(most),
+        )  # fmt: skip
+
+    # Candidates.
+
+    def _candidates(self) -> Iterator[tuple[float, Parallelism, str, int]]:
+        """Of all degrees, schedules and sizes with the fewest seconds of what may fit."""
+        for tensor, pipeline in product(self._divisors(self.host), self._divisors(self.devices)):
+            data, rest = divmod(self.devices, tensor * pipeline)
+            if rest or tensor > MOST_TENSOR or self.samples % data or (data > 1 and self.unreplicable):
+                continue
+            for order, counts in ORDERS.items():
+                if self.open.schedules is not None and order not in self.open.schedules:
+                    continue
+                for chunks, size in product(counts, self._sizes(self.samples // data)):
+                    if order != "1f1b" and pipeline == 1:
+                        continue
+                    local = self.samples // data // size
+                    if (chunks > 1 and local % pipeline) or (self.whole and local * data > 1):
+                        continue
+                    given = Parallelism(data, tensor, pipeline, sequence=tensor > 1, chunks=chunks)
+                    yield from self._best_of(given, order, size)
+
+    def _best_of(
+        self, given: Parallelism, order: str, size: int
+    ) -> Iterator[tuple[float, Parallelism, str, int]]:
+        """The fastest of all levels of slices and of recomputation that may fit; where none may, the one with
+        the fewest bytes, which is the later the more it lacks."""
+        levels: tuple[ShardName | Literal["none"], ...] = ("none",)
+        if self.open.shard == "auto":
+            levels = ("none", *(get_args(ShardName) if given.data > 1 else ()))
+        elif given.data > 1:
+            levels = (self.open.shard,)
+        again = get_args(RecomputeName) if self.open.recompute else ("none",)
+        best: tuple[float, Parallelism] | None = None
+        for shard, recompute in product(levels, again):
+            each = replace(given, shard=shard, recompute=recompute)
+            if (sums := self._sums(each)) is None:
+                return
+            lacks = self._bytes(each, order, size) / (ROOM * sums.room)
+            seconds = self._seconds(each, order, size) if lacks <= 1 else HOPELESS_S * lacks
+            if best is None or seconds < best[0]:
+                best = seconds, each
+        if best is not None:
+            yield (*best, order, size)
+
+    @classmethod
+    def _sizes(cls, samples: int) -> list[int]:
+        """Samples of a micro-batch, of so many of a replica."""
+        divisors = cls._divisors(samples)
+        return sorted({min(divisors, key=lambda n: max(n / 2**k, 2**k / n)) for k in range(MOST_SIZES)})
+
+    @staticmethod
+    def _divisors(number: int) -> list[int]:
+        return [each for each in range(1, number + 1) if number % each == 0]
+
+    # Estimates.
+
+    def _sums(self, given: Parallelism) -> StageSums | None:
+        """Sums over the operators of each group of devices; None: there is no such plan."""
+        key = given.tensor, given.pipeline, given.chunks
+        if key not in self._known:
+            try:
+                plain = Parallelism(1, *key[:2], sequence=given.sequence, chunks=given.chunks)
+                sizes = {1, next(n for n in (LOOKED_AT, 4, 2, 1) if self.samples % n == 0)}
+                every = [_OfStages(self.maker.folded(plain, self.samples // n)) for n in sorted(sizes)]
+                self._known[key] = StageSums(every)
+            except NetSplitError as error:
+                self.refusal, self._known[key] = error, None
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, int, int], StageSums | None]:
+        return {}
+
+    def _bytes(self, given: Parallelism, order: str, size: int, corrected: bool = True) -> float:
+        """The most bytes of a device."""
+        sums, d = self._sums(given), given.data
+        assert sums is not None
+        w, alpha, p = sums.weights, sums.alpha, given.pipeline
+        states = {
+            "none": alpha * w,
+            "optimizer": 2 * w + (alpha - 2) * w / d,
+            "gradients": 2 * w + (alpha - 2) * w / d,
+            "parameters": alpha * w / d + 3 * w / PIECES,
+        }[given.shard]
+        local = self.samples // d // size
+        flight = p - np.arange(p, dtype=float)
+        if order == "interleaved_1f1b":
+            flight = ((given.chunks - 1) * p + 2 * flight - 1) / given.chunks
+        kept = sums.of(f"kept {given.recompute}", size) * np.minimum(flight, local)
+        most = float((states + kept + sums.of(f"working {given.recompute}", size)).max())
+        return most * (self.scale.get(given.recompute, 1.0) if corrected else 1.0)
+
+    def _seconds(self, given: Parallelism, order: str, size: int) -> float:
+        """Seconds of an iteration."""
+        sums, d, p = self._sums(given), given.data, given.pipeline
+        assert sums is not None
+        local = self.samples // d // size
+        stages = sums.of("computing", size) + sums.of(f"again {given.recompute}", size)
+        bubble = (p - 1) * float(stages.mean())
+        if order == "zb_h1":
+            bubble -= (p - 1) * float(sums.of("weights", size).mean())
+        sending_s = self._sending_s(given, sums.of("sent", size)) if p > 1 else 0.0
+        seconds = local * max(float(stages.max()), given.chunks * sending_s) + max(bubble, 0.0) / given.chunks
+        seconds += 2 * (p * given.chunks - 1) * sending_s
+        step_s, whole = float(sums.weights.max()) * sums.step_s_per_byte, given.shard == "none"
+        if d > 1:
+            sum_s, gather_s = sums.collective_s(d)
+            if whole:
+                seconds += 2 * gather_s
+            elif given.shard == "parameters":
+                moving_s = local * (2 * gather_s + sum_s)
+                seconds = max(seconds, moving_s) + moving_s / (PIECES * local)
+            else:
+                seconds += gather_s + sum_s * (0.3 if given.shard == "gradients" else 1.0)
+        seconds += step_s if whole else step_s / d
+        return seconds * self.pace.get(self._kind(given, order), 1.0)
+
+    def _sending_s(self, given: Parallelism, sent: Floats) -> float:
+        """Of all that goes from a stage to the next, where that takes longest."""
+        key, sums = (given.data, given.tensor, given.pipeline), self._sums(given)
+        assert sums is not None
+        if key not in self._links:
+            folded = replace(sums.folded, given=replace(given, shard="none")).folded
+            names = folded.names
+            self._links[key] = [
+                folded.links[p, q] for p, q in zip(names, [*names[1:], names[0]], strict=True)
+            ]
+        every = zip(self._links[key], sent, strict=True)
+        return max(link.seconds(nbytes) for link, nbytes in every if nbytes)
+
+    @cached_property
+    def _links(self) -> dict[tuple[int, int, int], list[Link]]:
+        return {}
+
+    @staticmethod
+    def _kind(given: Parallelism, order: str) -> tuple[int, str, bool]:
+        """What errors of estimated seconds are alike for."""
+        return given.pipeline, order, given.shard == "parameters"
+
+
+class _OfStages:
+    """Sums over the operators of each group of devices of a folded plan, by name [P].
+
+    Seconds of forward and backward ("computing"), of weights' gradients of these; bytes that go to others;
+    by kind of recomputation seconds that it adds ("again full"), bytes from forward to backward, and those of
+    one micro-batch while it is computed again.
+    """
+
+    def __init__(self, folded: FoldedPlan) -> None:
+        graph, placement, self.folded = folded.graph, folded.placement, folded
+        self.size = graph.batch_size
+        costs = folded.priced.of(folded.folded.devices[0].kind)
+        rank = {name: i for i, name in enumerate(folded.folded.names)}
+        self.stage_of = {name: rank[place] for name, place in placement.device_of.items()}
+        trained = graph.requires_backward
+        back = {node.name for node in graph if not trained.isdisjoint(node.outputs)}
+
+        def added(values: Mapping[str, float]) -> Floats:
+            sums = np.zeros(len(rank))
+            for name, value in values.items():
+                sums[self.stage_of[name]] += value
+            return sums
+
+        forward = {name: costs.nodes[name].forward_s for name in graph.nodes}
+        backward = added({name: costs.nodes[name].backward_s for name in back})
+        saved = {name: float(each) for name, each in saved_bytes(graph)[0].items()}
+        self.by_name = {
+            "computing": added(forward) + backward,
+            "weights": added({name: costs.nodes[name].weight_s for name in back}),
+            "sent": self._sent(),
+        }
+        made = {node.name: float(sum(graph.variables[k].nbytes for k in node.outputs if k)) for node in graph}
+        everything = added(saved)
+        for name in get_args(RecomputeName):
+            again, results = recomputed_by_kind(graph, False if name == "none" else name)
+            left = added({v: made[v] for v in results}) + KEPT_OF_AGAIN * everything
+            self.by_name |= {
+                f"again {name}": added({v: forward[v] for v in again - results}),
+                f"kept {name}": left if again else everything,
+                f"working {name}": 0.1 * everything * bool(again),
+            }
+
+    def _sent(self) -> Floats:
+        """[P] bytes that go from a group of devices to others, of one of its chunks."""
+        graph, own = self.folded.graph, self.stage_of
+        sent = np.zeros(len(self.folded.folded.names))
+        for variable in graph.variables.values():
+            if variable.producer is not None:
+                first = own[variable.producer]
+                sent[first] += variable.nbytes * len({own[v] for v in variable.consumers} - {first})
+        return sent / self.folded.given.chunks
+
+
+class StageSums:
+    """Sums of the operators of each group of devices at any size, on a line through two.
+
+    Attributes:
+        weights: [P] bytes of parameters; `alpha`: of their states, per byte.
+    """
+
+    def __init__(self, sizes: Sequence[_OfStages]) -> None:
+        self.sizes, self.folded = sizes, sizes[0].folded
+        graph, priced, device = self.folded.graph, self.folded.priced, self.folded.folded.devices[0]
+        self.room, self.alpha = device.capacity_bytes, priced.alpha
+        self.step_s_per_byte = priced.of(device.kind).step_s_per_byte
+        held: list[dict[str, int]] = [{} for _ in self.folded.folded.devices]
+        trained = {k: each for k, each in graph.initializers.items() if each.requires_grad}
+        for node in graph:
+            own = {k: trained[k].nbytes for k in node.initializers if k in trained}
+            held[sizes[0].stage_of[node.name]].update(own)
+        self.weights = np.array([sum(each.values()) for each in held], float)
+        widest = max((4 / min(dtype_bytes(each.dtype), 4) for each in trained.values()), default=1.0)
+        self.widened = widest  # sums are in single precision at least
+
+    def of(self, name: str, size: int) -> Floats:
+        """[P] at this many samples of a micro-batch."""
+        few, many = self.sizes[0], self.sizes[-1]
+        if few is many:
+            return few.by_name[name] * size / few.size
+        part = (size - few.size) / (many.size - few.size)
+        return np.maximum(few.by_name[name] * (1 - part) + many.by_name[name] * part, 0.0)
+
+    def collective_s(self, data: int) -> tuple[float, float]:
+        """Seconds of summing gradients into slices, and of gathering parameters, in pieces."""
+        cluster, given = self.folded.cluster, self.folded.given
+        group, most = cluster.names[: data * given.tensor : given.tensor], float(self.weights.max())
+        pieces = min(max(most / LEAST, 1.0), PIECES)
+        gather_s = cluster.group_seconds("all_gather", most / pieces, group, every=True)
+        sum_s = cluster.group_seconds("reduce_scatter", self.widened * most / pieces, group, every=True)
+        return pieces * sum_s, pieces * gather_s
