@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -48,7 +48,7 @@ ROOM = 1.1  # times the room, up to which an estimate of bytes may still fit
 PIECES = 24  # of a stage's parameters, of which two are whole at once where they are in slices
 LEAST = 2**20  # bytes of a piece
 KEPT_OF_AGAIN = 0.04  # of what a backward needs, that is kept where all is computed again
-ENOUGH = 12  # that fit and were simulated
+LEAST_TRIED, ENOUGH = 6, 12  # simulated however late it is; and that fit
 HOPELESS_S, NEAREST = 1e9, 3  # of what seems not to fit: as many as are simulated where nothing does
 
 
@@ -147,7 +147,7 @@ class UniformSearch:
 
     def _done(self, seconds: float) -> bool:
         fitting = [each.iteration_s for each in self.tried if each.missing_bytes <= 0]
-        late = time.perf_counter() > self.until
+        late = time.perf_counter() > self.until and len(self.tried) >= LEAST_TRIED
         return bool(fitting) and (late or len(fitting) >= ENOUGH or seconds > NEAR * min(fitting))
 
     def _simulate(self, each: _Promise) -> None:
@@ -232,12 +232,23 @@ class UniformSearch:
         if key not in self._known:
             try:
                 plain = Parallelism(1, *key[:2], sequence=given.sequence, chunks=given.chunks)
-                sizes = {1, next(n for n in (LOOKED_AT, 4, 2, 1) if self.samples % n == 0)}
-                every = [_OfStages(self.maker.folded(plain, self.samples // n)) for n in sorted(sizes)]
-                self._known[key] = StageSums(every)
+                self._known[key] = StageSums(self.maker.folded(plain, self.samples), self._nodes(plain))
             except NetSplitError as error:
                 self.refusal, self._known[key] = error, None
         return self._known[key]
+
+    def _nodes(self, plain: Parallelism) -> list[_NodeSums]:
+        """Of one sample, and of several."""
+        if plain.tensor not in self._of_nodes:
+            sizes = {1, next(n for n in (LOOKED_AT, 4, 2, 1) if self.samples % n == 0)}
+            alone = replace(plain, pipeline=1, chunks=1)
+            folded = (self.maker.folded(alone, self.samples // n) for n in sorted(sizes))
+            self._of_nodes[plain.tensor] = [_NodeSums(each) for each in folded]
+        return self._of_nodes[plain.tensor]
+
+    @cached_property
+    def _of_nodes(self) -> dict[int, list[_NodeSums]]:
+        return {}
 
     @cached_property
     def _known(self) -> dict[tuple[int, int, int], StageSums | None]:
@@ -271,7 +282,7 @@ class UniformSearch:
         bubble = (p - 1) * float(stages.mean())
         if order == "zb_h1":
             bubble -= (p - 1) * float(sums.of("weights", size).mean())
-        sending_s = self._sending_s(given, sums.of("sent", size)) if p > 1 else 0.0
+        sending_s = self._sending_s(given, size * sums.sent) if p > 1 else 0.0
         seconds = local * max(float(stages.max()), given.chunks * sending_s) + max(bubble, 0.0) / given.chunks
         seconds += 2 * (p * given.chunks - 1) * sending_s
         step_s, whole = float(sums.weights.max()) * sums.step_s_per_byte, given.shard == "none"
@@ -310,57 +321,35 @@ class UniformSearch:
         return given.pipeline, order, given.shard == "parameters"
 
 
-class _OfStages:
-    """Sums over the operators of each group of devices of a folded plan, by name [P].
+class _NodeSums:
+    """What the operators of a folded plan take, by name [N].
 
-    Seconds of forward and backward ("computing"), of weights' gradients of these; bytes that go to others;
-    by kind of recomputation seconds that it adds ("again full"), bytes from forward to backward, and those of
-    one micro-batch while it is computed again.
+    Seconds of forward and backward ("computing"), of weights' gradients of these; by kind of recomputation
+    seconds that it adds ("again full"), bytes from forward to backward, and those of one micro-batch while it
+    is computed again.
     """
 
     def __init__(self, folded: FoldedPlan) -> None:
-        graph, placement, self.folded = folded.graph, folded.placement, folded
-        self.size = graph.batch_size
-        costs = folded.priced.of(folded.folded.devices[0].kind)
-        rank = {name: i for i, name in enumerate(folded.folded.names)}
-        self.stage_of = {name: rank[place] for name, place in placement.device_of.items()}
-        trained = graph.requires_backward
-        back = {node.name for node in graph if not trained.isdisjoint(node.outputs)}
-
-        def added(values: Mapping[str, float]) -> Floats:
-            sums = np.zeros(len(rank))
-            for name, value in values.items():
-                sums[self.stage_of[name]] += value
-            return sums
-
-        forward = {name: costs.nodes[name].forward_s for name in graph.nodes}
-        backward = added({name: costs.nodes[name].backward_s for name in back})
-        saved = {name: float(each) for name, each in saved_bytes(graph)[0].items()}
+        graph = folded.graph
+        self.size, trained = graph.batch_size, graph.requires_backward
+        nodes = folded.priced.of(folded.cluster.devices[0].kind).nodes
+        back = [not trained.isdisjoint(node.outputs) for node in graph]
+        forward = np.array([nodes[name].forward_s for name in graph.nodes])
+        saved = saved_bytes(graph)[0]
+        kept = np.array([float(saved.get(name, 0)) for name in graph.nodes])
+        made = np.array([sum(graph.variables[k].nbytes for k in node.outputs if k) for node in graph], float)
         self.by_name = {
-            "computing": added(forward) + backward,
-            "weights": added({name: costs.nodes[name].weight_s for name in back}),
-            "sent": self._sent(),
+            "computing": forward + np.array([nodes[name].backward_s for name in graph.nodes]) * back,
+            "weights": np.array([nodes[name].weight_s for name in graph.nodes]) * back,
         }
-        made = {node.name: float(sum(graph.variables[k].nbytes for k in node.outputs if k)) for node in graph}
-        everything = added(saved)
         for name in get_args(RecomputeName):
             again, results = recomputed_by_kind(graph, False if name == "none" else name)
-            left = added({v: made[v] for v in results}) + KEPT_OF_AGAIN * everything
+            anew, there = (np.array([v in each for v in graph.nodes]) for each in (again - results, results))
             self.by_name |= {
-                f"again {name}": added({v: forward[v] for v in again - results}),
-                f"kept {name}": left if again else everything,
-                f"working {name}": 0.1 * everything * bool(again),
+                f"again {name}": forward * anew,
+                f"kept {name}": made * there + KEPT_OF_AGAIN * kept if again else kept,
+                f"working {name}": 0.1 * kept * bool(again),
             }
-
-    def _sent(self) -> Floats:
-        """[P] bytes that go from a group of devices to others, of one of its chunks."""
-        graph, own = self.folded.graph, self.stage_of
-        sent = np.zeros(len(self.folded.folded.names))
-        for variable in graph.variables.values():
-            if variable.producer is not None:
-                first = own[variable.producer]
-                sent[first] += variable.nbytes * len({own[v] for v in variable.consumers} - {first})
-        return sent / self.folded.given.chunks
 
 
 class StageSums:
@@ -368,32 +357,48 @@ class StageSums:
 
     Attributes:
         weights: [P] bytes of parameters; `alpha`: of their states, per byte.
+        sent: [P] bytes that go from each to others for one sample, of one of its chunks.
     """
 
-    def __init__(self, sizes: Sequence[_OfStages]) -> None:
-        self.sizes, self.folded = sizes, sizes[0].folded
-        graph, priced, device = self.folded.graph, self.folded.priced, self.folded.folded.devices[0]
+    def __init__(self, folded: FoldedPlan, nodes: Sequence[_NodeSums]) -> None:
+        self.folded, self.nodes = folded, nodes
+        graph, priced, device = folded.graph, folded.priced, folded.folded.devices[0]
+        rank = {name: i for i, name in enumerate(folded.folded.names)}
+        stage_of = {name: rank[place] for name, place in folded.placement.device_of.items()}
+        self.stages = np.array([stage_of[name] for name in graph.nodes])
         self.room, self.alpha = device.capacity_bytes, priced.alpha
         self.step_s_per_byte = priced.of(device.kind).step_s_per_byte
-        held: list[dict[str, int]] = [{} for _ in self.folded.folded.devices]
+        held: list[dict[str, int]] = [{} for _ in rank]
         trained = {k: each for k, each in graph.initializers.items() if each.requires_grad}
+        self.sent = np.zeros(len(rank))
         for node in graph:
-            own = {k: trained[k].nbytes for k in node.initializers if k in trained}
-            held[sizes[0].stage_of[node.name]].update(own)
+            own = stage_of[node.name]
+            held[own].update({k: trained[k].nbytes for k in node.initializers if k in trained})
+            for k in node.outputs if len(rank) > 1 else ():
+                readers = {stage_of[v] for v in graph.variables[k].consumers} if k else set[int]()
+                self.sent[own] += graph.variables[k].nbytes * len(readers - {own}) if k else 0
+        self.sent /= folded.given.chunks * graph.batch_size
         self.weights = np.array([sum(each.values()) for each in held], float)
-        widest = max((4 / min(dtype_bytes(each.dtype), 4) for each in trained.values()), default=1.0)
-        self.widened = widest  # sums are in single precision at least
+        self.widened = max((4 / min(dtype_bytes(each.dtype), 4) for each in trained.values()), default=1.0)
+        self.known: dict[tuple[str, int], Floats] = {}
 
     def of(self, name: str, size: int) -> Floats:
         """[P] at this many samples of a micro-batch."""
-        few, many = self.sizes[0], self.sizes[-1]
-        if few is many:
-            return few.by_name[name] * size / few.size
-        part = (size - few.size) / (many.size - few.size)
-        return np.maximum(few.by_name[name] * (1 - part) + many.by_name[name] * part, 0.0)
+        few, many = self._at(name, 0), self._at(name, -1)
+        least, most = self.nodes[0].size, self.nodes[-1].size
+        part = (size - least) / (most - least) if most > least else 0.0
+        return np.maximum(few + part * (many - few), 0.0) if most > least else few * size / least
+
+    def _at(self, name: str, which: int) -> Floats:
+        if (name, which) not in self.known:
+            values = self.nodes[which].by_name[name]
+            sums = np.bincount(self.stages, values, minlength=len(self.sent))
+            self.known[name, which] = sums
+        return self.known[name, which]
 
     def collective_s(self, data: int) -> tuple[float, float]:
-        """Seconds of summing gradients into slices, and of gathering parameters, in pieces."""
+        """Seconds of summing gradients into slices, in single precision at least, and of gathering parameters,
+        in pieces."""
         cluster, given = self.folded.cluster, self.folded.given
         group, most = cluster.names[: data * given.tensor : given.tensor], float(self.weights.max())
         pieces = min(max(most / LEAST, 1.0), PIECES)
