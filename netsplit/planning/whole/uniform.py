@@ -42,7 +42,9 @@ ORDERS = {"1f1b": (1,), "interleaved_1f1b": (2, 3, 4), "zb_h1": (1,)}
 """Schedule -> stages of each group of devices."""
 MOST_TENSOR = 8
 MOST_SIZES = 8  # of micro-batches: those nearest to powers of two
-LOOKED_AT = 8  # samples at most, at which operators are summed besides one
+LOOKED_AT, LONG = 8, 50
+"""Samples, at most, at which operators are summed besides one; unless they take so many times as long as
+their launches, and so as much longer with more samples."""
 NEAR = 1.15  # times the best simulated: what is estimated to take longer is not simulated
 ROOM = 1.1  # times the room, up to which an estimate of bytes may still fit
 PIECES = 24  # of a stage's parameters, of which two are whole at once where they are in slices
@@ -240,10 +242,12 @@ class UniformSearch:
     def _nodes(self, plain: Parallelism) -> list[_NodeSums]:
         """Of one sample, and of several."""
         if plain.tensor not in self._of_nodes:
-            sizes = {1, next(n for n in (LOOKED_AT, 4, 2, 1) if self.samples % n == 0)}
             alone = replace(plain, pipeline=1, chunks=1)
-            folded = (self.maker.folded(alone, self.samples // n) for n in sorted(sizes))
-            self._of_nodes[plain.tensor] = [_NodeSums(each) for each in folded]
+            sums = [_NodeSums(self.maker.folded(alone, self.samples))]
+            more = next(n for n in (LOOKED_AT, 4, 2, 1) if self.samples % n == 0)
+            if more > 1 and not sums[0].is_long:
+                sums.append(_NodeSums(self.maker.folded(alone, self.samples // more)))
+            self._of_nodes[plain.tensor] = sums
         return self._of_nodes[plain.tensor]
 
     @cached_property
@@ -338,7 +342,28 @@ class _NodeSums:
         saved = saved_bytes(graph)[0]
         kept = np.array([float(saved.get(name, 0)) for name in graph.nodes])
         made = np.array([sum(graph.variables[k].nbytes for k in node.outputs if k) for node in graph], float)
+        rates = folded.priced.of(folded.cluster.devices[0].kind).rates
+        launch_s = 0.0 if rates is None else rates.launch_s
+        self.is_long = forward.sum() > LONG * launch_s * len(forward)
+        trained = {k: each for k, each in graph.initializers.items() if each.requires_grad}
+        self.widened = max((4 / min(dtype_bytes(each.dtype), 4) for each in trained.values()), default=1.0)
+        at, left = graph.position, dict(trained)
+        held = [sum(left.pop(k).nbytes for k in node.initializers if k in left) for node in graph]
+        self.edges = (
+            np.array(
+                [
+                    (at[variable.producer], at[v], n, variable.nbytes)
+                    for n, variable in enumerate(graph.variables.values())
+                    if variable.producer is not None
+                    for v in variable.consumers
+                ],
+                np.int64,
+            )
+            .reshape(-1, 4)
+            .T
+        )  # producer, consumer, variable, bytes
         self.by_name = {
+            "parameters": np.array(held, float),
             "computing": forward + np.array([nodes[name].backward_s for name in graph.nodes]) * back,
             "weights": np.array([nodes[name].weight_s for name in graph.nodes]) * back,
         }
@@ -362,24 +387,21 @@ class StageSums:
 
     def __init__(self, folded: FoldedPlan, nodes: Sequence[_NodeSums]) -> None:
         self.folded, self.nodes = folded, nodes
-        graph, priced, device = folded.graph, folded.priced, folded.folded.devices[0]
+        priced, device = folded.priced, folded.folded.devices[0]
         rank = {name: i for i, name in enumerate(folded.folded.names)}
-        stage_of = {name: rank[place] for name, place in folded.placement.device_of.items()}
-        self.stages = np.array([stage_of[name] for name in graph.nodes])
+        device_of = folded.placement.device_of
+        self.stages = np.array([rank[device_of[name]] for name in folded.graph.nodes])
         self.room, self.alpha = device.capacity_bytes, priced.alpha
         self.step_s_per_byte = priced.of(device.kind).step_s_per_byte
-        held: list[dict[str, int]] = [{} for _ in rank]
-        trained = {k: each for k, each in graph.initializers.items() if each.requires_grad}
-        self.sent = np.zeros(len(rank))
-        for node in graph:
-            own = stage_of[node.name]
-            held[own].update({k: trained[k].nbytes for k in node.initializers if k in trained})
-            for k in node.outputs if len(rank) > 1 else ():
-                readers = {stage_of[v] for v in graph.variables[k].consumers} if k else set[int]()
-                self.sent[own] += graph.variables[k].nbytes * len(readers - {own}) if k else 0
-        self.sent /= folded.given.chunks * graph.batch_size
-        self.weights = np.array([sum(each.values()) for each in held], float)
-        self.widened = max((4 / min(dtype_bytes(each.dtype), 4) for each in trained.values()), default=1.0)
+        few = nodes[0]
+        self.weights = np.bincount(self.stages, few.by_name["parameters"], minlength=len(rank))
+        producer, consumer, variable, nbytes = few.edges
+        ends = self.stages[producer], self.stages[consumer]
+        crossing = np.flatnonzero(ends[0] != ends[1])
+        once = np.unique(np.stack([variable[crossing], ends[1][crossing]]), axis=1, return_index=True)[1]
+        sent = np.bincount(ends[0][crossing][once], nbytes[crossing][once], minlength=len(rank))
+        self.sent = sent / (folded.given.chunks * few.size)
+        self.widened = few.widened
         self.known: dict[tuple[str, int], Floats] = {}
 
     def of(self, name: str, size: int) -> Floats:
@@ -397,8 +419,8 @@ class StageSums:
         return self.known[name, which]
 
     def collective_s(self, data: int) -> tuple[float, float]:
-        """Seconds of summing gradients into slices, in single precision at least, and of gathering parameters,
-        in pieces."""
+        """Seconds of summing gradients into slices, in single precision at least, and of gathering
+        parameters, in pieces."""
         cluster, given = self.folded.cluster, self.folded.given
         group, most = cluster.names[: data * given.tensor : given.tensor], float(self.weights.max())
         pieces = min(max(most / LEAST, 1.0), PIECES)
