@@ -49,8 +49,9 @@ NEAR = 1.15  # times the best simulated: what is estimated to take longer is not
 ROOM = 1.1  # times the room, up to which an estimate of bytes may still fit
 PIECES = 24  # of a stage's parameters, of which two are whole at once where they are in slices
 LEAST = 2**20  # bytes of a piece
-KEPT_OF_AGAIN = 0.04  # of what a backward needs, that is kept where all is computed again
-LEAST_TRIED, ENOUGH = 6, 12  # simulated however late it is; and that fit
+KEPT_OF_AGAIN, WORKING = 0.04, 0.015
+"""Of what a backward needs, what is kept where all is computed again, and what is there for one piece."""
+LEAST_TRIED, ENOUGH = 4, 12  # simulated however late it is; and that fit
 HOPELESS_S, NEAREST = 1e9, 3  # of what seems not to fit: as many as are simulated where nothing does
 
 
@@ -108,7 +109,7 @@ class UniformSearch:
     unreplicable: str = ""
     until: float = float("inf")  # on ``time.perf_counter``
     tried: list[UniformTried] = field(default_factory=list)
-    scale: dict[RecomputeName, float] = field(default_factory=dict)  # of estimated bytes
+    scale: dict[RecomputeName, float] = field(default_factory=dict)  # of estimated activations
     pace: dict[tuple[int, str, bool], float] = field(default_factory=dict)  # of seconds, by `_kind`
     refusal: NetSplitError | None = None
 
@@ -163,8 +164,10 @@ class UniformSearch:
         peaks, room = plan.simulated[1].peak_bytes, plan.problem.cluster.devices[0].capacity_bytes
         most = max(peaks.values())
         self.tried.append(UniformTried(each.given, schedule, plan, most - room))
-        estimate = self._bytes(each.given, each.order, each.size, corrected=False)
-        self.scale[each.given.recompute] = most / max(estimate, 1.0)
+        states, activations = self._bytes(each.given, each.order, each.size)
+        at = int((states + activations).argmax())
+        more = max(most - states[at], 0.1 * activations[at]) / max(activations[at], 1.0)
+        self.scale[each.given.recompute] = more * self.scale.get(each.given.recompute, 1.0)
         key = self._kind(each.given, each.order)
         if each.seconds < HOPELESS_S:
             self.pace[key] = self.pace.get(key, 1.0) * plan.iteration_s / each.seconds
@@ -188,7 +191,8 @@ class UniformSearch:
                     if order != "1f1b" and pipeline == 1:
                         continue
                     local = self.samples // data // size
-                    if (chunks > 1 and local % pipeline) or (self.whole and local * data > 1):
+                    counts_open = not self._counts or local * data in self._counts
+                    if (chunks > 1 and local % pipeline) or not counts_open:
                         continue
                     given = Parallelism(data, tensor, pipeline, sequence=tensor > 1, chunks=chunks)
                     yield from self._best_of(given, order, size)
@@ -209,12 +213,18 @@ class UniformSearch:
             each = replace(given, shard=shard, recompute=recompute)
             if (sums := self._sums(each)) is None:
                 return
-            lacks = self._bytes(each, order, size) / (ROOM * sums.room)
+            lacks = float(np.add(*self._bytes(each, order, size)).max()) / (ROOM * sums.room)
             seconds = self._seconds(each, order, size) if lacks <= 1 else HOPELESS_S * lacks
             if best is None or seconds < best[0]:
                 best = seconds, each
         if best is not None:
             yield (*best, order, size)
+
+    @property
+    def _counts(self) -> Sequence[int]:
+        """Micro-batches of the whole batch, if not all numbers are open."""
+        given = self.open.microbatches
+        return [1] if self.whole else [given] if isinstance(given, int) else given or ()
 
     @classmethod
     def _sizes(cls, samples: int) -> list[int]:
@@ -246,7 +256,8 @@ class UniformSearch:
             sums = [_NodeSums(self.maker.folded(alone, self.samples))]
             more = next(n for n in (LOOKED_AT, 4, 2, 1) if self.samples % n == 0)
             if more > 1 and not sums[0].is_long:
-                sums.append(_NodeSums(self.maker.folded(alone, self.samples // more)))
+                other = _NodeSums(self.maker.folded(alone, self.samples // more))
+                sums += [other] if other.names == sums[0].names else []
             self._of_nodes[plain.tensor] = sums
         return self._of_nodes[plain.tensor]
 
@@ -258,8 +269,8 @@ class UniformSearch:
     def _known(self) -> dict[tuple[int, int, int], StageSums | None]:
         return {}
 
-    def _bytes(self, given: Parallelism, order: str, size: int, corrected: bool = True) -> float:
-        """The most bytes of a device."""
+    def _bytes(self, given: Parallelism, order: str, size: int) -> tuple[Floats, Floats]:
+        """[P] bytes of states, and of activations."""
         sums, d = self._sums(given), given.data
         assert sums is not None
         w, alpha, p = sums.weights, sums.alpha, given.pipeline
@@ -274,8 +285,8 @@ class UniformSearch:
         if order == "interleaved_1f1b":
             flight = ((given.chunks - 1) * p + 2 * flight - 1) / given.chunks
         kept = sums.of(f"kept {given.recompute}", size) * np.minimum(flight, local)
-        most = float((states + kept + sums.of(f"working {given.recompute}", size)).max())
-        return most * (self.scale.get(given.recompute, 1.0) if corrected else 1.0)
+        activations: Floats = kept + sums.of(f"working {given.recompute}", size)
+        return np.asarray(states, np.float64), activations * self.scale.get(given.recompute, 1.0)
 
     def _seconds(self, given: Parallelism, order: str, size: int) -> float:
         """Seconds of an iteration."""
@@ -335,7 +346,7 @@ class _NodeSums:
 
     def __init__(self, folded: FoldedPlan) -> None:
         graph = folded.graph
-        self.size, trained = graph.batch_size, graph.requires_backward
+        self.size, self.names, trained = graph.batch_size, list(graph.nodes), graph.requires_backward
         nodes = folded.priced.of(folded.cluster.devices[0].kind).nodes
         back = [not trained.isdisjoint(node.outputs) for node in graph]
         forward = np.array([nodes[name].forward_s for name in graph.nodes])
@@ -345,9 +356,9 @@ class _NodeSums:
         rates = folded.priced.of(folded.cluster.devices[0].kind).rates
         launch_s = 0.0 if rates is None else rates.launch_s
         self.is_long = forward.sum() > LONG * launch_s * len(forward)
-        trained = {k: each for k, each in graph.initializers.items() if each.requires_grad}
-        self.widened = max((4 / min(dtype_bytes(each.dtype), 4) for each in trained.values()), default=1.0)
-        at, left = graph.position, dict(trained)
+        left = {k: each for k, each in graph.initializers.items() if each.requires_grad}
+        self.widened = max((4 / min(dtype_bytes(each.dtype), 4) for each in left.values()), default=1.0)
+        at = graph.position
         held = [sum(left.pop(k).nbytes for k in node.initializers if k in left) for node in graph]
         self.edges = (
             np.array(
@@ -373,7 +384,7 @@ class _NodeSums:
             self.by_name |= {
                 f"again {name}": forward * anew,
                 f"kept {name}": made * there + KEPT_OF_AGAIN * kept if again else kept,
-                f"working {name}": 0.1 * kept * bool(again),
+                f"working {name}": WORKING * kept * bool(again),
             }
 
 
@@ -414,7 +425,7 @@ class StageSums:
     def _at(self, name: str, which: int) -> Floats:
         if (name, which) not in self.known:
             values = self.nodes[which].by_name[name]
-            sums = np.bincount(self.stages, values, minlength=len(self.sent))
+            sums: Floats = np.bincount(self.stages, values, minlength=len(self.sent)).astype(np.float64)
             self.known[name, which] = sums
         return self.known[name, which]
 
