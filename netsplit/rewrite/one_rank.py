@@ -89,7 +89,7 @@ class _OneRank(Lowering):
         return self.emitter.finish(rewrites)
 
     def _compute(self, node: Node) -> None:
-        leaf = self.planner.leaves(self.tasks.get(node.name, OperatorTasks(node.name)))[0]
+        leaf = self.planner.leaves(self.tasks.get(node.name, OperatorTasks(node.name)), True)[0]
         leaf = replace(leaf, name=node.name, role=NodeRole(node.name, leaf.role.cuts))
         given: dict[Place, Reference] = {}
         for place, ((tag, k), region) in leaf.reads.items():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -42,13 +42,16 @@ ORDERS = {"1f1b": (1,), "interleaved_1f1b": (2, 3, 4), "zb_h1": (1,)}
 """Schedule -> stages of each group of devices."""
 MOST_TENSOR = 8
 MOST_SIZES = 8  # of micro-batches: those nearest to powers of two
-LOOKED_AT = 8  # samples at most, at which operators are summed besides one
+LOOKED_AT, LONG = 8, 50
+"""Samples, at most, at which operators are summed besides one; unless they take so many times as long as
+their launches, and so as much longer with more samples."""
 NEAR = 1.15  # times the best simulated: what is estimated to take longer is not simulated
 ROOM = 1.1  # times the room, up to which an estimate of bytes may still fit
 PIECES = 24  # of a stage's parameters, of which two are whole at once where they are in slices
 LEAST = 2**20  # bytes of a piece
-KEPT_OF_AGAIN = 0.04  # of what a backward needs, that is kept where all is computed again
-ENOUGH = 12  # that fit and were simulated
+KEPT_OF_AGAIN, WORKING = 0.04, 0.015
+"""Of what a backward needs, what is kept where all is computed again, and what is there for one piece."""
+LEAST_TRIED, ENOUGH = 4, 12  # simulated however late it is; and that fit
 HOPELESS_S, NEAREST = 1e9, 3  # of what seems not to fit: as many as are simulated where nothing does
 
 
@@ -106,7 +109,7 @@ class UniformSearch:
     unreplicable: str = ""
     until: float = float("inf")  # on ``time.perf_counter``
     tried: list[UniformTried] = field(default_factory=list)
-    scale: dict[RecomputeName, float] = field(default_factory=dict)  # of estimated bytes
+    scale: dict[RecomputeName, float] = field(default_factory=dict)  # of estimated activations
     pace: dict[tuple[int, str, bool], float] = field(default_factory=dict)  # of seconds, by `_kind`
     refusal: NetSplitError | None = None
 
@@ -147,7 +150,7 @@ class UniformSearch:
 
     def _done(self, seconds: float) -> bool:
         fitting = [each.iteration_s for each in self.tried if each.missing_bytes <= 0]
-        late = time.perf_counter() > self.until
+        late = time.perf_counter() > self.until and len(self.tried) >= LEAST_TRIED
         return bool(fitting) and (late or len(fitting) >= ENOUGH or seconds > NEAR * min(fitting))
 
     def _simulate(self, each: _Promise) -> None:
@@ -161,8 +164,10 @@ class UniformSearch:
         peaks, room = plan.simulated[1].peak_bytes, plan.problem.cluster.devices[0].capacity_bytes
         most = max(peaks.values())
         self.tried.append(UniformTried(each.given, schedule, plan, most - room))
-        estimate = self._bytes(each.given, each.order, each.size, corrected=False)
-        self.scale[each.given.recompute] = most / max(estimate, 1.0)
+        states, activations = self._bytes(each.given, each.order, each.size)
+        at = int((states + activations).argmax())
+        more = max(most - states[at], 0.1 * activations[at]) / max(activations[at], 1.0)
+        self.scale[each.given.recompute] = more * self.scale.get(each.given.recompute, 1.0)
         key = self._kind(each.given, each.order)
         if each.seconds < HOPELESS_S:
             self.pace[key] = self.pace.get(key, 1.0) * plan.iteration_s / each.seconds
@@ -186,7 +191,8 @@ class UniformSearch:
                     if order != "1f1b" and pipeline == 1:
                         continue
                     local = self.samples // data // size
-                    if (chunks > 1 and local % pipeline) or (self.whole and local * data > 1):
+                    counts_open = not self._counts or local * data in self._counts
+                    if (chunks > 1 and local % pipeline) or not counts_open:
                         continue
                     given = Parallelism(data, tensor, pipeline, sequence=tensor > 1, chunks=chunks)
                     yield from self._best_of(given, order, size)
@@ -207,12 +213,18 @@ class UniformSearch:
             each = replace(given, shard=shard, recompute=recompute)
             if (sums := self._sums(each)) is None:
                 return
-            lacks = self._bytes(each, order, size) / (ROOM * sums.room)
+            lacks = float(np.add(*self._bytes(each, order, size)).max()) / (ROOM * sums.room)
             seconds = self._seconds(each, order, size) if lacks <= 1 else HOPELESS_S * lacks
             if best is None or seconds < best[0]:
                 best = seconds, each
         if best is not None:
             yield (*best, order, size)
+
+    @property
+    def _counts(self) -> Sequence[int]:
+        """Micro-batches of the whole batch, if not all numbers are open."""
+        given = self.open.microbatches
+        return [1] if self.whole else [given] if isinstance(given, int) else given or ()
 
     @classmethod
     def _sizes(cls, samples: int) -> list[int]:
@@ -232,19 +244,33 @@ class UniformSearch:
         if key not in self._known:
             try:
                 plain = Parallelism(1, *key[:2], sequence=given.sequence, chunks=given.chunks)
-                sizes = {1, next(n for n in (LOOKED_AT, 4, 2, 1) if self.samples % n == 0)}
-                every = [_OfStages(self.maker.folded(plain, self.samples // n)) for n in sorted(sizes)]
-                self._known[key] = StageSums(every)
+                self._known[key] = StageSums(self.maker.folded(plain, self.samples), self._nodes(plain))
             except NetSplitError as error:
                 self.refusal, self._known[key] = error, None
         return self._known[key]
+
+    def _nodes(self, plain: Parallelism) -> list[_NodeSums]:
+        """Of one sample, and of several."""
+        if plain.tensor not in self._of_nodes:
+            alone = replace(plain, pipeline=1, chunks=1)
+            sums = [_NodeSums(self.maker.folded(alone, self.samples))]
+            more = next(n for n in (LOOKED_AT, 4, 2, 1) if self.samples % n == 0)
+            if more > 1 and not sums[0].is_long:
+                other = _NodeSums(self.maker.folded(alone, self.samples // more))
+                sums += [other] if other.names == sums[0].names else []
+            self._of_nodes[plain.tensor] = sums
+        return self._of_nodes[plain.tensor]
+
+    @cached_property
+    def _of_nodes(self) -> dict[int, list[_NodeSums]]:
+        return {}
 
     @cached_property
     def _known(self) -> dict[tuple[int, int, int], StageSums | None]:
         return {}
 
-    def _bytes(self, given: Parallelism, order: str, size: int, corrected: bool = True) -> float:
-        """The most bytes of a device."""
+    def _bytes(self, given: Parallelism, order: str, size: int) -> tuple[Floats, Floats]:
+        """[P] bytes of states, and of activations."""
         sums, d = self._sums(given), given.data
         assert sums is not None
         w, alpha, p = sums.weights, sums.alpha, given.pipeline
@@ -259,8 +285,8 @@ class UniformSearch:
         if order == "interleaved_1f1b":
             flight = ((given.chunks - 1) * p + 2 * flight - 1) / given.chunks
         kept = sums.of(f"kept {given.recompute}", size) * np.minimum(flight, local)
-        most = float((states + kept + sums.of(f"working {given.recompute}", size)).max())
-        return most * (self.scale.get(given.recompute, 1.0) if corrected else 1.0)
+        activations: Floats = kept + sums.of(f"working {given.recompute}", size)
+        return np.asarray(states, np.float64), activations * self.scale.get(given.recompute, 1.0)
 
     def _seconds(self, given: Parallelism, order: str, size: int) -> float:
         """Seconds of an iteration."""
@@ -271,7 +297,7 @@ class UniformSearch:
         bubble = (p - 1) * float(stages.mean())
         if order == "zb_h1":
             bubble -= (p - 1) * float(sums.of("weights", size).mean())
-        sending_s = self._sending_s(given, sums.of("sent", size)) if p > 1 else 0.0
+        sending_s = self._sending_s(given, size * sums.sent) if p > 1 else 0.0
         seconds = local * max(float(stages.max()), given.chunks * sending_s) + max(bubble, 0.0) / given.chunks
         seconds += 2 * (p * given.chunks - 1) * sending_s
         step_s, whole = float(sums.weights.max()) * sums.step_s_per_byte, given.shard == "none"
@@ -310,57 +336,56 @@ class UniformSearch:
         return given.pipeline, order, given.shard == "parameters"
 
 
-class _OfStages:
-    """Sums over the operators of each group of devices of a folded plan, by name [P].
+class _NodeSums:
+    """What the operators of a folded plan take, by name [N].
 
-    Seconds of forward and backward ("computing"), of weights' gradients of these; bytes that go to others;
-    by kind of recomputation seconds that it adds ("again full"), bytes from forward to backward, and those of
-    one micro-batch while it is computed again.
+    Seconds of forward and backward ("computing"), of weights' gradients of these; by kind of recomputation
+    seconds that it adds ("again full"), bytes from forward to backward, and those of one micro-batch while it
+    is computed again.
     """
 
     def __init__(self, folded: FoldedPlan) -> None:
-        graph, placement, self.folded = folded.graph, folded.placement, folded
-        self.size = graph.batch_size
-        costs = folded.priced.of(folded.folded.devices[0].kind)
-        rank = {name: i for i, name in enumerate(folded.folded.names)}
-        self.stage_of = {name: rank[place] for name, place in placement.device_of.items()}
-        trained = graph.requires_backward
-        back = {node.name for node in graph if not trained.isdisjoint(node.outputs)}
-
-        def added(values: Mapping[str, float]) -> Floats:
-            sums = np.zeros(len(rank))
-            for name, value in values.items():
-                sums[self.stage_of[name]] += value
-            return sums
-
-        forward = {name: costs.nodes[name].forward_s for name in graph.nodes}
-        backward = added({name: costs.nodes[name].backward_s for name in back})
-        saved = {name: float(each) for name, each in saved_bytes(graph)[0].items()}
+        graph = folded.graph
+        self.size, self.names, trained = graph.batch_size, list(graph.nodes), graph.requires_backward
+        nodes = folded.priced.of(folded.cluster.devices[0].kind).nodes
+        back = [not trained.isdisjoint(node.outputs) for node in graph]
+        forward = np.array([nodes[name].forward_s for name in graph.nodes])
+        saved = saved_bytes(graph)[0]
+        kept = np.array([float(saved.get(name, 0)) for name in graph.nodes])
+        made = np.array([sum(graph.variables[k].nbytes for k in node.outputs if k) for node in graph], float)
+        rates = folded.priced.of(folded.cluster.devices[0].kind).rates
+        launch_s = 0.0 if rates is None else rates.launch_s
+        self.is_long = forward.sum() > LONG * launch_s * len(forward)
+        left = {k: each for k, each in graph.initializers.items() if each.requires_grad}
+        self.widened = max((4 / min(dtype_bytes(each.dtype), 4) for each in left.values()), default=1.0)
+        at = graph.position
+        held = [sum(left.pop(k).nbytes for k in node.initializers if k in left) for node in graph]
+        self.edges = (
+            np.array(
+                [
+                    (at[variable.producer], at[v], n, variable.nbytes)
+                    for n, variable in enumerate(graph.variables.values())
+                    if variable.producer is not None
+                    for v in variable.consumers
+                ],
+                np.int64,
+            )
+            .reshape(-1, 4)
+            .T
+        )  # producer, consumer, variable, bytes
         self.by_name = {
-            "computing": added(forward) + backward,
-            "weights": added({name: costs.nodes[name].weight_s for name in back}),
-            "sent": self._sent(),
+            "parameters": np.array(held, float),
+            "computing": forward + np.array([nodes[name].backward_s for name in graph.nodes]) * back,
+            "weights": np.array([nodes[name].weight_s for name in graph.nodes]) * back,
         }
-        made = {node.name: float(sum(graph.variables[k].nbytes for k in node.outputs if k)) for node in graph}
-        everything = added(saved)
         for name in get_args(RecomputeName):
             again, results = recomputed_by_kind(graph, False if name == "none" else name)
-            left = added({v: made[v] for v in results}) + KEPT_OF_AGAIN * everything
+            anew, there = (np.array([v in each for v in graph.nodes]) for each in (again - results, results))
             self.by_name |= {
-                f"again {name}": added({v: forward[v] for v in again - results}),
-                f"kept {name}": left if again else everything,
-                f"working {name}": 0.1 * everything * bool(again),
+                f"again {name}": forward * anew,
+                f"kept {name}": made * there + KEPT_OF_AGAIN * kept if again else kept,
+                f"working {name}": WORKING * kept * bool(again),
             }
-
-    def _sent(self) -> Floats:
-        """[P] bytes that go from a group of devices to others, of one of its chunks."""
-        graph, own = self.folded.graph, self.stage_of
-        sent = np.zeros(len(self.folded.folded.names))
-        for variable in graph.variables.values():
-            if variable.producer is not None:
-                first = own[variable.producer]
-                sent[first] += variable.nbytes * len({own[v] for v in variable.consumers} - {first})
-        return sent / self.folded.given.chunks
 
 
 class StageSums:
@@ -368,32 +393,45 @@ class StageSums:
 
     Attributes:
         weights: [P] bytes of parameters; `alpha`: of their states, per byte.
+        sent: [P] bytes that go from each to others for one sample, of one of its chunks.
     """
 
-    def __init__(self, sizes: Sequence[_OfStages]) -> None:
-        self.sizes, self.folded = sizes, sizes[0].folded
-        graph, priced, device = self.folded.graph, self.folded.priced, self.folded.folded.devices[0]
+    def __init__(self, folded: FoldedPlan, nodes: Sequence[_NodeSums]) -> None:
+        self.folded, self.nodes = folded, nodes
+        priced, device = folded.priced, folded.folded.devices[0]
+        rank = {name: i for i, name in enumerate(folded.folded.names)}
+        device_of = folded.placement.device_of
+        self.stages = np.array([rank[device_of[name]] for name in folded.graph.nodes])
         self.room, self.alpha = device.capacity_bytes, priced.alpha
         self.step_s_per_byte = priced.of(device.kind).step_s_per_byte
-        held: list[dict[str, int]] = [{} for _ in self.folded.folded.devices]
-        trained = {k: each for k, each in graph.initializers.items() if each.requires_grad}
-        for node in graph:
-            own = {k: trained[k].nbytes for k in node.initializers if k in trained}
-            held[sizes[0].stage_of[node.name]].update(own)
-        self.weights = np.array([sum(each.values()) for each in held], float)
-        widest = max((4 / min(dtype_bytes(each.dtype), 4) for each in trained.values()), default=1.0)
-        self.widened = widest  # sums are in single precision at least
+        few = nodes[0]
+        self.weights = np.bincount(self.stages, few.by_name["parameters"], minlength=len(rank))
+        producer, consumer, variable, nbytes = few.edges
+        ends = self.stages[producer], self.stages[consumer]
+        crossing = np.flatnonzero(ends[0] != ends[1])
+        once = np.unique(np.stack([variable[crossing], ends[1][crossing]]), axis=1, return_index=True)[1]
+        sent = np.bincount(ends[0][crossing][once], nbytes[crossing][once], minlength=len(rank))
+        self.sent = sent / (folded.given.chunks * few.size)
+        self.widened = few.widened
+        self.known: dict[tuple[str, int], Floats] = {}
 
     def of(self, name: str, size: int) -> Floats:
         """[P] at this many samples of a micro-batch."""
-        few, many = self.sizes[0], self.sizes[-1]
-        if few is many:
-            return few.by_name[name] * size / few.size
-        part = (size - few.size) / (many.size - few.size)
-        return np.maximum(few.by_name[name] * (1 - part) + many.by_name[name] * part, 0.0)
+        few, many = self._at(name, 0), self._at(name, -1)
+        least, most = self.nodes[0].size, self.nodes[-1].size
+        part = (size - least) / (most - least) if most > least else 0.0
+        return np.maximum(few + part * (many - few), 0.0) if most > least else few * size / least
+
+    def _at(self, name: str, which: int) -> Floats:
+        if (name, which) not in self.known:
+            values = self.nodes[which].by_name[name]
+            sums: Floats = np.bincount(self.stages, values, minlength=len(self.sent)).astype(np.float64)
+            self.known[name, which] = sums
+        return self.known[name, which]
 
     def collective_s(self, data: int) -> tuple[float, float]:
-        """Seconds of summing gradients into slices, and of gathering parameters, in pieces."""
+        """Seconds of summing gradients into slices, in single precision at least, and of gathering
+        parameters, in pieces."""
         cluster, given = self.folded.cluster, self.folded.given
         group, most = cluster.names[: data * given.tensor : given.tensor], float(self.weights.max())
         pieces = min(max(most / LEAST, 1.0), PIECES)
