@@ -223,10 +223,11 @@ def plan(
         optimizer, ema_decay=ema_decay, clip_norm=clip_norm, autocast=autocast, seed=seed, offload=offload
     )
     check_switches(progress=progress)
-    if given is not None and (isinstance(order, AutoSchedule) or profile != "predicted"):
+    fixed = isinstance(order, Schedule) and method.tries_others and profile == "predicted"
+    if given is not None and not fixed:
         raise ConfigError(
-            "given is a plan by hand, which needs profile='predicted' and a schedule with the micro-batches "
-            "of the whole batch, such as OneFOneB(16): give these."
+            "given is a plan by hand, which needs a schedule with the micro-batches of the whole batch, such "
+            "as OneFOneB(16), profile='predicted', and no partitioner: give these."
         )
     if not isinstance(given, Parallelism | None):
         raise ConfigError(f"given is {given!r}: give a Parallelism, such as Parallelism(data=8, tensor=4).")

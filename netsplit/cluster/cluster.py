@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,6 +148,9 @@ class Cluster:
             raise ConfigError(f"cluster '{self.name}' has no device: list at least one.")
         if len(set(names)) != len(names):
             raise ConfigError(f"cluster '{self.name}' names a device twice: {names}.")
+        if self.collectives not in get_args(CollectiveRule):
+            rules = " or ".join(get_args(CollectiveRule))
+            raise ConfigError(f"cluster.collectives is {self.collectives!r}: give {rules}.")
         attached = [device for nic in self.nics for device in nic.devices]
         if len({nic.host for nic in self.nics}) < len(self.nics) or len(set(attached)) < len(attached):
             raise ConfigError(

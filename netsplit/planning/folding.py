@@ -16,7 +16,7 @@ from functools import cached_property
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.collectives import CollectiveName
 from netsplit.cluster.folded import FoldedCluster, folded_cluster
-from netsplit.errors import ConfigError
+from netsplit.errors import ConfigError, RewriteError
 from netsplit.graph.ir import Graph, once_of
 from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import Placement, SolverReport
@@ -36,9 +36,15 @@ _COLLECTIVES: dict[MoveName, CollectiveName] = {
 @once_of
 def rank_graph(graph: Graph, tensor: int, sequence: bool) -> Graph:
     """The graph of one of `tensor` devices that compute together; raises as `tensor_parallel_tasks`."""
-    if tensor == 1:
-        return graph
-    return one_rank(graph, tensor_parallel_tasks(graph, tensor, sequence))
+    whole: set[str] = set()  # what cannot be in parts, as the method `mesh` has it
+    while tensor > 1:
+        try:
+            return one_rank(graph, tensor_parallel_tasks(graph, tensor, sequence, whole=whole))
+        except RewriteError as refusal:
+            if refusal.operator is None or refusal.operator in whole:
+                raise
+            whole.add(refusal.operator)
+    return graph
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ def test_what_cannot_be_is_refused() -> None:
         for count in (0, 1.5, "4", True):
             with pytest.raises(ConfigError, match=rf"schedule\.microbatches is {count!r}: give .*at least 1"):
                 kind(count)
-    with pytest.raises(ConfigError, match=r"schedule\.recompute is 'no': give true, false, auto, selective or full"):
+    with pytest.raises(ConfigError, match=r"recompute is 'no': give true, false, auto, selective or full"):
         SingleBatch(recompute="no")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"schedule\.update_every is 1\.5: give a whole number"):
         AsyncOneFOneB(4, update_every=1.5)  # type: ignore[arg-type]
