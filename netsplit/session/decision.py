@@ -21,6 +21,7 @@ from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import require_room
+from netsplit.planning.whole.uniform import ORDERS
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.profile.costs import Offload
 from netsplit.profile.optimizer_checks import check_element_wise
@@ -138,6 +139,7 @@ def plan_ahead(
     """The plan under either kind of schedule; raises as `training_plan` does."""
     if order.decides_everything:
         alike = isinstance(source, PredictedCosts) and source.host and method.tries_others
+        alike = alike and (order.schedules is None or not {*ORDERS}.isdisjoint(order.schedules))
         if not (alike and (source.count > FEW or (order.splits and source.count > 1))):
             return WholeDecision(step, source, order, method).decide()[0]
         assert isinstance(source, PredictedCosts)
