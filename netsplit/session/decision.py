@@ -32,14 +32,13 @@ from netsplit.session.measured_costs import CostSource
 from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.sizes import BatchCuts, StepSizes
 from netsplit.session.step import ModelStep
-from netsplit.session.uniform import faster_of, uniform_plan
+from netsplit.session.uniform import FEW, faster_of, uniform_plan
 from netsplit.training.adapt.switchable import changeable
 
 __all__ = ["WholeDecision", "plan_ahead", "problem_of", "training_plan"]
 
 log = logging.getLogger(__name__)
 
-FEW = 16  # devices that are alike: of more, uniform plans alone are looked at
 _LOOKED_AT = 2**29  # bytes of a step's tensors, above which a plan does not wait for it
 _UNEQUAL = "the batch does not divide into equal micro-batches, which predicted costs need"
 
@@ -140,7 +139,8 @@ def plan_ahead(
     if order.decides_everything:
         alike = isinstance(source, PredictedCosts) and source.host and method.tries_others
         alike = alike and (order.schedules is None or not {*ORDERS}.isdisjoint(order.schedules))
-        if not (alike and (source.count > FEW or (order.splits and source.count > 1))):
+        beside = isinstance(source, PredictedCosts) and (order.splits or source.nccl) and source.count > 1
+        if not (alike and (source.count > FEW or beside)):
             return WholeDecision(step, source, order, method).decide()[0]
         assert isinstance(source, PredictedCosts)
         uniform = uniform_plan(step, source, order)
