@@ -12,7 +12,7 @@ from netsplit.placement.placement import Placement, Shard, ShardName
 __all__ = ["crossing_bytes", "in_slices", "shard_line", "sharded_levels"]
 
 _PIECES = 24  # of a stage's parameters, at most: so little is whole at once
-_LATER = 1.5  # times as many bytes, at most, until a narrow place is found
+_LATER = 2.0  # times as many bytes, at most, until a narrow place is found
 
 
 def sharded_levels(graph: Graph, placement: Placement) -> Iterator[Placement]:

@@ -21,6 +21,7 @@ from netsplit.planning.decide import verified
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.bounds import require_room
+from netsplit.planning.whole.uniform import ORDERS
 from netsplit.planning.whole.whole_plan import WholePlan, decide_whole, plan_under
 from netsplit.profile.costs import Offload
 from netsplit.profile.optimizer_checks import check_element_wise
@@ -31,14 +32,13 @@ from netsplit.session.measured_costs import CostSource
 from netsplit.session.predicted_costs import PredictedCosts
 from netsplit.session.sizes import BatchCuts, StepSizes
 from netsplit.session.step import ModelStep
-from netsplit.session.uniform import faster_of, uniform_plan
+from netsplit.session.uniform import FEW, faster_of, uniform_plan
 from netsplit.training.adapt.switchable import changeable
 
 __all__ = ["WholeDecision", "plan_ahead", "problem_of", "training_plan"]
 
 log = logging.getLogger(__name__)
 
-FEW = 16  # devices that are alike: of more, uniform plans alone are looked at
 _LOOKED_AT = 2**29  # bytes of a step's tensors, above which a plan does not wait for it
 _UNEQUAL = "the batch does not divide into equal micro-batches, which predicted costs need"
 
@@ -138,7 +138,9 @@ def plan_ahead(
     """The plan under either kind of schedule; raises as `training_plan` does."""
     if order.decides_everything:
         alike = isinstance(source, PredictedCosts) and source.host and method.tries_others
-        if not (alike and (source.count > FEW or (order.splits and source.count > 1))):
+        alike = alike and (order.schedules is None or not {*ORDERS}.isdisjoint(order.schedules))
+        beside = isinstance(source, PredictedCosts) and (order.splits or source.nccl) and source.count > 1
+        if not (alike and (source.count > FEW or beside)):
             return WholeDecision(step, source, order, method).decide()[0]
         assert isinstance(source, PredictedCosts)
         uniform = uniform_plan(step, source, order)

@@ -44,6 +44,7 @@ class PredictedCosts:
         overlap: of transfers with computing.
         device_type: whose autocast casts.
         host: devices of a host, where all of a description's are alike, and its hosts; else 0.
+        nccl: collectives take what NCCL's do.
     """
 
     count: int
@@ -52,6 +53,7 @@ class PredictedCosts:
     overlap: bool = True
     device_type: str = "cpu"
     host: int = 0
+    nccl: bool = False
     _optimizer: tuple[OptimizerFactory, int, OptimizerScratch] | None = None  # the last, with what it keeps
     is_local: ClassVar[bool] = False
     predicted: ClassVar[bool] = True
@@ -90,7 +92,10 @@ class PredictedCosts:
         for each in cluster.accelerators.values():
             each.under(autocast)
         rates = {each.name: each for each in cluster.accelerators.values()}
-        return cls(len(cluster.speeds), rates, cluster.cluster, cluster.overlap, host=cluster.alike_hosts)
+        return cls(
+            len(cluster.speeds), rates, cluster.cluster, cluster.overlap, host=cluster.alike_hosts,
+            nccl=cluster.collectives == "nccl",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

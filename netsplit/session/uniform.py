@@ -29,8 +29,9 @@ from netsplit.session.sizes import BatchCuts
 from netsplit.session.step import ModelStep
 from netsplit.tables import nbytes
 
-__all__ = ["UniformPlans", "faster_of", "plan_given", "uniform_plan"]
+__all__ = ["FEW", "UniformPlans", "faster_of", "plan_given", "uniform_plan"]
 
+FEW = 16  # devices that are alike: of more, uniform plans alone are looked at
 _TWICE = 2.0
 _SHOWN = 6  # plans of other degrees, with the chosen one
 
@@ -140,7 +141,8 @@ def uniform_plan(step: ModelStep, source: PredictedCosts, auto: AutoSchedule) ->
     refused = auto.no_replicas if not auto.replicas else why_unreplicable(graph, graph.nodes) or ""
     step.stages.stage("uniform plans", auto.time_limit_s, "s")
     limit_s = auto.time_limit_s
-    search = UniformSearch(plans, samples, source.count, source.host, auto, limit_s, whole, refused)
+    host = source.host if auto.splits or source.count > FEW else 1  # else products are whole
+    search = UniformSearch(plans, samples, source.count, host, auto, limit_s, whole, refused)
     best = search.run()
     notes = cutting.notes_for(best.schedule.microbatches)
     return _told(best, search.tried, samples, time.perf_counter() - began, notes)

@@ -34,7 +34,7 @@ from netsplit.program.recomputation import recomputed_by_kind
 from netsplit.program.schedules import SCHEDULES, Schedule
 from netsplit.tables import nbytes
 
-__all__ = ["PlanMaker", "UniformSearch", "UniformTried"]
+__all__ = ["ORDERS", "PlanMaker", "UniformSearch", "UniformTried"]
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class UniformSearch:
             InfeasibleError: none does; says what the nearest lacks.
             NetSplitError: the model cannot be planned so.
         """
-        known: set[tuple[Parallelism, str, int]] = set()
+        known, given = set[tuple[Parallelism, str, int]](), self.devices
         while self.devices > 1 and next(self._candidates(), None) is None:
             self.devices -= 1
         for _ in range(3 * ENOUGH):
@@ -138,8 +138,8 @@ class UniformSearch:
             return min(fitting, key=lambda each: each.iteration_s)
         if not self.tried:
             raise self.refusal or ConfigError(
-                f"no uniform plan of {self.devices} devices divides a batch of {self.samples} samples: give "
-                "a batch that more devices divide."
+                f"no uniform plan of up to {given} devices divides a batch of {self.samples} samples as "
+                "asked: give another batch, or leave schedule.microbatches open."
             )
         nearest = min(self.tried, key=lambda each: each.missing_bytes)
         raise InfeasibleError(
