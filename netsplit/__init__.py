@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from netsplit.graph.random_draws import draws
     from netsplit.optim.learning_rate import LearningRate
     from netsplit.optim.optimizers import ParameterGroups
+    from netsplit.placement.parallelism import Parallelism
     from netsplit.planning.whole.auto_schedule import AutoSchedule
     from netsplit.runtime.checkpoint.weights import CheckpointWeights, SafetensorsWeights, SeededWeights
     from netsplit.runtime.resharding.redistribute import redistribute
@@ -32,6 +33,7 @@ __all__ = [
     "LearningRate",
     "NetSplitError",
     "ParallelModel",
+    "Parallelism",
     "ParameterGroups",
     "SafetensorsWeights",
     "SeededWeights",

@@ -18,6 +18,7 @@ from netsplit.graph.recording.stand_ins import refuse_tensors
 from netsplit.optim.learning_rate import LearningRate, SchedulerFactory, learning_rate
 from netsplit.optim.optimizers import MOMENTUM
 from netsplit.partition import METHODS, Partitioner
+from netsplit.placement.parallelism import Parallelism
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.workload import Workload
@@ -29,6 +30,7 @@ from netsplit.session.costs import FileCosts, PredictedCosts
 from netsplit.session.decision import plan_ahead
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
+from netsplit.session.uniform import plan_given
 from netsplit.settings import OffloadName, OnNonFinite, ProfileMode, check_backend, check_switches
 from netsplit.signature import suggest
 from netsplit.training.adapt.adaptation import Adapt
@@ -174,6 +176,7 @@ def plan(
     *,
     schedule: Schedule | AutoSchedule | str = "auto",
     partitioner: Partitioner | str = "auto",
+    given: Parallelism | None = None,
     optimizer: OptimizerFactory = MOMENTUM,
     clip_norm: float | None = None,
     autocast: str | None = None,
@@ -199,6 +202,8 @@ def plan(
         schedule: "auto", or `AutoSchedule`, decides it with all else (docs/whole_plan.md); a schedule or its
             name plans for that, as `parallelize` would with it.
         partitioner: whose placements are wanted; "auto" is the best of all.
+        given: a uniform plan by hand, on described devices that are alike; with a schedule of as many
+            micro-batches as the whole batch has (docs/large_models.md). It is predicted, fit or not.
         offload: "optimizer", "activations" or "both" lie in the host's memory (docs/large_models.md).
         profile: "predicted"; or a graph file with measured costs of this training step, as runs leave it:
             its optimiser, autocast and offload count, and its micro-batches are kept (docs/whole_plan.md).
@@ -216,12 +221,22 @@ def plan(
         optimizer, ema_decay=ema_decay, clip_norm=clip_norm, autocast=autocast, seed=seed, offload=offload
     )
     check_switches(progress=progress)
+    fixed = isinstance(order, Schedule) and method.tries_others and profile == "predicted"
+    if given is not None and not fixed:
+        raise ConfigError(
+            "given is a plan by hand, which needs a schedule with the micro-batches of the whole batch, such "
+            "as OneFOneB(16), profile='predicted', and no partitioner: give these."
+        )
+    if not isinstance(given, Parallelism | None):
+        raise ConfigError(f"given is {given!r}: give a Parallelism, such as Parallelism(data=8, tensor=4).")
     refuse_tensors(model, loss)
     training, devices = training.made_for(model, loss), _where(cluster)
     with shown_stages(progress) as stages:
         if profile == "predicted":
             source = PredictedCosts.for_cluster(devices, autocast, offload)
             step = ModelStep(model, loss, batch, training, source.device_type, stages=stages)
+            if given is not None and isinstance(order, Schedule):
+                return plan_given(step, source, order, given)
             return plan_ahead(step, source, order, method)
         work = profile if isinstance(profile, Workload) else read_workload(profile)
         described = devices.unprobed if isinstance(devices, ClusterSpec) else devices

@@ -1,6 +1,7 @@
 """`netsplit.plan`: an answer without a worker, and a model that is left as it was."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import netsplit
+from netsplit.cluster.described import ClusterDescription, uniform_cluster
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.formats.own import save_workload
 from netsplit.graph import capture
 from netsplit.planning.workload import Workload
-from netsplit.program.schedules import GPipe
+from netsplit.program.schedules import GPipe, OneFOneB
 from tests.builders import costs_of, cpus
 
 LOSS = nn.CrossEntropyLoss()
@@ -98,6 +100,10 @@ def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
         ({"schedule": netsplit.AutoSchedule(microbatches=3)}, ["32 does not divide into 3"]),
         ({"profile": "nowhere.json"}, ["nowhere.json"]),
         ({"autocast": "fp8"}, ["autocast is 'fp8'"]),
+        ({"given": netsplit.Parallelism()}, ["given", "OneFOneB(16)"]),
+        ({"given": 8, "schedule": "1f1b"}, ["given is 8", "Parallelism(data=8"]),
+        ({"given": netsplit.Parallelism(8), "schedule": "1f1b", "cluster": "v100x8"}, ["that data divides"]),
+        ({"given": netsplit.Parallelism(pipeline=9), "schedule": "1f1b", "cluster": "v100x8"}, ["takes 9"]),
     ],
 )
 def test_a_bad_argument_is_one_sentence(options: dict[str, Any], words: list[str]) -> None:
@@ -141,3 +147,49 @@ def test_a_plan_says_what_a_training_would_refuse() -> None:
     plain = nn.Sequential(nn.Linear(6, 5))
     whole = netsplit.plan(plain, nn.CrossEntropyLoss(), batch, "v100x8", schedule=schedule)
     assert not any("would refuse" in note for note in whole.choice.remarks)
+
+
+def wide() -> nn.Sequential:
+    return nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)))
+
+
+def many(devices: int) -> ClusterDescription:
+    return uniform_cluster([8, devices // 8], [300e9, 25e9], latency=1e-6, model="A100-SXM4-80GB", nic=200e9)
+
+
+WIDE = torch.zeros(256, 64), torch.zeros(256, 64)
+
+
+def test_a_plan_by_hand_is_predicted_for_all_that_its_devices_stand_for() -> None:
+    given = netsplit.Parallelism(data=4, tensor=2, pipeline=2, shard="gradients", recompute="full")
+    whole = netsplit.plan(wide(), nn.MSELoss(), WIDE, many(16), schedule=OneFOneB(16), given=given)
+    assert whole.choice.parallelism == given
+    assert (whole.schedule.microbatches, whole.batch_size, whole.choice.frontier[0].devices) == (16, 256, 16)
+    assert set(whole.peak_bytes) == {"d0", "d8"}
+    assert "each device below stands for 8" in str(whole)
+    assert "data 4 x tensor 2 x pipeline 2, gradients in slices, full recomputation" in str(whole)
+    small = replace(many(16), capacities=dict.fromkeys(many(16).capacities, 1000))
+    lacking = netsplit.plan(wide(), nn.MSELoss(), WIDE, small, schedule=OneFOneB(16), given=given)
+    assert any("does not fit" in note for note in lacking.choice.remarks)
+    assert lacking.iteration_s == whole.iteration_s
+
+
+def test_of_many_alike_devices_the_best_uniform_plan_is_chosen() -> None:
+    whole = netsplit.plan(
+        wide(), nn.MSELoss(), WIDE, many(512), schedule=netsplit.AutoSchedule(time_limit_s=3)
+    )
+    assert whole.choice.parallelism is not None
+    assert whole.choice.frontier[0].kind == "mesh"
+    assert whole.to_dict()["parallelism"]["data"] == whole.choice.parallelism.data
+    by_hand = netsplit.Parallelism(data=64, pipeline=8)
+    other = netsplit.plan(wide(), nn.MSELoss(), WIDE, many(512), schedule=OneFOneB(256), given=by_hand)
+    assert whole.iteration_s <= other.iteration_s
+    small = replace(many(24), capacities=dict.fromkeys(many(24).capacities, 1000))
+    with pytest.raises(InfeasibleError, match="no plan fits: the nearest, data"):
+        netsplit.plan(wide(), nn.MSELoss(), WIDE, small, schedule=QUICK)
+
+
+def test_parts_compete_with_uniform_plans_on_few_devices() -> None:
+    auto = netsplit.AutoSchedule(microbatches=[1, 4], time_limit_s=1.0, splits=True)
+    whole = netsplit.plan(wide(), nn.MSELoss(), WIDE, "v100x8", schedule=auto)
+    assert any(row.kind == "mesh" for row in whole.choice.frontier)

@@ -39,10 +39,8 @@ CPU_THREAD = "cpu_thread"
 LAUNCH_S = 6e-6
 """Between two kernels of a stream: 4 to 7 us while the CPU keeps ahead of the GPU."""
 
-
 HOST_BANDWIDTH: Mapping[int, float] = {3: 12e9, 4: 24e9, 5: 48e9}
 """Generation of PCIe -> bytes/s between a device on 16 lanes and pinned memory: 76 % of the peak."""
-
 
 TF32_CLASSES = ("convolution", "pointwise convolution")
 """Classes that torch computes in TF32 by default; matrix products stay in float32."""
@@ -54,6 +52,9 @@ class Pass:
     nbytes: float = 0.0  # of variables and their gradients
     weight_bytes: float = 0.0  # of a product's parameter and its gradient
     idle_flops: float = 0.0  # that a convolution of fewer than `PLACES` places a sample lacks to as many
+    masked_flops: float = 0.0  # of `flops`, those of attention's scores that a causal mask hides
+    starts: float = 0.0
+    """FLOPs for each element that its products' inner dimensions had more: what filling the tiles costs."""
 
     def __add__(self, other: Pass) -> Pass:
         return Pass(
@@ -61,6 +62,8 @@ class Pass:
             self.nbytes + other.nbytes,
             self.weight_bytes + other.weight_bytes,
             self.idle_flops + other.idle_flops,
+            self.masked_flops + other.masked_flops,
+            self.starts + other.starts,
         )
 
     def __bool__(self) -> bool:
@@ -82,6 +85,9 @@ class Efficiency:
     weights: float | None = None  # fraction of peak bytes/s for parameters; None: as `memory`
     crowded: float = 0.0  # extra launches when a step evicts the caches
     idle: float | None = None  # fraction of peak FLOP/s for those that are idle; None: they take no time
+    start: float | None = None
+    """Elements of the inner dimension that starting a tile of a product takes as long as; a kernel that has
+    one skips masked scores. None: FLOPs alone count, masked ones too."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,7 @@ class Rates:
     tensor_flops: float = 0.0  # peak of tensor cores for float32 classes; 0: none
     tensor_classes: tuple[str, ...] = TF32_CLASSES
     overlaps: bool = True  # arithmetic and memory traffic overlap
+    fused: bool = False  # chains of element-wise operators are one kernel each (`profile.fusion`)
     crowded_bytes: float = 0.0
     """Bytes of a step that evicts all caches; 0: a call always costs the same."""
     overheads: Overheads | None = None
@@ -121,6 +128,7 @@ class Rates:
     host_bandwidth: float = 12e9
     """Bytes/s to and from pinned memory of the host, either way; of 16 lanes of PCIe 3.0 by default."""
     memory_bytes: int = 0  # 0: not known
+    half_efficiency: Mapping[str, Efficiency] = field(default_factory=dict, repr=False)  # {}: `_HALF`
     half_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
     """Autocast dtype -> peak of tensor cores, which compute what they are faster at; 0: as in float32."""
 
@@ -129,26 +137,31 @@ class Rates:
         """Memory left for tensors."""
         return self.memory_bytes - CONTEXT_BYTES
 
-    def under(self, autocast: str | None) -> Rates:
-        """The device's rates under `autocast`.
+    def under(self, dtype: str | None, casts: bool = True) -> Rates:
+        """The device as it computes in `dtype`; `casts`: under autocast, from single precision.
 
         Raises:
             ConfigError: it does not compute in that dtype.
         """
-        if autocast is None:
+        if dtype is None:
             return self
-        peak = self.half_flops.get(autocast)
+        peak = self.half_flops.get(dtype)
         if peak is None:
             raise ConfigError(
-                f"autocast is {autocast}, which {self.name} does not support: give "
+                f"autocast is {dtype}, which {self.name} does not support: give "
                 f"{' or '.join([*self.half_flops, 'null'])}."
             )
+        known = self.half_efficiency or _HALF
         classes = {
             kind
-            for kind, efficiency in _HALF.items()
-            if ":" not in kind and peak * efficiency.compute >= self.reached_flops(kind)
+            for kind, each in known.items()
+            if ":" not in kind and peak * each.compute >= self.reached_flops(kind)
         }
-        half = {key: efficiency for key, efficiency in _HALF.items() if key.partition(":")[0] in classes}
+        half = {
+            key: efficiency if casts else replace(efficiency, calls=1.0)
+            for key, efficiency in known.items()
+            if key.partition(":")[0] in classes
+        }
         return replace(
             self,
             efficiency={**self.efficiency, **half},
@@ -170,7 +183,10 @@ class Rates:
     def seconds(self, kind: str, of: str, done: Pass, crowded: float = 0.0) -> float:
         """Seconds of a pass `of` of a node of class `kind`; `crowded` is its step's `crowding`."""
         reached = self.efficiency_of(kind, of)
-        compute_s = done.flops / self.reached_flops(kind, of)
+        flops = done.flops
+        if reached.start is not None:
+            flops += reached.start * done.starts - done.masked_flops
+        compute_s = flops / self.reached_flops(kind, of)
         if reached.idle is not None:
             compute_s += done.idle_flops / (self.flops * reached.idle)
         weights = reached.memory if reached.weights is None else reached.weights
@@ -220,14 +236,17 @@ def read_rates(path: str | Path, key: str) -> Rates:
 def accelerator(name: str, key: str = "model") -> Rates:
     """The device kind of that name, written as here or as its driver says it; capitals do not count.
 
-    A name that ends in ".json" is a file of rates (`read_rates`), as that of `CPU_THREAD` is one of the
-    package: of devices whose memory is not known.
+    A name that ends in "compiled" is for the device under torch.compile (`Rates.fused`), one in ".json" for
+    a file of rates (`read_rates`), as `CPU_THREAD` for that of the package: of devices of unknown memory.
     """
     if _plain(name) == _plain(CPU_THREAD):
         return read_rates(Path(__file__).with_name("cpu_thread.json"), key)
     if name.endswith(".json"):
         return read_rates(name, key)
-    known = _BY_PLAIN_NAME.get(_plain(name))
+    plain = _plain(name)
+    known = _BY_PLAIN_NAME.get(plain.removesuffix("compiled"))
+    if known is not None and plain.endswith("compiled"):
+        return replace(known, name=f"{known.name} compiled", fused=True)
     if known is None:
         raise ConfigError(
             f"{key} is '{name}', which the catalogue does not have: give {', '.join(RATES)}, {CPU_THREAD}."
@@ -326,6 +345,36 @@ _HALF: Mapping[str, Efficiency] = {
 """Classes that tensor cores compute under autocast."""
 
 
+SUSTAINED = 0.81
+"""What kernels of tensor cores reach in a training step of what the best of them reach alone: devices are
+hot, and shapes, caches and other streams are not as in a benchmark. Fitted to published runs."""
+
+
+def _cores(products: float, attention: float, back: float, watts: float = 1.0) -> Mapping[str, Efficiency]:
+    """`_HALF` with what was published of products and of FlashAttention-2: docs/published.md.
+
+    Args:
+        products: fraction of the peak that large products reach alone.
+        attention, back: of attention's two passes.
+        watts: the power limit over that of the device whose figures these are; arithmetic is slower by about
+            its power of 0.8.
+    """
+    reached = SUSTAINED * watts**0.8
+    return {
+        **_HALF,
+        "matmul": Efficiency(reached * products, 0.85, 2.0, start=124.0),
+        "attention": Efficiency(reached * attention, 0.60, start=15.0),
+        "attention:input": Efficiency(reached * back, 0.60, start=15.0),
+        "softmax": Efficiency(0.30, 0.85),
+    }
+
+
+_AMPERE = _cores(0.91, 0.73, 0.63)
+_HOPPER = _cores(0.85, 0.43, 0.35)
+_HOPPER_500_W = _cores(0.85, 0.43, 0.35, 500 / 700)
+_HOPPER_PCIE = _cores(1.12, 0.56, 0.46, 350 / 700)  # of a lower peak
+
+
 def _accelerator(
     name: str,
     tflops: float,
@@ -336,6 +385,7 @@ def _accelerator(
     bfloat16: bool = True,
     efficiency: Mapping[str, Efficiency] = _FP32,
     pcie: int = 4,
+    cores: Mapping[str, Efficiency] = _HALF,
 ) -> Rates:
     peak = 0.0
     if tf32 * _TF32["convolution"].compute > tflops * _FP32["convolution"].compute:
@@ -349,6 +399,7 @@ def _accelerator(
         peak * 1e12,
         memory_bytes=int(memory_gib * GIB),
         host_bandwidth=HOST_BANDWIDTH[pcie],
+        half_efficiency=cores,
         half_flops=dict.fromkeys(["float16", "bfloat16"] if bfloat16 else ["float16"], half * 1e12),
     )
 
@@ -373,14 +424,16 @@ RATES: dict[str, Rates] = {
         _volta("V100-SXM2-32GB", 15.7, 900, 32, half=125),
         _accelerator("RTX 3090", 35.6, 936, 24, 35.6, 71),
         _accelerator("A10", 31.2, 600, 22.5, 62.5, 125),
-        _accelerator("A100-SXM4-40GB", 19.5, 1555, 40, 156, 312),
-        _accelerator("A100-SXM4-80GB", 19.5, 2039, 80, 156, 312),
+        _accelerator("A100-SXM4-40GB", 19.5, 1555, 40, 156, 312, cores=_AMPERE),
+        _accelerator("A100-SXM4-80GB", 19.5, 2039, 80, 156, 312, cores=_AMPERE),
         _accelerator("RTX 4090", 82.6, 1008, 24, 82.6, 165),
         _accelerator("L4", 30.3, 300, 22.5, 60, 121),
         _accelerator("L40S", 91.6, 864, 45, 183, 362),
-        _accelerator("H100-PCIE-80GB", 51.2, 2000, 79.6, 378, 756, pcie=5),
-        _accelerator("H100-SXM", 66.9, 3350, 79.6, 494, 989, pcie=5),
-        _accelerator("H200-SXM", 66.9, 4800, 140, 494, 989, pcie=5),
+        _accelerator("H100-PCIE-80GB", 51.2, 2000, 79.6, 378, 756, pcie=5, cores=_HOPPER_PCIE),
+        _accelerator("H100-SXM", 66.9, 3350, 79.6, 494, 989, pcie=5, cores=_HOPPER),
+        # as in torchtitan's benchmarks: limited to 500 W
+        _accelerator("H100-SXM-96GB", 66.9, 2400, 95, 494, 989, pcie=5, cores=_HOPPER_500_W),
+        _accelerator("H200-SXM", 66.9, 4800, 140, 494, 989, pcie=5, cores=_HOPPER),
     )
 }
 

@@ -8,16 +8,20 @@ it has to wait where others are under way through the same network interface (`N
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from netsplit.cluster.collectives import CollectiveName, collective_seconds
 from netsplit.errors import ConfigError
 
-__all__ = ["Cluster", "Device", "Link", "Nic", "nics_of"]
+__all__ = ["Cluster", "Device", "LevelLinks", "Link", "Nic", "nics_of"]
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,17 @@ class Link:
     seconds_per_byte: float
     r_squared: float | None = None
 
-    def seconds(self, nbytes: int) -> float:
+    def seconds(self, nbytes: float) -> float:
         return self.latency_s + nbytes * self.seconds_per_byte
 
     @property
     def bandwidth(self) -> float:
         """Bytes per second."""
         return 1.0 / self.seconds_per_byte if self.seconds_per_byte > 0 else float("inf")
+
+
+CollectiveRule: TypeAlias = Literal["ring", "nccl"]
+"""What a sum or gathering takes: rounds of a ring over the links, or what NCCL does (`collectives`)."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +80,67 @@ class Nic:
     in_s_per_byte: float
 
 
+@dataclass(frozen=True, eq=False)
+class LevelLinks(Mapping[tuple[str, str], Link]):
+    """The links of a regular tree of machines, kept by level: a pair has that of the least unit with both.
+
+    Args:
+        names: of the devices, in rank order.
+        units: devices of a unit of each level, innermost first; the last has all.
+        by_level: the link of each level.
+    """
+
+    names: tuple[str, ...]
+    units: tuple[int, ...]
+    by_level: tuple[Link, ...]
+
+    @cached_property
+    def ranks(self) -> dict[str, int]:
+        return {name: p for p, name in enumerate(self.names)}
+
+    def __getitem__(self, ends: tuple[str, str]) -> Link:
+        p, q = self.ranks[ends[0]], self.ranks[ends[1]]
+        if p == q:
+            raise KeyError(ends)
+        return next(
+            link for link, unit in zip(self.by_level, self.units, strict=True) if p // unit == q // unit
+        )
+
+    @property
+    def examples(self) -> list[tuple[str, str]]:
+        """A pair of each level."""
+        return [(self.names[0], self.names[unit - 1]) for unit in self.units if unit > 1]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return permutations(self.names, 2)
+
+    def __len__(self) -> int:
+        return len(self.names) * (len(self.names) - 1)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Devices that sum or gather together: unlike links of their ring, and bytes per second of a device."""
+
+    links: tuple[Link, ...]
+    inside: float  # on its host
+    between: float  # to others
+    hosts: int
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Devices in rank order and a link for every ordered pair of different device names."""
 
     name: str
     devices: tuple[Device, ...]
-    links: dict[tuple[str, str], Link]
+    links: Mapping[tuple[str, str], Link]
     levels: tuple[tuple[int, float], ...] = ()
     """(members, bytes per second) of every level of a regular tree of machines, innermost first, with devices
     in depth-first order; empty for other links."""
     nics: tuple[Nic, ...] = ()
     """One per host; a device in none of them shares no network."""
+    collectives: CollectiveRule = "ring"
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -91,6 +148,9 @@ class Cluster:
             raise ConfigError(f"cluster '{self.name}' has no device: list at least one.")
         if len(set(names)) != len(names):
             raise ConfigError(f"cluster '{self.name}' names a device twice: {names}.")
+        if self.collectives not in get_args(CollectiveRule):
+            rules = " or ".join(get_args(CollectiveRule))
+            raise ConfigError(f"cluster.collectives is {self.collectives!r}: give {rules}.")
         attached = [device for nic in self.nics for device in nic.devices]
         if len({nic.host for nic in self.nics}) < len(self.nics) or len(set(attached)) < len(attached):
             raise ConfigError(
@@ -107,6 +167,11 @@ class Cluster:
     def names(self) -> list[str]:
         return [device.name for device in self.devices]
 
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
     def device(self, name: str) -> Device:
         if (device := next((d for d in self.devices if d.name == name), None)) is not None:
             return device
@@ -114,29 +179,29 @@ class Cluster:
 
     def check_links(self) -> None:
         """Refuse a cluster in which two devices have no link, or one without a sensible cost."""
-        for source in self.devices:
-            for target in self.devices:
-                link = self.links.get((source.name, target.name))
-                if source is target:
-                    continue
-                if link is None:
+        known = self.links
+        for source, target in (
+            known.examples if isinstance(known, LevelLinks) else permutations(self.names, 2)
+        ):
+            link = known.get((source, target))
+            if link is None:
+                raise ConfigError(
+                    f"cluster '{self.name}' has no link from '{source}' to '{target}': every ordered pair of "
+                    "devices needs one."
+                )
+            if not (0 <= link.latency_s < math.inf and 0 <= link.seconds_per_byte < math.inf):
+                raise ConfigError(
+                    f"cluster '{self.name}': the link from '{source}' to '{target}' has latency "
+                    f"{link.latency_s} s and {link.seconds_per_byte} s a byte: give finite numbers of 0 or "
+                    "more."
+                )
+            for nic, pace in self.way(source, target) if self.nics else ():
+                if not 0 <= pace <= link.seconds_per_byte:
                     raise ConfigError(
-                        f"cluster '{self.name}' has no link from '{source.name}' to '{target.name}': every "
-                        "ordered pair of devices needs one."
+                        f"cluster '{self.name}': the NIC of '{nic[0]}' takes {pace} s a byte, and the link "
+                        f"from '{source}' to '{target}' through it {link.seconds_per_byte} s: give the NIC "
+                        "no less bandwidth than any such link."
                     )
-                if not (0 <= link.latency_s < math.inf and 0 <= link.seconds_per_byte < math.inf):
-                    raise ConfigError(
-                        f"cluster '{self.name}': the link from '{source.name}' to '{target.name}' has "
-                        f"latency {link.latency_s} s and {link.seconds_per_byte} s a byte: give finite "
-                        "numbers of 0 or more."
-                    )
-                for nic, pace in self.way(source.name, target.name) if self.nics else ():
-                    if not 0 <= pace <= link.seconds_per_byte:
-                        raise ConfigError(
-                            f"cluster '{self.name}': the NIC of '{nic[0]}' takes {pace} s a byte, and the "
-                            f"link from '{source.name}' to '{target.name}' through it "
-                            f"{link.seconds_per_byte} s: give the NIC no less bandwidth than any such link."
-                        )
 
     def nic(self, device: str) -> Nic | None:
         """The NIC of a device's host; None: it shares none."""
@@ -180,19 +245,63 @@ class Cluster:
         order = sorted(devices, key=first.__getitem__)
         return list(zip(order, (*order[1:], order[0]), strict=True))
 
-    def ring_seconds(self, nbytes: int, devices: Sequence[str], times: int = 2) -> float:
+    def ring_seconds(self, nbytes: float, devices: Sequence[str], times: int = 2) -> float:
         """A ring all-reduce: 2 (r - 1) rounds in which every link carries one r-th of the bytes.
 
         A round lasts as long as its slowest link. All-gather and reduce-scatter go round once (`times`).
         """
-        ring = [self.links[pair] for pair in self.ring(devices)]
-        if not ring:
-            return 0.0
-        rounds_s = max(link.latency_s + nbytes / len(ring) * link.seconds_per_byte for link in ring)
-        return times * (len(ring) - 1) * rounds_s
+        return self.group_seconds("all_reduce" if times == 2 else "all_gather", nbytes, devices)
 
-    def with_links(self, links: dict[tuple[str, str], Link]) -> Cluster:
-        """The same devices over other links; rates of levels and NICs follow those of their links."""
+    def group_seconds(
+        self, kind: CollectiveName, nbytes: float, devices: Sequence[str], every: bool = False
+    ) -> float:
+        """Seconds of what devices do together, by `collectives`.
+
+        Args:
+            nbytes: of the whole tensor, which is summed, gathered or scattered.
+            every: all devices of their hosts do the same at the same time, and share the NICs.
+        """
+        if len(devices) < 2:
+            return 0.0
+        group = self._groups.get((devices := tuple(devices), every))
+        if group is None:
+            group = self._groups[devices, every] = self._group(devices, every)
+        if self.collectives == "nccl":
+            return collective_seconds(kind, nbytes, len(devices), group.inside, group.hosts, group.between)
+        rounds = (2 if kind == "all_reduce" else 1) * (len(devices) - 1)
+        return rounds * max(link.seconds(nbytes / len(devices)) for link in group.links)
+
+    @cached_property
+    def _groups(self) -> dict[tuple[tuple[str, ...], bool], _Group]:
+        return {}
+
+    def _group(self, devices: tuple[str, ...], every: bool) -> _Group:
+        hosts = Counter(map(self._host_of, devices))
+        links, inside, between = set[Link](), math.inf, math.inf
+        for p, q in self.ring(devices):
+            link = self.links[p, q]
+            if self._host_of(p) == self._host_of(q):
+                inside = min(inside, link.bandwidth)
+            for (host, _), pace in self.way(p, q):
+                sharing = self._host_sizes[host] if every else hosts[host]
+                between = min(between, link.bandwidth, 1.0 / max(sharing * pace, 1e-30))
+                rings = sharing / hosts[host]
+                link = replace(link, seconds_per_byte=max(link.seconds_per_byte, rings * pace))
+            links.add(link)
+        return _Group(tuple(links), inside, between, len(hosts))
+
+    @cached_property
+    def _host_sizes(self) -> dict[str, int]:
+        return {nic.host: len(nic.devices) for nic in self.nics}
+
+    def _host_of(self, device: str) -> str:
+        """The host by its NIC; devices that share none are on one host, where no others share any."""
+        nic = self._nic_of.get(device)
+        return nic.host if nic is not None else device if self.nics else ""
+
+    def with_links(self, links: Mapping[tuple[str, str], Link]) -> Cluster:
+        """The same devices over other links; where the slowest link of a level changes, so does its rate, and
+        a NIC becomes as much faster or slower as the fastest link through it."""
         old, new = (self._rates_by_level(each) for each in (self.links, links))
         levels = tuple(
             (units, rate if before == after else after)
@@ -201,7 +310,7 @@ class Cluster:
         nics = tuple(self._scaled(nic, links) for nic in self.nics)
         return replace(self, links=links, levels=levels, nics=nics)
 
-    def _scaled(self, nic: Nic, links: dict[tuple[str, str], Link]) -> Nic:
+    def _scaled(self, nic: Nic, links: Mapping[tuple[str, str], Link]) -> Nic:
         def pace(seconds: float, end: int) -> float:
             before, after = (self._fastest(nic, each, end) for each in (self.links, links))
             return seconds if before in (after, 0.0) else min(seconds * (after / before), after)
@@ -210,8 +319,8 @@ class Cluster:
             nic, out_s_per_byte=pace(nic.out_s_per_byte, 0), in_s_per_byte=pace(nic.in_s_per_byte, 1)
         )
 
-    def _fastest(self, nic: Nic, links: dict[tuple[str, str], Link], end: int) -> float:
-        """Seconds per byte of the fastest link out of a host (end 0) or into it (1)."""
+    def _fastest(self, nic: Nic, links: Mapping[tuple[str, str], Link], end: int) -> float:
+        """Seconds per byte of the fastest link out of a host (its end 0), or into it (1)."""
         paces = [
             link.seconds_per_byte
             for ends, link in links.items()
@@ -219,8 +328,8 @@ class Cluster:
         ]
         return min(paces, default=0.0)
 
-    def _rates_by_level(self, links: dict[tuple[str, str], Link]) -> list[float]:
-        """Bytes per second of the slowest link between units of each level."""
+    def _rates_by_level(self, links: Mapping[tuple[str, str], Link]) -> list[float]:
+        """Bytes per second of the slowest link that joins two units of each level."""
         rank = {device.name: p for p, device in enumerate(self.devices)}
         rates = [math.inf] * len(self.levels)
         for (source, target), link in links.items():

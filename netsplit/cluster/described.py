@@ -17,7 +17,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from netsplit.cluster.catalogue import Rates, accelerator
-from netsplit.cluster.cluster import Cluster, Device, Link, Nic, nics_of
+from netsplit.cluster.cluster import Cluster, CollectiveRule, Device, LevelLinks, Link, Nic, nics_of
 from netsplit.cluster.local import (
     ClusterSpec,
     given_capacity,
@@ -35,7 +35,7 @@ __all__ = [
     "described_cluster", "kind_name", "named_cluster", "uniform_cluster",
 ]  # fmt: skip
 
-MOST_DEVICES = 1024
+MOST_DEVICES = 4096
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class ClusterDescription:
     name: str
     speeds: dict[str, float]  # device -> relative to what was measured; in rank order
     capacities: dict[str, int | float]  # device -> bytes (int), or a fraction of the graph's need (float)
-    links: dict[tuple[str, str], Link] = field(repr=False)
+    links: Mapping[tuple[str, str], Link] = field(repr=False)
     levels: tuple[tuple[int, float], ...] = ()
     accelerators: dict[str, Rates] = field(default_factory=dict)
     """Rates of all devices, or of none: speeds are then relative to measured costs."""
@@ -92,6 +92,7 @@ class ClusterDescription:
     """Whether transfers overlap with computing; if not, neither end computes meanwhile, as with copies on the
     computing stream (`Tensor.to`)."""
     nics: tuple[Nic, ...] = ()
+    collectives: CollectiveRule = "ring"
 
     def cluster(self, base_kind: str, need_bytes: int) -> Cluster:
         """The cluster for one graph.
@@ -107,9 +108,17 @@ class ClusterDescription:
             kind = kind_name(base_kind, speed) if known is None else known.name
             nbytes = capacity if isinstance(capacity, int) else max(1, math.ceil(capacity * need_bytes))
             devices.append(Device(name, kind, nbytes))
-        cluster = Cluster(self.name, tuple(devices), self.links, self.levels, self.nics)
+        cluster = Cluster(self.name, tuple(devices), self.links, self.levels, self.nics, self.collectives)
         cluster.check_links()
         return cluster
+
+    @property
+    def alike_hosts(self) -> int:
+        """Devices of each host, where all are of one model and capacity, and joined by levels; else 0."""
+        kinds = {*zip(map(id, self.accelerators.values()), self.capacities.values(), strict=False)}
+        sizes = {len(nic.devices) for nic in self.nics} or {len(self.speeds)}
+        alike = isinstance(self.links, LevelLinks) and len(kinds) == len(sizes) == 1
+        return min(sizes) if alike else 0
 
     def require_models(self) -> None:
         """Raises ConfigError if the description has only relative speeds."""
@@ -138,6 +147,7 @@ def uniform_cluster(
     overlap: bool = True,
     nic: float | str | None = "auto",
     nodes: int | None = None,
+    collectives: CollectiveRule = "ring",
 ) -> ClusterDescription:
     """Equal devices "d0", "d1", ..., with one kind of link or with one per level.
 
@@ -154,6 +164,7 @@ def uniform_cluster(
             between two machines; None: every pair of devices has its own network.
         nodes: number of machines, each with all levels of `devices`; `bandwidth` and `latency` then have one
             more entry, for the links between them. None: the innermost level is a machine.
+        collectives: "ring" or "nccl": what sums and gatherings take (`cluster.collectives`).
 
     Raises:
         ConfigError: a value that makes no sense, by its key.
@@ -186,7 +197,8 @@ def uniform_cluster(
         )
     each = DescribedDevice("", speed, capacity, model)
     known = _accelerator(each, "cluster")
-    links = _links_of_levels(names, counts, [Link(w, 1.0 / r) for w, r in zip(waits, rates, strict=True)])
+    costs = tuple(Link(w, 1.0 / r) for w, r in zip(waits, rates, strict=True))
+    links = LevelLinks(tuple(names), tuple(accumulate(counts, mul)), costs[: len(counts)])
     return ClusterDescription(
         name=name,
         speeds=dict.fromkeys(names, given_speed(speed, "cluster.speed")),
@@ -195,35 +207,26 @@ def uniform_cluster(
         levels=tuple(zip(counts, rates, strict=False)),
         accelerators={} if known is None else dict.fromkeys(names, known),
         overlap=overlap,
-        nics=() if nic is None else _nics_of_machines(names, machine, links, nic),
+        collectives=collectives,
+        nics=() if nic is None else _nics_of_machines(links, machine, nic),
     )
 
 
-def _nics_of_machines(
-    names: Sequence[str], count: int, links: Mapping[tuple[str, str], Link], nic: float | str
-) -> tuple[Nic, ...]:
-    hosts = {f"host{i // count}": names[i : i + count] for i in range(0, len(names), count)}
-    if nic == "auto":
-        return nics_of(hosts, links)
-    if len(hosts) < 2:
+def _nics_of_machines(links: LevelLinks, count: int, nic: float | str) -> tuple[Nic, ...]:
+    names = links.names
+    outside = [
+        each.seconds_per_byte for each, unit in zip(links.by_level, links.units, strict=True) if unit > count
+    ]
+    if nic != "auto" and not outside:
         raise ConfigError(
             f"cluster.nic is {nic!r}, but cluster.devices is one machine, which uses no NIC: give "
             "cluster.devices one number per level, such as [4,2], or cluster.nic=auto."
         )
-    return nics_of(hosts, links, given_rate(nic, "cluster.nic"))
-
-
-def _links_of_levels(
-    names: Sequence[str], counts: Sequence[int], links: Sequence[Link]
-) -> dict[tuple[str, str], Link]:
-    """Every pair's link: that of the innermost level that contains both."""
-    sizes = list(accumulate(counts, mul))
-    return {
-        (names[i], names[j]): next(
-            link for link, size in zip(links, sizes, strict=False) if i // size == j // size
-        )
-        for i, j in permutations(range(len(names)), 2)
-    }
+    if not outside:
+        return ()
+    pace = min(outside) if nic == "auto" else 1.0 / given_rate(nic, "cluster.nic")
+    hosts = (names[i : i + count] for i in range(0, len(names), count))
+    return tuple(Nic(f"host{i}", each, pace, pace) for i, each in enumerate(hosts))
 
 
 def described_cluster(

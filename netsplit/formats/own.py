@@ -55,6 +55,7 @@ def dumps_workload(work: Workload) -> str:
             "links": [{"source": p, "target": q, **asdict(link)} for (p, q), link in cluster.links.items()],
             "levels": [list(level) for level in cluster.levels],
             "nics": [asdict(nic) for nic in cluster.nics],
+            "collectives": cluster.collectives,
         }
     data["workload"] = {
         "name": work.name,
@@ -255,7 +256,8 @@ def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
         for entry in item.get("nics", ())
     )
     try:
-        cluster = Cluster(item["name"], tuple(devices), links, levels, nics)
+        rule = item.get("collectives", "ring")
+        cluster = Cluster(item["name"], tuple(devices), links, levels, nics, rule)
         cluster.check_links()
     except ConfigError as error:
         raise NetSplitError(f"{where}: {error}") from error

@@ -59,6 +59,8 @@ def read_placement(path: str | Path, problem: Problem, key: str = "placement") -
 
 
 def _parsed(values: Any) -> Placement:
+    if values.get("alike"):
+        raise ValueError("it is of one rank of each stage of a uniform plan: give the method mesh instead")
     return Placement(
         str(values.get("method", "given")),
         {str(node): str(device) for node, device in values["device_of"].items()},

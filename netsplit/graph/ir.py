@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 __all__ = [
-    "CALL", "COUNTED", "HOOK", "INITIALIZER", "TRANSFER", "Graph", "Initializer", "Node", "NodeCut",
+    "CALL", "COUNTED", "HOOK", "INITIALIZER", "MOVE", "TRANSFER", "Graph", "Initializer", "Node", "NodeCut",
     "NodeRole", "Region", "Variable", "dtype_bytes", "graph_at", "once_of",
 ]  # fmt: skip
 
@@ -145,6 +145,10 @@ CALL = "netsplit.call"
 """Begins the operator of a node that is a piece of Python, which is in `Graph.calls` (see `whole.py`)."""
 HOOK = f"{CALL}.gradient_hook"
 """Begins the operator of a hook on a tensor's gradient (see `whole.py`)."""
+
+
+MOVE = f"{CALL}.group_"
+"""Begins the operator of a node by which devices that compute together move a tensor (`rewrite.one_rank`)."""
 
 
 @dataclass(frozen=True)

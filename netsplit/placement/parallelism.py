@@ -27,6 +27,7 @@ class Parallelism:
         shard: which states of replicas are in slices (docs/sharding.md).
         sequence: norms and residual sums are on pieces of the sequence (Korthikanti et al., 2022).
         recompute: what is computed again before the backward.
+        chunks: groups of layers of each group of devices, to which a micro-batch comes in turn.
 
     Raises:
         ConfigError: a degree is below 1.
@@ -38,11 +39,22 @@ class Parallelism:
     shard: ShardName | Literal["none"] = "none"
     sequence: bool = False
     recompute: RecomputeName = "none"
+    chunks: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("data", "tensor", "pipeline"):
+        for name in ("data", "tensor", "pipeline", "chunks"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more.")
+
+    def __str__(self) -> str:
+        """``data 8 x tensor 4 x pipeline 2, gradients in slices, sequence in pieces``."""
+        degrees = " x ".join(f"{name} {getattr(self, name)}" for name in ("data", "tensor", "pipeline"))
+        chunks = f"{self.chunks} stages a device" if self.chunks > 1 else ""
+        shard = {"none": "", "optimizer": "optimiser states in slices", "gradients": "gradients in slices"}
+        again = {"none": "", "selective": "selective recomputation", "full": "full recomputation"}
+        sequence = "sequence in pieces" if self.sequence else ""
+        slices = shard.get(self.shard, "parameters in slices")
+        return ", ".join(filter(None, (degrees, chunks, slices, sequence, again[self.recompute])))
 
     @property
     def devices(self) -> int:

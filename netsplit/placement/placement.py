@@ -126,6 +126,9 @@ class Placement:
     begins: tuple[str, ...] = ()
     """Nodes with which, in the order of priority, a stage begins that several devices compute together: a
     schedule orders these as one."""
+    alike: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Device -> itself and others, which hold the same and do the same at the same time, each with
+    micro-batches of its own. It stands for them: they are not among the cluster's devices."""
 
     def to_dict(self) -> dict[str, Any]:
         """The placement for a file of JSON."""

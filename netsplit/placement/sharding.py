@@ -12,12 +12,12 @@ from netsplit.graph.ir import Graph, Initializer, Region, dtype_bytes
 from netsplit.placement.placement import Placement, Shard, ShardName
 
 __all__ = [
-    "Bundle", "Slice", "crossing_bytes", "in_slices", "largest_slices", "shard_line", "sharded_levels",
-    "slices_of",
+    "Bundle", "Slice", "crossing_bytes", "in_slices", "largest_slices", "ranked", "shard_line",
+    "sharded_levels", "slices_of",
 ]  # fmt: skip
 
 _PIECES = 24  # of a stage's parameters, at most: so little is whole at once
-_LATER = 1.5  # times as many bytes, at most, until a narrow place is found
+_LATER = 2.0  # times as many bytes, at most, until a narrow place is found
 
 
 def sharded_levels(graph: Graph, placement: Placement) -> Iterator[Placement]:
@@ -67,7 +67,7 @@ def _groups(graph: Graph, placement: Placement) -> list[tuple[str, ...]]:
             own = graph.initializers[k]
             if own.requires_grad:
                 homes.setdefault(own.held_as, {})[placement.device_of[node.name]] = None
-    replicas = placement.replicas
+    replicas = placement.replicas | placement.alike
     holders = (tuple(q for p in each for q in replicas.get(p, (p,))) for each in homes.values())
     return list({frozenset(each): each for each in holders if len(each) > 1}.values())
 
@@ -156,6 +156,12 @@ class Bundle:
     trained: bool  # any of them
     nbytes: int
     whole: bool = False  # none is cut: for an optimiser that is not element-wise
+
+
+def ranked(devices: Sequence[str], ranks: Sequence[str]) -> tuple[str, ...]:
+    """Devices in rank order; behind them, as they are, those that these stand for (`Placement.alike`)."""
+    here = [each for each in ranks if each in devices]
+    return (*here, *(each for each in devices if each not in here))
 
 
 def slices_of(

@@ -159,7 +159,9 @@ class Plan:
 
     @property
     def schedule(self) -> Schedule:
-        return self.compiler.schedule
+        """The schedule, with the micro-batches of the whole batch."""
+        own, uniform = self.compiler.schedule, self.choice.parallelism
+        return own if uniform is None else own.with_microbatches(uniform.data * own.microbatches)
 
     @property
     def samples_per_s(self) -> float:
@@ -182,7 +184,7 @@ class Plan:
         choice = self.choice
         if not choice.frontier:
             return self.summary().lines
-        chosen, given, size = choice.frontier[0], len(self.problem.cluster.devices), self.batch_size
+        chosen, given, size = choice.frontier[0], self.problem.cluster.size, self.batch_size
         used = f"{chosen.devices} of {given} devices" if chosen.devices < given else f"all {given} devices"
         used = used if given > 1 else "the device"
         placed = ", ".join(filter(None, (chosen.placement, chosen.in_parts)))
@@ -202,7 +204,8 @@ class Plan:
         took = f"{counted(choice.tried, 'plan')} simulated in {self.seconds:.1f} s"
         if choice.measuring_s:
             took += f", {choice.measuring_s:.1f} s of it measuring operators in parts"
-        return (*lines, *self.lines_on_parts, took, *choice.remarks)
+        parts = self.lines_on_parts if choice.parallelism is None else []
+        return (*lines, *parts, took, *choice.remarks)
 
     @property
     def nodes(self) -> dict[str, int]:

@@ -19,6 +19,7 @@ from netsplit.cluster.catalogue import Rates, crowding
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.ir import Graph
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
+from netsplit.profile.fusion import chains, fused_pass
 from netsplit.profile.measure.predicted_bytes import predicted_transients
 from netsplit.profile.roofline import Work, node_work, operator_class, step_bytes, unknown_in_words
 
@@ -88,9 +89,41 @@ def works_of(graph: Graph, names: Iterable[str]) -> Works:
 def work_seconds(graph: Graph, works: Works, rates: Rates) -> dict[str, NodeSeconds]:
     """Seconds of some of a graph's nodes, on a device with these rates under the graph's autocast."""
     later, crowded = deferrable_nodes(graph), crowding(step_bytes(graph), rates.crowded_bytes)
+    by_dtype = {dtype: rates.under(dtype, casts=False) for dtype in rates.half_flops}
+    seconds = {
+        name: _node_seconds(
+            by_dtype.get(_dtype(graph, name), rates) if graph.autocast is None else rates,
+            kind, work, name in later, crowded,
+        )
+        for name, (kind, work) in works.items()
+    }  # fmt: skip
+    if rates.fused and len(works) == len(graph):
+        for names in chains(graph, works):
+            seconds |= _as_one_kernel(graph, works, rates, names, seconds)
+    return seconds
+
+
+def _as_one_kernel(
+    graph: Graph, works: Works, rates: Rates, names: list[str], alone: Mapping[str, NodeSeconds]
+) -> dict[str, NodeSeconds]:
+    """What the nodes of a chain take of its kernel: in the proportions that they have alone."""
+    forward, backward = fused_pass(graph, works, names)
+    least = [
+        min(rates.seconds("elementwise", of, done) / alone_s, 1.0) if done and alone_s else 1.0
+        for of, done, alone_s in (
+            ("forward", forward, sum(alone[name].forward_s for name in names)),
+            ("input", backward, sum(alone[name].backward_s for name in names)),
+        )
+    ]
     return {
-        name: _node_seconds(rates, kind, work, name in later, crowded) for name, (kind, work) in works.items()
+        name: NodeSeconds(least[0] * alone[name].forward_s, least[1] * alone[name].backward_s)
+        for name in names
     }
+
+
+def _dtype(graph: Graph, name: str) -> str:
+    """The dtype of what a node writes first."""
+    return next((graph.variables[k].dtype for k in graph.nodes[name].outputs if k), "")
 
 
 def _node_seconds(rates: Rates, kind: str, work: Work, deferrable: bool, crowded: float) -> NodeSeconds:

@@ -63,6 +63,8 @@ _NAMES: dict[str, str] = {
     "random": "dropout native_dropout feature_dropout alpha_dropout bernoulli rand rand_like randn "
         "randn_like rrelu rrelu_with_noise",
     "recurrent": "lstm gru rnn_tanh rnn_relu",
+    "collective": "group_identity group_slice group_all_reduce group_all_gather group_reduce_scatter "
+        "group_all_to_all",
 }  # fmt: skip
 """Operators without underscores around their names: in place or not, they count alike."""
 
@@ -163,6 +165,7 @@ _PER_ELEMENT = {
 
 PLACES = 16  # of a sample, for which the kernels of a processor compute a convolution at once
 
+BLOCK, ROW = 128, 10  # of FlashAttention-2: keys in a block; starts of a row for each element of its head
 _FLASH_BACKWARD = 2.5  # five matrix products for two: a backward computes the scores again
 
 
@@ -259,7 +262,7 @@ def _convolution(call: _Call, kind: str) -> Work:
     flops = 2.0 * prod(shape) * prod(weight[1:])
     idle = flops * max(PLACES / max(prod(shape[2:]), 1) - 1.0, 0.0)
     bias = float(prod(call.out_shape)) if call.size(2) else 0.0
-    return _product(call, Pass(flops, idle_flops=idle), (0, 1), Pass(bias, 0.0), 2)
+    return _product(call, [Pass(flops, idle_flops=idle)] * 3, (0, 1), Pass(bias, 0.0), 2)
 
 
 def _matmul(call: _Call, kind: str) -> Work:
@@ -269,32 +272,46 @@ def _matmul(call: _Call, kind: str) -> Work:
     flops = 2.0 * prod(call.out_shape) * inner
     bias = 0 if biased else 2 if call.node.kind == "linear" else -1
     extra = float(prod(call.out_shape)) if bias >= 0 and call.size(bias) else 0.0
-    return _product(call, Pass(flops), (first, first + 1), Pass(extra, 0.0), bias)
+    columns = call.out_shape[-1] if len(call.out_shape) > 1 else 1
+    rows = prod(call.out_shape) / columns if len(call.shape(first + 1)) < 3 else call.out_shape[-2]
+    summed = (inner, columns, rows)
+    arithmetic = [Pass(flops, starts=flops / max(each, 1)) for each in summed]
+    return _product(call, arithmetic, (first, first + 1), Pass(extra, 0.0), bias)
 
 
-def _product(call: _Call, arithmetic: Pass, factors: tuple[int, int], extra: Pass, bias: int) -> Work:
-    """A product of two tensors: each one's gradient is a product of as many FLOPs."""
+def _product(
+    call: _Call, arithmetic: Sequence[Pass], factors: tuple[int, int], extra: Pass, bias: int
+) -> Work:
+    """A product of two tensors; `arithmetic` is its own and that of their gradients, two products."""
     own = weight_operand(call.graph, call.node)
-    once = arithmetic + Pass(nbytes=call.out_bytes) + call.traffic(factors[0]) + call.traffic(factors[1])
-    forward = once + call.cast(factors[0]) + call.cast(factors[1]) + extra
+    moved = Pass(nbytes=call.out_bytes) + call.traffic(factors[0]) + call.traffic(factors[1])
+    forward = arithmetic[0] + moved + call.cast(factors[0]) + call.cast(factors[1]) + extra
     parts = {"input": Pass(), "weight": Pass()}
-    for i in factors:
+    for i, each in zip(factors, arithmetic[1:], strict=True):
         if call.wants(i):
             part = "weight" if i == own or "init" in argument(call.node, i) else "input"
-            parts[part] += once
+            parts[part] += each + moved
     if bias >= 0 and call.wants(bias):
         parts["weight"] += Pass(extra.flops, call.out_bytes)
     return Work(forward, parts["input"], parts["weight"])
 
 
 def _attention(call: _Call, kind: str) -> Work:
+    """Two products, and five in a backward; a causal mask hides half of the scores, in whole blocks."""
     query, value = call.shape(0), call.shape(2)
     rows, keys = prod(query[:-1]), call.shape(1)[-2]
     products = 2.0 * rows * keys * (query[-1] + value[-1])
     soft = _PER_ELEMENT["softmax"] * rows * keys
-    forward = Pass(products + soft, call.in_bytes + call.out_bytes)
-    moved = call.in_bytes + call.out_bytes + call.gradients_in + call.gradients_out
-    return Work(forward, Pass(_FLASH_BACKWARD * products + soft, moved))
+    hidden = max(0.5 - 0.5 * BLOCK / keys, 0.0) if argument(call.node, 5, "is_causal") else 0.0
+    starts = 4.0 * rows * (keys * (1.0 - hidden) + ROW * query[-1])
+
+    def arithmetic(times: float) -> Pass:
+        flops = times * products + soft
+        return Pass(flops, masked_flops=hidden * flops, starts=times * starts)
+
+    moved = call.in_bytes + call.out_bytes
+    backward = Pass(nbytes=moved + call.gradients_in + call.gradients_out)
+    return Work(Pass(nbytes=moved) + arithmetic(1.0), backward + arithmetic(_FLASH_BACKWARD))
 
 
 def _normalisation(call: _Call, kind: str) -> Work:

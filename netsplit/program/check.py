@@ -95,7 +95,7 @@ def check_progress(program: Program) -> None:
                 key = instruction.variable, instruction.microbatch, instruction.gradient
                 received[name][key] = instruction.tag
             elif isinstance(instruction, Collective):
-                summing.setdefault(instruction.tag, set(instruction.devices)).discard(name)
+                summing.setdefault(instruction.tag, {*instruction.devices} & {*at}).discard(name)
                 begun[name].append(instruction)
                 if not summing[instruction.tag]:
                     awake += asleep.pop((True, instruction.tag), ())

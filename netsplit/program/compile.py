@@ -20,7 +20,7 @@ from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.operators import unchanging
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Placement, Shard, device_in_turn
-from netsplit.placement.sharding import Bundle
+from netsplit.placement.sharding import Bundle, ranked
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
 from netsplit.program.instructions import (
@@ -111,10 +111,11 @@ def compile_orders(
     device_of, exchanges, shards = placement.device_of, placement.exchanges, placement.shards
     cuts = (*placement.cuts, *(name for each in shards for name in each.cuts))
     cuts = (*cuts, *first_of_stages(device_of, placement.priority, placement.begins))
-    groups, in_turn = placement.replicas, placement.turns
+    replicas, in_turn = placement.replicas, placement.turns
+    groups = replicas | placement.alike
     placed, devices = insert_transfers(graph, device_of, exchanges)
     segments = tuple(
-        replace(segment, replicas=groups.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
+        replace(segment, replicas=replicas.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
         for segment in cut_segments(placed, devices, placement.priority, schedule.fine_segments, cuts)
     )
     names = tuple(device.name for device in cluster.devices)
@@ -166,7 +167,7 @@ def _copied(
         for k, devices in holders.items()
         if len(devices) > 1 and graph.initializers[k].requires_grad and devices not in groups.values()
     )
-    return tuple(dict.fromkeys(tuple(sorted(devices, key=names.index)) for devices in several))
+    return tuple(dict.fromkeys(ranked(devices, names) for devices in several))
 
 
 def _check_own_steps(
@@ -437,8 +438,9 @@ class _Compiler:
         self.tag += shared["chunks"]
 
     def _emit(self, device: str, instruction: Instruction) -> None:
-        self.lists[device].append(instruction)
-        self.order.append(device)
+        if device in self.lists:  # else another one does the same
+            self.lists[device].append(instruction)
+            self.order.append(device)
 
     def _on(self, device: str, i: int) -> str:
         return device_in_turn(self.turns.get(device, (device,)), i)

@@ -133,6 +133,9 @@ class Recv(_Transfer):
         return f"receive of {self.what} from {self.peer}"
 
 
+_SHOWN = 16  # devices of a sum, at most, that are named
+
+
 @dataclass(frozen=True)
 class Collective:
     """What several devices do together; all `devices` have this instruction."""
@@ -140,6 +143,13 @@ class Collective:
     devices: tuple[str, ...]
     tag: int  # unique in the program, among Sends too
     number: int = 0  # of the Step
+
+    @property
+    def among(self) -> str:
+        """Its devices, in a few words where there are many."""
+        if len(self.devices) <= _SHOWN:
+            return ", ".join(self.devices)
+        return f"{self.devices[0]} to {self.devices[-1]}, {len(self.devices)} in all"
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,7 @@ class Gather(Collective):
     bundle: int = -1
 
     def __str__(self) -> str:
-        return f"gathering of bundle {self.bundle} on {', '.join(self.devices)}"
+        return f"gathering of bundle {self.bundle} on {self.among}"
 
 
 @dataclass(frozen=True)
@@ -159,7 +169,7 @@ class Scatter(Collective):
     bundle: int = -1
 
     def __str__(self) -> str:
-        return f"sum of bundle {self.bundle}'s gradients in slices over {', '.join(self.devices)}"
+        return f"sum of bundle {self.bundle}'s gradients in slices over {self.among}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +184,7 @@ class Reduce(Collective):
 
     def __str__(self) -> str:
         what = "gradients" if self.kind == "gradients" else "the gradients' norm"
-        return f"sum of {what} over {', '.join(self.devices)}"
+        return f"sum of {what} over {self.among}"
 
 
 @dataclass(frozen=True)

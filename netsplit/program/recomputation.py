@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.graph.arguments import storage_bytes, storage_of
-from netsplit.graph.ir import TRANSFER, Graph
+from netsplit.graph.ir import MOVE, TRANSFER, Graph
 from netsplit.graph.quotient import joined, units_in_order
 from netsplit.profile.roofline import operator_class
 from netsplit.program.instructions import Backward, Forward, Instruction, Segment
@@ -98,13 +98,15 @@ def recomputed_by_kind(graph: Graph, recompute: Recompute) -> tuple[frozenset[st
     """What `schedule.recompute` has computed again, and of that the nodes whose results are kept.
 
     With "selective" these are attentions, and of each block's products the first, the third, and so on; a
-    block is what has a module's path up to its first number. Nothing that moves tensors is done again.
+    block is what has a module's path up to its first number. Nothing that moves tensors for parts is done
+    again; what alike ranks move (`MOVE`) is, but for sums where it is selective.
 
     Source: Liang et al., TorchTitan, ICLR 2025, section 2.1.4 (selective activation checkpointing, `op`).
     """
     if recompute not in ("selective", "full"):
         return frozenset(), frozenset()
-    again = [n for n in graph if n.op != TRANSFER and not (n.part is not None and n.part.moves)]
+    moving = {n.name for n in graph if n.part is not None and n.part.moves and not n.op.startswith(MOVE)}
+    again = [n for n in graph if n.op != TRANSFER and n.name not in moving]
     kept, products = set[str](), Counter[tuple[str, tuple[int, ...]]]()
     together = {name for unit in graph.units for name in unit}  # of which a later one may write the result
     for node in again if recompute == "selective" else ():
@@ -113,7 +115,8 @@ def recomputed_by_kind(graph: Graph, recompute: Recompute) -> tuple[frozenset[st
         key = (block.group() if block else "", node.part.place if node.part is not None else ())
         product = kind == "matmul" or kind.endswith("convolution")
         products[key] += product
-        if node.name not in together and (kind == "attention" or (product and products[key] % 2)):
+        summed = node.op in (f"{MOVE}all_reduce", f"{MOVE}reduce_scatter")
+        if node.name not in together and (kind == "attention" or summed or (product and products[key] % 2)):
             kept.add(node.name)
     return frozenset(node.name for node in again), frozenset(kept)
 

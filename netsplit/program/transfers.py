@@ -20,7 +20,7 @@ from netsplit.graph.arguments import renamed, storage_of
 from netsplit.graph.ir import INITIALIZER, TRANSFER, Graph, Node, Variable, once_of
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Shard
-from netsplit.placement.sharding import Bundle
+from netsplit.placement.sharding import Bundle, ranked
 from netsplit.program.instructions import Backward, BackwardPart, Forward, Gather, Program, Segment
 from netsplit.rewrite.layouts import keep_runs
 
@@ -240,7 +240,7 @@ def bundles_of(
                 key = () if shard.level == "optimizer" else tuple(sorted(readers[k]))
                 together.setdefault(key, []).append(k)
         for key, every in together.items():
-            devices = tuple(sorted(shard.devices, key=ranks.index))
+            devices = ranked(shard.devices, ranks)
             for names in _buckets(graph, every):
                 trained = any(graph.initializers[k].requires_grad for k in names)
                 nbytes = sum(graph.initializers[k].nbytes for k in names)

@@ -8,9 +8,10 @@ An axis lies in each tensor in its own place: heads are steps of four elements t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from heapq import heappop, heappush
 from math import lcm
 
 from netsplit.graph.arguments import Reference
@@ -113,10 +114,21 @@ def following_cuts(graph: Graph, last: FollowedCut, size: int) -> list[FollowedC
     cuts = {last.call.node.name: last}
     wanted = _variables(last) or {}
     whole = last.reads_whole()
-    for node in reversed(list(graph)[: graph.position[last.call.node.name]]):
+    before, known = list[tuple[int, str]](), set[str]()  # makers of what is wanted, the last one first
+
+    def want(variables: Iterable[str]) -> None:
+        for k in variables:
+            maker = graph.variables[k].producer
+            if maker is not None and maker not in known:
+                known.add(maker)
+                heappush(before, (-graph.position[maker], maker))
+
+    want(wanted)
+    while before:
+        node = graph.nodes[heappop(before)[1]]
         outputs = [k for k in node.outputs if k]
         readers = {v for k in outputs for v in graph.variables[k].consumers}
-        if not any(k in wanted for k in outputs) or not readers <= cuts.keys() or whole & {*outputs}:
+        if not readers <= cuts.keys() or whole & {*outputs}:
             continue
         for axis, way in ways[node.name].items():
             cut = cut_fitting(calls[node.name], axis, way, size, wanted, by_outputs=True)
@@ -126,6 +138,7 @@ def following_cuts(graph: Graph, last: FollowedCut, size: int) -> list[FollowedC
             cuts[node.name] = cut
             wanted |= read
             whole |= cut.reads_whole()
+            want(read)
             break
     return list(cuts.values())
 

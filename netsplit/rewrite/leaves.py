@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 from netsplit.errors import RewriteError, brief
@@ -93,8 +93,8 @@ class LeafPlanner:
             return ("init", name), region
         return reference, self.full(reference)
 
-    def leaves(self, tasks: OperatorTasks) -> list[Leaf]:
-        """Raises `RewriteError`: it cannot be cut so, or has no copies."""
+    def leaves(self, tasks: OperatorTasks, first: bool = False) -> list[Leaf]:
+        """All tasks, or the first alone. Raises `RewriteError`: it cannot be cut so, or has no copies."""
         node = self.graph.nodes[tasks.node]
         call = SplitCall(node, self.layouts, self.graph.initializers)
         if max(tasks.copies, default=1) > 1:
@@ -118,15 +118,15 @@ class LeafPlanner:
                 if cut.part not in (None, path):
                     parts[path] = own
                     continue
-                each = self._cut(tasks.named(path), own, cut, path)
+                each = self._cut(tasks.named(path), own, cut, path, first)
                 parts |= {(*path, i): part for i, part in enumerate(each)}
         leaves = []
-        for path, place, copy, weights in tasks.tasks():
+        for path, place, copy, weights in islice(tasks.tasks(), 1 if first else None):
             role = replace(parts[path].role, copy=copy, place=place)
             leaves.append(replace(parts[path], name=tasks.named(path, copy), role=role, weights=weights))
         return leaves
 
-    def _cut(self, name: str, part: Leaf, cut: TaskCut, path: Path) -> list[Leaf]:
+    def _cut(self, name: str, part: Leaf, cut: TaskCut, path: Path, first: bool) -> list[Leaf]:
         call = part.call if not path else _call_of(name, part)
         way, sizes, then = self._sizes(part.call.node.name, call, cut, path)
         if way.in_one and cut.blocks > 1:
@@ -138,7 +138,7 @@ class LeafPlanner:
         ends = [0, *accumulate(map(both, before[1], sizes))]
         output = call.output if call.node.outputs and call.node.outputs[0] else ()
         parts = []
-        for i, (start, end) in enumerate(pairwise(ends)):
+        for i, (start, end) in enumerate(pairwise(ends[:2] if first else ends)):
             own = OperatorPart(
                 i, now(start), sizes[i], way.size // cut.blocks, cut.blocks, output, len(sizes)
             )

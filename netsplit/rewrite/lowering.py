@@ -35,7 +35,7 @@ from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 from netsplit.rewrite.ways import Arguments, Place, SplitCall
 from netsplit.rewrite.weights import WeightReader, WeightsRead
 
-__all__ = ["Lowered", "lowered", "lowered_from"]
+__all__ = ["Lowered", "Lowering", "lowered", "lowered_from"]
 
 _STATE = "rewrite.lowered"
 """Key in `Graph.derived` of what a graph was lowered from."""
@@ -89,14 +89,16 @@ def lowered(
     for each in tasks:
         operator_named(graph, each.node)
     before = lowered_from(like) if isinstance(like, Graph) else like
-    lowering = _Lowering(graph, {each.node: each for each in tasks}, before, tuple(parts))
+    lowering = Lowering(graph, {each.node: each for each in tasks}, before, tuple(parts))
     graph_in_tasks = lowering.run(tuple(tasks) if rewrites is None else rewrites)
     if lowering.planner.scaled and not scaled and before is None:
         raise RewriteError(lowering.planner.scaled[0][2])
     return graph_in_tasks
 
 
-class _Lowering:
+class Lowering:
+    """Lowers one graph."""
+
     def __init__(
         self,
         graph: Graph,

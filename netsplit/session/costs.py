@@ -282,6 +282,8 @@ class PredictedCosts:
     """Costs from the rates of devices, by kind, which need not be here; no worker is started.
 
     `resolved` makes the cluster of a graph, by the kind that its costs are of and the bytes of all of it.
+    `host`: devices of a host, where all of a description's are alike; else 0. `nccl`: collectives
+    take what NCCL's do.
     """
 
     count: int
@@ -289,6 +291,8 @@ class PredictedCosts:
     resolved: Callable[[str, int], Cluster]
     overlap: bool = True
     device_type: str = "cpu"
+    host: int = 0
+    nccl: bool = False
     _optimizer: tuple[OptimizerFactory, int, OptimizerScratch] | None = None  # the last, with what it keeps
     is_local: ClassVar[bool] = False
     predicted: ClassVar[bool] = True
@@ -327,7 +331,10 @@ class PredictedCosts:
         for each in cluster.accelerators.values():
             each.under(autocast)
         rates = {each.name: each for each in cluster.accelerators.values()}
-        return cls(len(cluster.speeds), rates, cluster.cluster, cluster.overlap)
+        return cls(
+            len(cluster.speeds), rates, cluster.cluster, cluster.overlap, host=cluster.alike_hosts,
+            nccl=cluster.collectives == "nccl",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,17 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.decide import decide_scheduled, decide_whole, require_room, verified
 from netsplit.planning.plan import Plan
+from netsplit.planning.uniform import ORDERS
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Offload
 from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.offload import check_buckets
 from netsplit.session.calibration import MeasuredParts
-from netsplit.session.costs import CostSource
+from netsplit.session.costs import CostSource, PredictedCosts
 from netsplit.session.sizes import BatchCuts, StepSizes
 from netsplit.session.step import ModelStep
+from netsplit.session.uniform import FEW, faster_of, uniform_plan
 from netsplit.training.adapt.switchable import changeable
 
 __all__ = ["WholeDecision", "plan_ahead", "problem_of", "training_plan"]
@@ -127,7 +129,16 @@ def plan_ahead(
 ) -> Plan:
     """The plan without training; raises as `training_plan`."""
     if order.decides_everything:
-        return WholeDecision(step, source, order, method).decide()[0]
+        alike = isinstance(source, PredictedCosts) and source.host and method.tries_others
+        alike = alike and (order.schedules is None or not {*ORDERS}.isdisjoint(order.schedules))
+        beside = isinstance(source, PredictedCosts) and (order.splits or source.nccl) and source.count > 1
+        if not (alike and (source.count > FEW or beside)):
+            return WholeDecision(step, source, order, method).decide()[0]
+        assert isinstance(source, PredictedCosts)
+        uniform = uniform_plan(step, source, order)
+        if source.count > FEW:
+            return uniform
+        return faster_of(uniform, WholeDecision(step, source, order, method).decide()[0])
     problem = problem_of(step, source, order)
     graph, cutting = problem.graph, BatchCuts(step, named=True)
     counts = cutting.allowed(graph, [order.microbatches])

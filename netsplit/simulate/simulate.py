@@ -135,7 +135,7 @@ class Run:
             if kind == WAITS:
                 yield _wait(names[d], received, start_s, end_s)
             elif isinstance(message, Collective):
-                for name in message.devices:
+                for name in (each for each in message.devices if each in own.rank):
                     yield Event(name, "reduce", str(message), -1, start_s, end_s, nbytes=nbytes)
             else:
                 what = f"{GRADIENT_OF}{message.source}" if message.gradient else message.source
@@ -195,13 +195,14 @@ class _Messages:
 
     def _add_sum(self, reduce: Collective, program: Program, cluster: Cluster) -> None:
         self.of[reduce.tag] = [len(self.each)]
-        self.arrival.update({(reduce.tag, name): len(self.each) for name in reduce.devices})
+        here = [name for name in reduce.devices if name in self.rank]
+        self.arrival.update({(reduce.tag, name): len(self.each) for name in here})
         nbytes, ring = reduce_bytes(program, reduce), cluster.ring(reduce.devices)
         moved = times_round(reduce) * (len(ring) - 1) / len(ring) * nbytes if ring else 0.0
         seconds = reduce_seconds(program, cluster, reduce)
         self.each.append((reduce, reduce, nbytes))
-        self.rows.append((-1 - len(self.groups), -1, seconds, moved, len(reduce.devices)))
-        self.groups.append([self.rank[name] for name in reduce.devices])
+        self.rows.append((-1 - len(self.groups), -1, seconds, moved, len(here)))
+        self.groups.append([self.rank[name] for name in here])
         self.rings.append([self.rank[p] * len(self.rank) + self.rank[q] for p, q in ring])
 
     def handed(self, handed_on: Mapping[int, Sequence[Key]]) -> tuple[list[list[int]], list[int]]:
@@ -218,7 +219,7 @@ class _Messages:
 
 def _wait(device: str, message: Message, start_s: float, end_s: float) -> Event:
     if isinstance(message, Collective):
-        return Event(device, "wait", str(message), -1, start_s, end_s, ", ".join(message.devices))
+        return Event(device, "wait", str(message), -1, start_s, end_s, message.among)
     return Event(device, "wait", message.what, message.microbatch, start_s, end_s, message.peer)
 
 

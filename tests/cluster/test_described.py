@@ -68,7 +68,7 @@ def test_described_devices_have_a_kind_per_speed_and_groups_their_own_links() ->
         ({"bandwidth": "fast"}, ["cluster.bandwidth is 'fast'", "12GB"]),
         ({"bandwidth": [1e9, 1e9]}, ["cluster.bandwidth has 2 entries", "1 levels"]),
         ({"nodes": 0}, ["cluster.nodes is 0"]),
-        ({"nodes": 500}, ["cluster.devices is 4 in 500 nodes, 2000 devices in all"]),
+        ({"nodes": 2000}, ["cluster.devices is 4 in 2000 nodes, 8000 devices in all"]),
         ({"capacity": "x%"}, ["cluster.capacity is 'x%'", "40%"]),
         ({"capacity": None}, ["cluster.capacity=16GB", "cluster.model='TITAN RTX'"]),
         ({"nic": "1GB"}, ["cluster.nic is '1GB'", "one machine"]),

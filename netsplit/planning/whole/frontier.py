@@ -10,6 +10,7 @@ from typing import Any
 from netsplit.graph.checks.replicated import replicated_statistics, statistics_notes, why_unreplicable
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
+from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import Placement
 from netsplit.planning.explanation.notation import counted, listed
 from netsplit.planning.whole.auto_schedule import AutoSchedule
@@ -78,6 +79,8 @@ class PlanChoice:
     tried: int = 0  # plans that were simulated
     measuring_s: float = 0.0  # part of the decision, for measuring operators in parts
     batch_size: int = 0  # samples of an iteration; 0: the program's
+    parallelism: Parallelism | None = None
+    """Of a uniform plan; the plan is then of the first rank of each stage, with its part of the batch."""
 
     @property
     def table(self) -> Table:

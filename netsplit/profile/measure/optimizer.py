@@ -43,14 +43,16 @@ def optimizer_alpha(factory: OptimizerFactory) -> int:
     """Bytes of training state per byte of parameter: alpha of equation (5-18), thesis section 5.2.2.
 
     One for the parameter, one for its gradient, and one for each tensor of its shape that the optimiser
-    keeps: SGD 2, with momentum 3, Adam 4, with AMSGrad 5. The group that keeps most counts.
+    keeps: SGD 2, with momentum 3, Adam 4, with AMSGrad 5; of half precision with a copy and moments in
+    single precision 8. The group that keeps most counts.
 
     Raises:
         ConfigError: the optimiser cannot take a step without a closure.
     """
     most = 0.0
     bound, chosen = with_dummies(factory)
-    parameters = {name: nn.Parameter(torch.ones(bound.parameters[name][1])) for name in chosen}
+    kinds = {name: bound.parameters[name] for name in chosen}
+    parameters = {name: nn.Parameter(torch.ones(shape, dtype=kind)) for name, (kind, shape) in kinds.items()}
     optimizer = make_optimizer(bound, parameters).optimizer
     step_on(optimizer, list(parameters.values()))
     check_keys(optimizer)
@@ -99,12 +101,12 @@ def with_dummies(factory: OptimizerFactory) -> tuple[ForModel, list[str]]:
     if not isinstance(factory, ForModel) or not factory.parameters:
         dummies = dummy_model(factory.factory if isinstance(factory, ForModel) else factory, 1)
         return dummies, list(dummies.parameters)
-    shapes = {name: shape for name, (_, shape) in factory.parameters.items()}
+    kinds = factory.parameters
     groups = make_optimizer(factory, {}).groups
-    chosen = [max(group, key=lambda name: prod(shapes[name])) for group in groups if group]
+    chosen = [max(group, key=lambda name: prod(kinds[name][1])) for group in groups if group]
     small = {
-        name: (torch.float32, DUMMY_SIZES[: len(shapes[name])] if len(shapes[name]) != 1 else (35,))
-        for name in chosen
+        name: (kind, DUMMY_SIZES[: len(shape)] if len(shape) != 1 else (35,))
+        for name, (kind, shape) in ((name, kinds[name]) for name in chosen)
     }
     return replace(factory, parameters={**factory.parameters, **small}), chosen
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.graph.arguments import Reference, read_by, renamed, storage_bytes
-from netsplit.graph.ir import CALL, Graph, Initializer, Node, Variable, once_of
+from netsplit.graph.ir import CALL, MOVE, Graph, Initializer, Node, Variable, once_of
 from netsplit.graph.recording.stand_ins import StandInMode
 from netsplit.profile.costs import NodeBytes
 from netsplit.profile.measure.bench import ForwardResult, LiveValues, NodeBench, random_like
@@ -48,7 +48,8 @@ def predicted_transients(graph: Graph) -> dict[str, NodeBytes]:
 def _walked(graph: Graph) -> tuple[dict[str, NodeBytes], Strides]:
     with StandInMode():
         walk = _WithoutValues(graph)
-        unknown = {node.op for node in reversed(graph.nodes.values()) if not walk.run(node)}
+        walked = (node for node in reversed(graph.nodes.values()) if not node.op.startswith(MOVE))
+        unknown = {node.op for node in walked if not walk.run(node)}
     if unknown:
         log.info("Scratch memory is not predicted for %s.", ", ".join(sorted(unknown)))
     transients = {node.name: walk.transients.get(node.name, _NONE) for node in graph}

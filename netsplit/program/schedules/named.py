@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -173,19 +174,62 @@ class Interleaved(OneFOneB):
         return min(self.microbatches, 2 * devices - 1)
 
     def whole(self, pipeline: Pipeline) -> list[Compute]:
-        names, depth, height = pipeline.names, pipeline.depths(), pipeline.heights()
-        p = len(names)
-        chunks = {name: sum(name in devices for devices in pipeline.devices) for name in names}
-        on_device = {name: 2 * (p - rank - 1) + (chunks[name] - 1) * p + 1 for rank, name in enumerate(names)}
+        groups, depth, height = Counter(pipeline.devices), pipeline.depths(), pipeline.heights()
+        p = len(groups)
+        on_device = {
+            name: 2 * (p - rank - 1) + (chunks - 1) * p + 1
+            for rank, (devices, chunks) in enumerate(groups.items())
+            for name in devices
+        }
+        together = p * max(map(len, groups))  # each replica takes p of them
 
         def urgency(task: Compute) -> tuple[int, ...]:
             phase, s, i = task
             if phase == "forward":
-                return (1, i // p, depth[s], i % p, s)
-            return (0, i // p, height[s], i % p, -s)
+                return (1, i // together, depth[s], i % together, s)
+            return (0, i // together, height[s], i % together, -s)
 
         policy = Policy(urgency, [self.microbatches] * len(pipeline), on_device)
-        return list_schedule(pipeline, self.microbatches, policy)
+        return _in_turn(pipeline, self.microbatches) or list_schedule(pipeline, self.microbatches, policy)
+
+
+def _in_turn(pipeline: Pipeline, microbatches: int) -> list[Compute]:
+    """Megatron-LM's own order of a chain of segments on groups of devices in turn; empty for other graphs,
+    and where a device's micro-batches are no multiple of the groups."""
+    groups, last = list(dict.fromkeys(pipeline.devices)), len(pipeline) - 1
+    p = len(groups)
+    starts = range(0, len(pipeline), p)
+    chain = all(feeders == tuple(range(max(s - 1, 0), s)) for s, feeders in enumerate(pipeline.feeders))
+    in_turn = all(devices == groups[s % p] for s, devices in enumerate(pipeline.devices))
+    if not (chain and in_turn and len(pipeline.trained) > last) or len(pipeline) % p:
+        return []
+    queues: list[list[Compute]] = []
+    for k, group in enumerate(groups):
+        for device in group:
+            own = [i for i in range(microbatches) if pipeline.on(k, i) == device]
+            if len(own) % p:
+                return []
+            rounds = [own[first : first + p] for first in range(0, len(own), p)]
+            ahead = [s + k for s in starts]
+            forwards: list[Compute] = [("forward", s, i) for each in rounds for s in ahead for i in each]
+            backwards: list[Compute] = [
+                ("backward", s, i) for each in rounds for s in ahead[::-1] for i in each
+            ]
+            warm = min(2 * (p - k - 1) + (len(ahead) - 1) * p, len(forwards))
+            pairs = zip(forwards[warm:], backwards, strict=False)
+            rest = backwards[len(forwards) - warm :]
+            queues.append([*forwards[:warm], *(task for pair in pairs for task in pair), *rest][::-1])
+    done: dict[Compute, None] = {}
+    while any(queues):
+        before = len(done)
+        for queue in filter(None, queues):  # one each, so that replicas go together
+            phase, s, i = queue[-1]
+            needs = ("forward", s - 1, i) if phase == "forward" else ("backward", s + 1, i)
+            if needs in done or s == (0 if phase == "forward" else last):
+                done[queue.pop()] = None
+        if len(done) == before:
+            return []
+    return list(done)
 
 
 @dataclass(frozen=True)

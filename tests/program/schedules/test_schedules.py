@@ -133,6 +133,15 @@ def test_interleaved_takes_its_segments_in_turn_by_groups_of_microbatches() -> N
     assert on("d1", pipeline, order).startswith("F1.0 F1.1 F3.0 B3.0 F3.1 B3.1")
 
 
+@pytest.mark.parametrize(("devices", "chunks", "microbatches"), [(2, 2, 4), (4, 3, 12), (8, 2, 48)])
+def test_interleaved_has_the_papers_bubble(devices: int, chunks: int, microbatches: int) -> None:
+    """(p - 1) (T_F + T_B) of one segment: section 2.2.2."""
+    pipeline = chain(devices * chunks, [*range(devices)] * chunks)
+    each = makespan(chain(1), OneFOneB(1).order(chain(1)))
+    took = makespan(pipeline, Interleaved(microbatches).order(pipeline))
+    assert took == pytest.approx((microbatches * chunks + devices - 1) * each)
+
+
 def most_open(order: list[Compute], s: int, *end: str) -> int:
     """Most micro-batches of a segment between their forward and a phase of `end`."""
     now = most = 0
