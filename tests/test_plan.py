@@ -88,7 +88,7 @@ def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
     assert seconds == {1e-3}
     with pytest.raises(ConfigError, match="has 30 samples, but 'kept' was measured with micro-batches of 8"):
         netsplit.plan(fresh(), LOSS, (X[:30], Y[:30]), 2, profile=profile)
-    with pytest.raises(ConfigError, match=r"profile is of another model: its '0\.weight'"):
+    with pytest.raises(ConfigError, match=r"profile was measured of another model: its '0\.weight'"):
         netsplit.plan(nn.Linear(12, 3), LOSS, (X, Y), 2, profile=profile)
 
 
