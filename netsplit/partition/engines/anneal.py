@@ -341,24 +341,23 @@ class Neighbourhood:
 
     def climb(
         self, current: Scheduled, tried: Callable[[Ints, Ints], Scheduled], timely: Callable[[], bool]
-    ) -> int:
-        """Moves from there as long as one of so many gains; how many were drawn.
+    ) -> None:
+        """Moves from there as long as one of so many gains.
 
         Args:
             tried: gives what a placement and its order are worth, and keeps the best.
             timely: whether there is time for one more.
         """
-        drawn, in_vain = 0, 0
+        in_vain = 0
         most = min(TRIES, TRIES_A_NODE * len(self.instance.names))
         while in_vain < most and timely():
-            drawn, in_vain = drawn + 1, in_vain + 1
+            in_vain += 1
             moved = self.next_to(current.where, current.order)
             if moved is None:
                 continue
             trial = tried(*moved)
             in_vain = 0 if trial.value_s < (1 - SLIGHT) * current.value_s else in_vain
             current = trial if trial.value_s <= current.value_s else current
-        return drawn
 
     def next_to(self, where: Ints, order: Ints) -> tuple[Ints, Ints] | None:
         """[n] devices and [n] nodes by priority; None where the move that was drawn changes nothing, or does

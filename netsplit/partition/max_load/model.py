@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,9 +217,7 @@ def _transposed(rows: Csr, count: int) -> Csr:
     return Csr(starts, np.repeat(np.arange(len(rows)), np.diff(rows.starts))[order])
 
 
-def answer_of(
-    instance: Instance, where: Ints, bound_s: float, gap: float, engine: str, notes: dict[str, Any]
-) -> Choice:
+def answer_of(instance: Instance, where: Ints, bound_s: float, gap: float, engine: str) -> Choice:
     """The answer with its exact value; "optimal" where the bound is within `gap` of it."""
     value = float(instance.loads(where).max(initial=0.0))
     bound = max(0.0, min(bound_s, value))
@@ -230,5 +228,4 @@ def answer_of(
         objective_s=value,
         bound_s=bound,
         bound_for=MaxLoad.bound_key,
-        notes=notes,
     )

@@ -119,11 +119,7 @@ def best_stages(problem: Problem, time_limit_s: float) -> Choice:
 
 def _choice(problem: Problem, value: float, stages: tuple[Stage, ...], bound: float, states: int) -> Choice:
     status: Status = "optimal" if value <= bound * (1 + 1e-9) else "feasible"
-    notes = {
-        "replication": [len(stage.devices) for stage in stages],
-        "warm_up": [stage.warm_up for stage in stages],
-        "states": states,
-    }
+    notes = {"replication": [len(stage.devices) for stage in stages], "states": states}
     return Choice(
         *staged(problem, stages), status=status, objective_s=value, bound_s=bound, notes=notes, stages=stages
     )
