@@ -224,21 +224,6 @@ class Instance:
         return np.unique(self.kind_of, return_index=True)[1].astype(np.int64)
 
     @cached_property
-    def pair_kinds(self) -> Floats:
-        """[6, pairs] what tells pairs p -> q of different devices apart, each once: latency and seconds
-        per byte there and back, and what a message costs p and q.
-        """
-        message_s = np.broadcast_to([each.message_overhead_s for each in self.on], self.latency_s.shape)
-        there = [self.latency_s, self.latency_s.T, self.seconds_per_byte, self.seconds_per_byte.T]
-        apart = ~np.eye(len(self.devices), dtype=bool)
-        rows = np.array([each[apart] for each in (*there, message_s.T, message_s)])
-        number = np.zeros(rows.shape[1], np.int64)
-        for row in rows:  # as far as rows tell apart: a sort of numbers, which is far quicker than of columns
-            _, own = np.unique(row, return_inverse=True)
-            _, number = np.unique(number * rows.shape[1] + own, return_inverse=True)
-        return rows[:, np.unique(number, return_index=True)[1]]
-
-    @cached_property
     def device(self) -> DeviceSeconds:
         cluster = self.problem.cluster
         return DeviceSeconds.of(cluster.devices, cluster.nics, self.problem.costs)
