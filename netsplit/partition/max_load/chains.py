@@ -59,7 +59,7 @@ class Order:
         assert chosen is not None
         label, arcs = chosen
         if label.max(initial=-1) + 1 < model.count:
-            model = model.merged(label, model.allowed)
+            model = Hypergraph.of(instance, label[group])
             arcs = {(int(label[a]), int(label[b])) for a, b in arcs}
         return model, cls(tuple(map(frozenset, successors(model.count, ((b, a) for a, b in arcs)))))
 
