@@ -198,10 +198,7 @@ def least_bytes(problem: Problem, schedule: AnySchedule) -> Floats:
 
 def least_bytes_of_atoms(instance: Instance, schedule: AnySchedule) -> Floats:
     """[rows, A] sums of `least_bytes` over the nodes of every atom."""
-    own = least_bytes(instance.problem, schedule)
-    sums = np.zeros((len(instance.atoms), len(own)))
-    np.add.at(sums, instance.atom_of, own.T)
-    return sums.T
+    return instance.by_atom(least_bytes(instance.problem, schedule).T).T
 
 
 def bytes_saved_by(graph: Graph) -> dict[frozenset[str], int]:

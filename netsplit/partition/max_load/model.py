@@ -161,10 +161,8 @@ class Hypergraph:
 
 
 def _transposed(rows: Csr, count: int) -> Csr:
-    order = np.argsort(rows.items, kind="stable")
-    starts = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(rows.items, minlength=count), out=starts[1:])
-    return Csr(starts, np.repeat(np.arange(len(rows)), np.diff(rows.starts))[order])
+    order, row = np.argsort(rows.items, kind="stable"), np.repeat(np.arange(len(rows)), np.diff(rows.starts))
+    return Csr.grouped(rows.items[order], row[order], count)
 
 
 def answer_of(instance: Instance, where: Ints, bound_s: float, gap: float, engine: str) -> Choice:

@@ -253,9 +253,7 @@ class AuthorsMemory(Memory):
     def __init__(self, tasks: BaechiProblem, capacity: Ints) -> None:
         self.left = capacity.copy()
         self._own = np.array(list(footprints(tasks.instance.problem).values()), np.int64)  # [n]
-        atoms = np.zeros(len(tasks.instance.atoms), np.int64)
-        np.add.at(atoms, tasks.instance.atom_of, self._own)
-        self._set_bytes = atoms[tasks.instance.atom_of]
+        self._set_bytes = tasks.instance.by_atom(self._own)[tasks.instance.atom_of]
 
     def placeable(self, nodes: Ints, placed: NDArray[np.bool_], asked: Ints) -> NDArray[np.bool_]:
         return np.asarray(
