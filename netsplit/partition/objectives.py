@@ -190,8 +190,8 @@ def _by_device(problem: Problem, placement: Placement) -> Floats:
     for s, stage in enumerate(placement.stages):
         if len(set(stage.parts.values())) > 1:
             raise ConfigError(
-                "PipeDream's stage time needs replicas with equally many micro-batches, and those of stage "
-                f"{s} take uneven turns: minimise the simulated time."
+                f"the replicas of stage {s} take unequal numbers of micro-batches, which PipeDream's stage "
+                "time does not cover: use objective=simulated."
             )
     if placement.stages:
         return _Score(problem, formula, layers, placement.stages).by_device()

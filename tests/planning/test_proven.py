@@ -141,13 +141,6 @@ def test_the_work_is_spread_over_unlike_devices() -> None:
     assert iteration_bound_s(problem, AnySchedule(8)) == pytest.approx(48.0, rel=1e-6)
 
 
-def test_where_no_device_holds_all_an_edge_is_cut_and_paid_for() -> None:
-    graph = chain([30, 5, 30])
-    problem = Problem(graph, costs_of(graph), cluster_of([75, 75], 0.0, 0.01))
-    assert iteration_bound_s(problem, AnySchedule()) == pytest.approx(4.05)  # forward only: no gradients
-    assert iteration_bound_s(problem, AnySchedule(within=False)) == pytest.approx(4.0)
-
-
 @pytest.mark.parametrize("capacities", [[100] * 4, [100, 100, 101, 101]])
 @pytest.mark.parametrize(
     ("processors", "contention", "seconds"),

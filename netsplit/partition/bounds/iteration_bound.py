@@ -2,8 +2,7 @@
 
     critical path of a micro-batch ──┐
     work over devices, windows, RAM ─┼─► the greatest ──► bound
-    an atom's micro-batches, whole ──┤
-    an edge that memory cuts ────────┘
+    an atom's micro-batches, whole ──┘
 
 The work is a linear programme over the fraction of the micro-batches of each atom (a set of nodes that must
 share a device) on each kind of device: replicas take micro-batches in turn, so a fraction is what they do,
@@ -16,7 +15,7 @@ and a whole one is a placement. Its rows are
     host        of devices that slow one another: a second is one in which one computes, or several do, each
                 class at its best number of them; and all classes together share the processors
 
-Overlapped transfers, contention of links, of NICs and of copying, recomputation, and the order of tasks are
+Transfers, contention of links, of NICs and of copying, recomputation, and the order of tasks are
 left out: they only delay.
 """
 
@@ -28,7 +27,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.graph.quotient import DisjointSets
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_tasks import AnySchedule, IterationTasks, least_bytes_of_atoms
 from netsplit.partition.common.instance import Floats, Instance, Ints
@@ -64,7 +62,7 @@ def iteration_bound_s(problem: Problem, schedule: AnySchedule, limit_s: float = 
     alone[instance.atom_of[[name in schedule.alone for name in instance.names]]] = True
     present = np.where(alone, held, present)
     work = FractionalWork(tasks, schedule, _classes(instance), held, present, alone)
-    bounds = [tasks.path_s, _whole_s(work), _cut_s(tasks, schedule, present)]
+    bounds = [tasks.path_s, _whole_s(work)]
     return max(*bounds, work.least_s(max(bounds), limit_s))
 
 
@@ -317,28 +315,4 @@ def _whole_s(work: FractionalWork) -> float:
             np.concatenate([np.repeat(s * counts, k) for s, k in zip(seconds[a], work.sizes, strict=True)])
         )
         bound_s = max(bound_s, float(outside[a] + ends[m - 1]))
-    return bound_s
-
-
-def _cut_s(tasks: IterationTasks, schedule: AnySchedule, present: Floats) -> float:
-    """Where no device has room for a connected part of the graph, one of its edges is between two."""
-    graph, instance = tasks.graph, tasks.graph.instance
-    if not len(present) or not graph.edges:
-        return 0.0
-    parts = DisjointSets(len(instance.atoms))
-    ends = instance.atom_of[np.array(list(graph.edges), np.int64)]
-    for a, b in ends.tolist():
-        parts.merge(a, b)
-    root = np.array([parts.find(a) for a in range(len(instance.atoms))])
-    tight = [
-        part
-        for part in dict.fromkeys(root.tolist())
-        if (present[:, root == part].sum(axis=1) > instance.capacity.max()).any()
-    ]
-    if not tight:
-        return 0.0
-    bound_s, seconds = 0.0, np.where(ends[:, 0] == ends[:, 1], np.inf, tasks.cut_s(schedule))
-    for part in tight:
-        least = float(seconds[root[ends[:, 0]] == part].min(initial=np.inf))
-        bound_s = max(bound_s, least if np.isfinite(least) else 0.0)
     return bound_s

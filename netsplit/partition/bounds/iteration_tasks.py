@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,38 +35,22 @@ __all__ = [
 ]
 
 
-class Edge(NamedTuple):
-    """Node `target` reads what `source` makes: of these, the variable with most bytes."""
-
-    source: int
-    target: int
-
-
 class StepGraph:
     """Tasks and precedences."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         n = self.n = instance.n
-        self.edges: dict[Edge, tuple[int, int]] = {}  # to (bytes forward, bytes backward; -1: no gradient)
-        for u in range(len(instance.variables)):
-            maker, nbytes = int(instance.producer[u]), int(instance.nbytes[u])
-            for c in instance.consumers[u].tolist():
-                back = nbytes if instance.requires_backward[u] and instance.trained[c] else -1
-                before = self.edges.get(Edge(maker, c), (-1, -1))
-                self.edges[Edge(maker, c)] = max(nbytes, before[0]), max(back, before[1])
         self.before: list[list[int]] = [[] for _ in range(2 * n)]
-        for (v, w), (_, back) in self.edges.items():
-            self.before[w].append(v)
-            if back >= 0:
-                self.before[n + v].append(n + w)
+        for u, v in enumerate(instance.producer.tolist()):
+            for w in instance.consumers[u].tolist():
+                self.before[w].append(v)
+                if instance.requires_backward[u] and instance.trained[w]:
+                    self.before[n + v].append(n + w)
         for v in np.flatnonzero(instance.trained).tolist():
             if not self.before[n + v]:
                 self.before[n + v].append(v)
         self.order = [*range(n), *range(2 * n - 1, n - 1, -1)]  # topological
-
-
-_MOST_AT_ONCE = 2_000_000  # edges times kinds of pairs, of which some tables are made
 
 
 @dataclass(frozen=True)
@@ -146,41 +129,6 @@ class IterationTasks:
         """The longest path of a micro-batch, with the step at its end."""
         return float((self.head_s + self.fastest_s + self.tail_s).max(initial=0.0))
 
-    def cut_s(self, schedule: AnySchedule) -> Floats:
-        """[edges of `graph`] the longest path of a micro-batch with the edge between two devices.
-
-        Pairs of devices are taken by their kinds, a few edges at a time where these are many.
-        """
-        graph, n = self.graph, self.graph.n
-        latency_s, latency_back_s, pace, pace_back, message_s, message_back_s = graph.instance.pair_kinds
-        edges = np.array(list(graph.edges), np.int64).reshape(-1, 2)
-        nbytes = np.array(list(graph.edges.values()), np.int64).reshape(-1, 2)
-        ends_s, rest_s = self.head_s + self.fastest_s, self.fastest_s + self.tail_s
-        inner = self._there_and_back()
-        least = np.full(len(edges), np.inf)
-        few = max(1, _MOST_AT_ONCE // max(len(latency_s), 1))
-        for begin in range(0, len(edges) if len(latency_s) else 0, few):
-            own = slice(begin, begin + few)
-            (v, w), (sent, returned) = edges[own].T, nbytes[own].T[:, :, None]
-            returns = (returned >= 0) & schedule.training
-            forth = latency_s + sent * pace + message_s
-            back = np.where(returns, latency_back_s + returned * pace_back + message_back_s, 0.0)
-            single = np.maximum(
-                (ends_s[v] + rest_s[w])[:, None] + forth,
-                np.where(returns, (ends_s[n + w] + rest_s[n + v])[:, None], 0.0) + back,
-            )
-            both = np.where(returns, (ends_s[v] + inner[w] + rest_s[n + v])[:, None], 0.0) + forth + back
-            least[own] = np.maximum(single, both).min(axis=1)
-        return least
-
-    def _there_and_back(self) -> Floats:
-        """[n] least seconds from the start of a node's forward to the end of its backward."""
-        graph, n, seconds = self.graph, self.graph.n, np.zeros(self.graph.n)
-        for v in reversed(range(n)):
-            inner = [seconds[t - n] for t in graph.before[n + v] if t >= n]
-            seconds[v] = self.fastest_s[v] + self.fastest_s[n + v] + max(inner, default=0.0)
-        return seconds
-
 
 def _added_bytes(instance: Instance) -> Ints:
     """[n] bytes of the gradients that a node's own device is sure to add up: not of what others may read, and
@@ -250,10 +198,7 @@ def least_bytes(problem: Problem, schedule: AnySchedule) -> Floats:
 
 def least_bytes_of_atoms(instance: Instance, schedule: AnySchedule) -> Floats:
     """[rows, A] sums of `least_bytes` over the nodes of every atom."""
-    own = least_bytes(instance.problem, schedule)
-    sums = np.zeros((len(instance.atoms), len(own)))
-    np.add.at(sums, instance.atom_of, own.T)
-    return sums.T
+    return instance.by_atom(least_bytes(instance.problem, schedule).T).T
 
 
 def bytes_saved_by(graph: Graph) -> dict[frozenset[str], int]:

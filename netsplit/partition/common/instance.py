@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -51,11 +52,15 @@ class Csr:
         return cls(starts, np.array([i for row in rows for i in row], np.int64))
 
     @classmethod
+    def grouped(cls, row: Ints, item: Ints, rows: int) -> Csr:
+        """Items of so many rows, of pairs by ascending row."""
+        return cls(np.searchsorted(row, np.arange(rows + 1)).astype(np.int64), item.astype(np.int64))
+
+    @classmethod
     def members(cls, number: Ints) -> Csr:
         """The indices of each number, ascending."""
-        items = np.argsort(number, kind="stable").astype(np.int64)
-        starts = np.searchsorted(number[items], np.arange(int(number.max(initial=-1)) + 2))
-        return cls(starts.astype(np.int64), items)
+        items = np.argsort(number, kind="stable")
+        return cls.grouped(number[items], items, int(number.max(initial=-1)) + 1)
 
     def __getitem__(self, i: int) -> Ints:
         return self.items[self.starts[i] : self.starts[i + 1]]
@@ -182,15 +187,6 @@ class Instance:
     def n(self) -> int:
         return len(self.names)
 
-    @property
-    def serial_s(self) -> float:
-        """No placement with any order takes longer: everything one after the other, at its slowest."""
-        latency, pace = np.unique([self.latency_s.ravel(), self.seconds_per_byte.ravel()], axis=1)
-        transfers = np.max(latency + self.nbytes[:, None] * pace, axis=1, initial=0.0)
-        copies = np.minimum(np.diff(self.consumers.starts), max(len(self.devices) - 1, 0))
-        nodes = (self.forward_s + self.backward_s + self.step_s).max(axis=1, initial=0.0)
-        return float(nodes.sum() + (transfers * copies * (1 + self.requires_backward)).sum())
-
     @cached_property
     def unchanging(self) -> frozenset[str]:
         """Variables that are the same for all micro-batches of a step. Needs torch where there may be any."""
@@ -201,6 +197,21 @@ class Instance:
     def atoms(self) -> Csr:
         """[A] -> nodes of the atom, ascending."""
         return Csr.members(self.atom_of)
+
+    def by_atom(self, values: NDArray[Any]) -> NDArray[Any]:
+        """[A, ...] sums over the nodes of each atom, of [n, ...]."""
+        sums = np.zeros((len(self.atoms), *values.shape[1:]), values.dtype)
+        np.add.at(sums, self.atom_of, values)
+        return sums
+
+    @cached_property
+    def held_by_atoms(self) -> tuple[Csr, Csr]:
+        """[h] -> atoms that touch the held variable, and [A] -> held variables; ascending, each once."""
+        held, count = len(self.holders), len(self.atoms)
+        row = np.repeat(np.arange(held), np.diff(self.holders.starts))
+        k, atom = np.divmod(np.unique(row * count + self.atom_of[self.holders.items]), max(count, 1))
+        by_atom = np.argsort(atom, kind="stable")
+        return Csr.grouped(k, atom, held), Csr.grouped(atom[by_atom], k[by_atom], count)
 
     @cached_property
     def transfer_s(self) -> Floats:
@@ -222,21 +233,6 @@ class Instance:
     def first_of_kind(self) -> Ints:
         """[kinds] a device of each."""
         return np.unique(self.kind_of, return_index=True)[1].astype(np.int64)
-
-    @cached_property
-    def pair_kinds(self) -> Floats:
-        """[6, pairs] what tells pairs p -> q of different devices apart, each once: latency and seconds
-        per byte there and back, and what a message costs p and q.
-        """
-        message_s = np.broadcast_to([each.message_overhead_s for each in self.on], self.latency_s.shape)
-        there = [self.latency_s, self.latency_s.T, self.seconds_per_byte, self.seconds_per_byte.T]
-        apart = ~np.eye(len(self.devices), dtype=bool)
-        rows = np.array([each[apart] for each in (*there, message_s.T, message_s)])
-        number = np.zeros(rows.shape[1], np.int64)
-        for row in rows:  # as far as rows tell apart: a sort of numbers, which is far quicker than of columns
-            _, own = np.unique(row, return_inverse=True)
-            _, number = np.unique(number * rows.shape[1] + own, return_inverse=True)
-        return rows[:, np.unique(number, return_index=True)[1]]
 
     @cached_property
     def device(self) -> DeviceSeconds:
@@ -321,9 +317,9 @@ class Instance:
             columns.append(np.max([np.zeros(len(self.nbytes)), *seconds], axis=0))
         return np.asarray(np.stack(columns, axis=1) * (1 + self.requires_backward)[:, None])
 
-    def _present(self, rows: Csr, where: Ints, places: int | None = None) -> NDArray[np.bool_]:
-        """[rows, D] whether any node of the row is on the device, or in another number of places."""
-        present = np.zeros((len(rows), places or len(self.devices)), bool)
+    def _present(self, rows: Csr, where: Ints) -> NDArray[np.bool_]:
+        """[rows, D] whether any node of the row is on the device."""
+        present = np.zeros((len(rows), len(self.devices)), bool)
         present[np.repeat(np.arange(len(rows)), np.diff(rows.starts)), where[rows.items]] = True
         return present
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from netsplit.compiled import compiled, inlined, inner
 from netsplit.graph.ir import Graph
 from netsplit.graph.quotient import DisjointSets, topological_priority
-from netsplit.partition.common.instance import Csr, Floats, Instance, Ints, Packed
+from netsplit.partition.common.instance import Csr, Instance, Ints, Packed
 from netsplit.partition.engines.kernels import Arrays, CompiledStep, evaluate
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import Stage
@@ -67,8 +67,8 @@ class Annealer:
         self.clusters = clusters_of(instance)
         self.stop = np.zeros(1, np.int64)  # set to 1 by another thread: runs end at once
         self.pieces = Pieces(
-            instance.atoms.packed, self.clusters.packed, _held_by_atom(instance).packed,
-            _by_atom(instance, instance.state_bytes), instance.held_bytes, instance.capacity,
+            instance.atoms.packed, self.clusters.packed, instance.held_by_atoms[1].packed,
+            instance.by_atom(instance.state_bytes), instance.held_bytes, instance.capacity,
         )  # fmt: skip
 
     @property
@@ -122,7 +122,7 @@ def clusters_of(instance: Instance) -> Csr:
                 key = (min(a, b), max(a, b))
                 weight[key] = weight.get(key, 0.0) + float(mean[u])
     count = len(instance.atoms)
-    work = _by_atom(instance, (instance.forward_s + instance.backward_s).min(axis=1))
+    work = instance.by_atom((instance.forward_s + instance.backward_s).min(axis=1))
     limit = MOST_CLUSTERED * float(work.sum())
     sets = DisjointSets(count)
     members = {a: [a] for a in range(count)}
@@ -140,21 +140,6 @@ def clusters_of(instance: Instance) -> Csr:
             rows.append(joined)
             size += len(joined)
     return Csr.of(rows or [[a] for a in range(count)])
-
-
-def _by_atom(instance: Instance, values: Floats | Ints) -> Any:
-    sums = np.zeros(len(instance.atoms), values.dtype)
-    np.add.at(sums, instance.atom_of, values)
-    return sums
-
-
-def _held_by_atom(instance: Instance) -> Csr:
-    """[A] -> held variables that the atom touches, each once."""
-    rows: list[set[int]] = [set() for _ in range(len(instance.atoms))]
-    for h in range(len(instance.holders)):
-        for v in instance.holders[h]:
-            rows[int(instance.atom_of[v])].add(h)
-    return Csr.of([sorted(row) for row in rows])
 
 
 class State(NamedTuple):
@@ -341,24 +326,23 @@ class Neighbourhood:
 
     def climb(
         self, current: Scheduled, tried: Callable[[Ints, Ints], Scheduled], timely: Callable[[], bool]
-    ) -> int:
-        """Moves from there as long as one of so many gains; how many were drawn.
+    ) -> None:
+        """Moves from there as long as one of so many gains.
 
         Args:
             tried: gives what a placement and its order are worth, and keeps the best.
             timely: whether there is time for one more.
         """
-        drawn, in_vain = 0, 0
+        in_vain = 0
         most = min(TRIES, TRIES_A_NODE * len(self.instance.names))
         while in_vain < most and timely():
-            drawn, in_vain = drawn + 1, in_vain + 1
+            in_vain += 1
             moved = self.next_to(current.where, current.order)
             if moved is None:
                 continue
             trial = tried(*moved)
             in_vain = 0 if trial.value_s < (1 - SLIGHT) * current.value_s else in_vain
             current = trial if trial.value_s <= current.value_s else current
-        return drawn
 
     def next_to(self, where: Ints, order: Ints) -> tuple[Ints, Ints] | None:
         """[n] devices and [n] nodes by priority; None where the move that was drawn changes nothing, or does

@@ -238,7 +238,6 @@ class Search:
                 best = min(best, self._score(each), key=_value_s)
         if np.isfinite(best.value_s):
             self.best = best
-        self.notes["scored"] = tried + 1
 
     def _score(self, answer: Scheduled) -> Scheduled:
         """With the seconds and the exchanges of the simulator."""
@@ -400,7 +399,6 @@ class Search:
             late = i >= LOOKED and time.perf_counter() > until
             if np.isfinite(each.value_s) and self._may_simulate and not late:
                 starts.append(self._tried(each.where, each.order, "annealing"))
-        self.notes["simulated"] = len(starts)
         starts += [] if self.unreplicated is None else [self.unreplicated]
         moves = Neighbourhood(
             self.problem.graph, self.instance, self.annealer.clusters,
@@ -411,8 +409,8 @@ class Search:
             return self._tried(where, order, "a simulated move")
 
         starts.sort(key=_value_s)
-        tried = [moves.climb(each, moved, lambda: self._may_simulate) for each in starts[:climbed]]
-        self.notes["simulated_moves"] = sum(tried)
+        for each in starts[:climbed]:
+            moves.climb(each, moved, lambda: self._may_simulate)
 
     def _tried(self, where: Ints, order: Ints, source: str) -> Scheduled:
         tried = Scheduled(where, order, float("inf"), source)

@@ -53,39 +53,28 @@ def solve_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: fl
     deadline = started + 0.95 * time_limit_s
     search = SliceGraph(instance, seed)
     search.steps(_ORDERS, deadline)
-    notes: dict[str, object] = {"linear_s": search.value}
-    exact = _exact(search, started + 0.7 * time_limit_s, notes)
+    exact, proven = _exact(search, started + 0.7 * time_limit_s)
     if exact is not None:
-        return answer_of(instance, exact, float("inf"), gap, "ideals", notes)
-    if "ideals" in notes and search.where is None:
-        raise infeasible(instance.problem, "max_load")
-    while search.where is None and time.perf_counter() < deadline:
+        return answer_of(instance, exact, float("inf"), gap, "ideals")
+    while search.where is None and not proven and time.perf_counter() < deadline:
         search.step(deadline)
     if search.where is None:
         raise infeasible(instance.problem, "max_load")
-    return _unproven(instance, search, deadline, gap, notes)
-
-
-def _exact(search: SliceGraph, deadline: float, notes: dict[str, object]) -> Ints | None:
-    """[n] the optimum over all ideals; None where there are too many, too little time, or no answer."""
-    ideals = Ideals.of(search.order, _IDEALS, deadline)
-    if ideals is None:
-        return None
-    try:
-        where = best_chain(search.model, ideals, search.value * (1 + 1e-9), deadline)
-    except TimeoutError:
-        notes["ideals_unfinished"] = len(ideals)
-        return None
-    notes["ideals"] = len(ideals)
-    return search.where if where is None else search.model.nodes(where)
-
-
-def _unproven(
-    instance: Instance, search: SliceGraph, deadline: float, gap: float, notes: dict[str, object]
-) -> Choice:
     middle = time.perf_counter() + 0.4 * (deadline - time.perf_counter())
     while time.perf_counter() < middle:
         search.step(deadline)
-    assert search.where is not None
     bound = proven_bound(instance, search.value, deadline, gap)
-    return answer_of(instance, search.where, bound, gap, "orders", notes)
+    return answer_of(instance, search.where, bound, gap, "orders")
+
+
+def _exact(search: SliceGraph, deadline: float) -> tuple[Ints | None, bool]:
+    """[n] the optimum over all ideals, None without any; and whether all were looked at: there may be too
+    many, or too little time."""
+    ideals = Ideals.of(search.order, _IDEALS, deadline)
+    if ideals is None:
+        return None, False
+    try:
+        where = best_chain(search.model, ideals, search.value * (1 + 1e-9), deadline)
+    except TimeoutError:
+        return None, False
+    return search.where if where is None else search.model.nodes(where), True

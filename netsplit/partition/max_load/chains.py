@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from netsplit.compiled import compiled, inlined
-from netsplit.graph.quotient import strong_components, successors, topological_order
+from netsplit.graph.quotient import longest_before, strong_components, successors, topological_order
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
@@ -59,7 +59,7 @@ class Order:
         assert chosen is not None
         label, arcs = chosen
         if label.max(initial=-1) + 1 < model.count:
-            model = model.merged(label, model.allowed)
+            model = Hypergraph.of(instance, label[group])
             arcs = {(int(label[a]), int(label[b])) for a, b in arcs}
         return model, cls(tuple(map(frozenset, successors(model.count, ((b, a) for a, b in arcs)))))
 
@@ -75,12 +75,8 @@ class Order:
 
     def depths(self) -> list[int]:
         """[G] edges on the longest path from a group without predecessors."""
-        depth = [0] * len(self.before)
-        after = self.after
-        for g in self.linear(range(len(self.before))):
-            for b in after[g]:
-                depth[b] = max(depth[b], depth[g] + 1)
-        return depth
+        count = len(self.before)
+        return longest_before([*map(sorted, self.before)], self.linear(range(count)), [1] * count)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ Nets with the same pins are added up. Index letters: `g` group, `e` net, `d` dev
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,76 +52,34 @@ class Hypergraph:
     allowed: NDArray[np.bool_]  # [G, D] where an answer that is looked for may have the group
 
     @classmethod
-    def of(cls, instance: Instance) -> Hypergraph:
-        """One group an atom. Memory is left out (no bytes) where every device holds the whole graph."""
-        return cls._merged(
-            instance.atom_of,
-            instance.forward_s + instance.backward_s,
-            (sorted({*instance.consumers[u].tolist(), v}) for u, v in enumerate(instance.producer.tolist())),
-            instance.hop_s,
-            *_memory(instance),
-            instance.capacity,
-        )
-
-    @classmethod
-    def _merged(
-        cls,
-        group_of: Ints,
-        weight: Floats,
-        nets: Iterable[list[int]],
-        hop: Floats,
-        state: Ints,
-        held: Iterable[list[int]],
-        held_bytes: Ints,
-        capacity: Ints,
-    ) -> Hypergraph:
-        """Adds up what falls together when every element moves into its group."""
-        count = int(group_of.max(initial=-1)) + 1
-        devices = weight.shape[1]
+    def of(cls, instance: Instance, group_of: Ints | None = None) -> Hypergraph:
+        """Groups by their numbers [n], else one an atom; what falls together is added up. Memory is left out
+        (no bytes) where every device holds the whole graph."""
+        group_of = np.asarray(instance.atom_of if group_of is None else group_of, np.int64)
+        count, devices = int(group_of.max(initial=-1)) + 1, len(instance.devices)
         seconds = np.zeros((count, devices))
-        np.add.at(seconds, group_of, weight)
+        np.add.at(seconds, group_of, instance.forward_s + instance.backward_s)
         cost: dict[tuple[int, ...], Floats] = {}
-        for members, row in zip(nets, hop, strict=True):
-            key = tuple(sorted({int(group_of[v]) for v in members}))
+        for u, row in enumerate(instance.hop_s):
+            members = group_of[[instance.producer[u], *instance.consumers[u]]]
+            key = tuple(sorted(set(members.tolist())))
             if len(key) > 1 and row.any():
                 cost[key] = cost[key] + row if key in cost else row
-        own = np.zeros(count, np.int64)
-        np.add.at(own, group_of, state)
-        bytes_of: dict[tuple[int, ...], int] = {}
-        for members, size in zip(held, held_bytes.tolist(), strict=True):
-            key = tuple(sorted({int(group_of[v]) for v in members}))
-            if len(key) == 1:
-                own[key[0]] += size
-            elif size and key:
-                bytes_of[key] = bytes_of.get(key, 0) + size
-        pins, sets = sorted(cost), sorted(bytes_of)
+        own, shared = [0] * count, dict[tuple[int, ...], int]()
+        if (instance.state_bytes.sum() + instance.held_bytes.sum() > instance.capacity).any():
+            own, shared = instance.bytes_of_groups(group_of)
+        state, pins, sets = np.array(own, np.int64), sorted(cost), sorted(shared)
         return cls(
-            group_of=np.asarray(group_of, np.int64),
+            group_of=group_of,
             weight=seconds,
             pins=Csr.of(pins),
             hop=np.array([cost[key] for key in pins]).reshape(len(pins), devices),
-            state=own,
+            state=state,
             held=Csr.of(sets),
-            held_bytes=np.array([bytes_of[key] for key in sets], np.int64),
-            capacity=capacity,
-            allowed=np.isfinite(seconds) & (own[:, None] <= capacity),
+            held_bytes=np.array([shared[key] for key in sets], np.int64),
+            capacity=instance.capacity,
+            allowed=np.isfinite(seconds) & (state[:, None] <= instance.capacity),
         )
-
-    def merged(self, label: Ints, allowed: NDArray[np.bool_]) -> Hypergraph:
-        """Groups with one label (0, 1, ..., in [G]) become one; `allowed` [G, D] is intersected."""
-        model = self._merged(
-            label,
-            self.weight,
-            (self.pins[e].tolist() for e in range(len(self.pins))),
-            self.hop,
-            self.state,
-            (self.held[h].tolist() for h in range(len(self.held))),
-            self.held_bytes,
-            self.capacity,
-        )
-        both = model.allowed.copy()
-        np.logical_and.at(both, label, allowed)
-        return replace(model, group_of=label[self.group_of], allowed=both)
 
     @property
     def count(self) -> int:
@@ -203,23 +160,12 @@ class Hypergraph:
         return device_of
 
 
-def _memory(instance: Instance) -> tuple[Ints, Iterable[list[int]], Ints]:
-    if bool((instance.state_bytes.sum() + instance.held_bytes.sum() <= instance.capacity).all()):
-        return np.zeros(instance.n, np.int64), [], np.zeros(0, np.int64)
-    held = [instance.holders[h].tolist() for h in range(len(instance.holders))]
-    return instance.state_bytes, held, instance.held_bytes
-
-
 def _transposed(rows: Csr, count: int) -> Csr:
-    order = np.argsort(rows.items, kind="stable")
-    starts = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(rows.items, minlength=count), out=starts[1:])
-    return Csr(starts, np.repeat(np.arange(len(rows)), np.diff(rows.starts))[order])
+    order, row = np.argsort(rows.items, kind="stable"), np.repeat(np.arange(len(rows)), np.diff(rows.starts))
+    return Csr.grouped(rows.items[order], row[order], count)
 
 
-def answer_of(
-    instance: Instance, where: Ints, bound_s: float, gap: float, engine: str, notes: dict[str, Any]
-) -> Choice:
+def answer_of(instance: Instance, where: Ints, bound_s: float, gap: float, engine: str) -> Choice:
     """The answer with its exact value; "optimal" where the bound is within `gap` of it."""
     value = float(instance.loads(where).max(initial=0.0))
     bound = max(0.0, min(bound_s, value))
@@ -230,5 +176,4 @@ def answer_of(
         objective_s=value,
         bound_s=bound,
         bound_for=MaxLoad.bound_key,
-        notes=notes,
     )

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from netsplit.interrupts import cp_sat_solver, interruptible
-from netsplit.partition.common.instance import Instance, Ints
+from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.engines.mixed_integer import highs
+from netsplit.partition.engines.rows import Rows
 from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.chains import SliceGraph
 from netsplit.partition.max_load.model import Hypergraph, answer_of
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["proven_bound", "solve_non_contiguous"]
 
 _UNITS = 1e8  # integer units in the known value: seconds are rounded down, so that the bound holds
-_INF = np.inf
 _GROUPS = 200  # that `core_bound` looks at
 _ROUNDING = 1e-7  # relative: what the solvers' own tolerances may have moved a value by
 _ORDERS = 4  # whose best contiguous split is the start
@@ -88,33 +90,21 @@ class _LoneDevice:
     """The groups that one device may have: x [G] from 0 to 1, and the cut of every net, in HiGHS."""
 
     def __init__(self, model: Hypergraph, device: int) -> None:
-        hop = model.hop[:, device]
-        nets = np.flatnonzero(hop > 0)
-        pins = [model.pins[e] for e in nets.tolist()]
-        wide = [len(p) > 2 for p in pins]
-        extra = [column for e, w in zip(nets, wide, strict=True) for column in ((e, 1), (e, -1))[: 1 + w]]
-        self._upper = np.concatenate([model.allowed[:, device].astype(float), np.ones(len(extra))])
-        load = np.concatenate([model.weight[:, device], [sign * hop[e] for e, sign in extra]])
-        count = len(self._upper)
-        self._highs = _quiet()
-        self._highs.addVars(count, np.zeros(count), self._upper)
-        self._highs.changeColsCost(count, np.arange(count, dtype=np.int32), load)
-        rows: list[tuple[list[int], list[float]]] = []
-        k = model.count
-        for p, w in zip(pins, wide, strict=True):
-            if w:  # any pin here, minus all pins here
-                rows += [([int(v), k], [1.0, -1.0]) for v in p] + [([k + 1, int(v)], [1.0, -1.0]) for v in p]
+        rows, load = Rows(), model.weight[:, device].tolist()
+        for e in np.flatnonzero(model.hop[:, device] > 0).tolist():
+            pins, k, hop_s = model.pins[e].tolist(), len(load), float(model.hop[e, device])
+            if len(pins) > 2:  # any pin here, minus all pins here
+                load += [hop_s, -hop_s]
+                for v in pins:
+                    rows.add([(v, 1.0), (k, -1.0)])
+                    rows.add([(k + 1, 1.0), (v, -1.0)])
             else:
-                a, b = int(p[0]), int(p[1])
-                rows += [([a, b, k], [1.0, -1.0, -1.0]), ([b, a, k], [1.0, -1.0, -1.0])]
-            k += 1 + w
-        starts = np.cumsum([0, *(len(index) for index, _ in rows)])[:-1].astype(np.int32)
-        flat = np.array([i for index, _ in rows for i in index], np.int32)
-        value = np.array([c for _, entries in rows for c in entries], float)
-        if rows:
-            self._highs.addRows(
-                len(rows), np.full(len(rows), -_INF), np.zeros(len(rows)), len(flat), starts, flat, value
-            )
+                load.append(hop_s)
+                for a, b in (pins, pins[::-1]):
+                    rows.add([(a, 1.0), (b, -1.0), (k, -1.0)])
+        self._upper = np.ones(len(load))
+        self._upper[: model.count] = model.allowed[:, device]
+        self._highs = _loaded(rows, self._upper, load)
 
     def least_with(self, group: int) -> float:
         """The least load of a device that has a group. Of the linear relaxation, which is integral; less what
@@ -130,21 +120,18 @@ class _LoneDevice:
 
 def sharing_bound(model: Hypergraph) -> float:
     """Every group divided at will and nothing paid for cuts: a small linear programme over the classes."""
-    highs = _quiet()
     classes = model.classes
-    sizes = [len(same) for same in classes]
-    weight = np.where(model.allowed, model.weight, 0.0)[:, [same[0] for same in classes]]
-    allowed = model.allowed[:, [same[0] for same in classes]]
+    first = [same[0] for same in classes]
     g, c = model.count, len(classes)
-    highs.addVars(g * c + 1, np.zeros(g * c + 1), np.concatenate([allowed.ravel().astype(float), [_INF]]))
-    highs.changeColCost(g * c, 1.0)
-    for v in range(g):
-        highs.addRow(1.0, 1.0, c, np.arange(v * c, (v + 1) * c, dtype=np.int32), np.ones(c))
-    for k in range(c):
-        index = np.append(np.arange(k, g * c, c), g * c).astype(np.int32)
-        highs.addRow(-_INF, 0.0, g + 1, index, np.append(weight[:, k], -float(sizes[k])))
-    highs.run()
-    return float(highs.getInfo().objective_function_value) * (1 - _ROUNDING)
+    rows = Rows()
+    rows.add_block(np.arange(g * c).reshape(g, c), 1.0, 1.0, equal=True)
+    for k, (device, same) in enumerate(zip(first, classes, strict=True)):
+        weight = np.where(model.allowed[:, device], model.weight[:, device], 0.0).tolist()
+        rows.add([*((v * c + k, own) for v, own in enumerate(weight)), (g * c, -float(len(same)))])
+    upper = np.append(model.allowed[:, first].ravel().astype(float), np.inf)
+    solver = _loaded(rows, upper, np.append(np.zeros(g * c), 1.0))
+    solver.run()
+    return float(solver.getInfo().objective_function_value) * (1 - _ROUNDING)
 
 
 def core_bound(model: Hypergraph, deadline: float) -> float:
@@ -166,14 +153,11 @@ def core_bound(model: Hypergraph, deadline: float) -> float:
     return bound
 
 
-def _quiet() -> highspy.Highs:
-    """HiGHS without output, on one thread."""
-    import highspy
-
-    highs = highspy.Highs()
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
-    return highs
+def _loaded(rows: Rows, upper: Floats, cost: ArrayLike) -> highspy.Highs:
+    """HiGHS with a linear programme over columns of 0 or more."""
+    solver, none = highs(np.inf, 0.0, 0), np.zeros(len(upper))
+    rows.model(none, upper, cost, none).pass_to(solver)
+    return solver
 
 
 def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> Choice:
@@ -195,7 +179,7 @@ def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap
             incumbent.stop.set()
             incumbent.halt[0] = 1
         search.result()
-    return answer_of(instance, incumbent.where, incumbent.bound, gap, "annealing", {"starts": incumbent.runs})
+    return answer_of(instance, incumbent.where, incumbent.bound, gap, "annealing")
 
 
 def proven_bound(instance: Instance, value: float, deadline: float, gap: float) -> float:

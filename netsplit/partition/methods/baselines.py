@@ -197,8 +197,7 @@ def _folded(instance: Instance, runs: Ints, lane: Ints) -> Choice:
 
 def _seconds_until(instance: Instance) -> Floats:
     """[A + 1, D] seconds of the first atoms on each device."""
-    sums = np.zeros((len(instance.atoms), len(instance.devices)))
-    np.add.at(sums, instance.atom_of, instance.forward_s + instance.backward_s)
+    sums = instance.by_atom(instance.forward_s + instance.backward_s)
     return np.vstack([np.zeros(len(instance.devices)), np.cumsum(sums, axis=0)])
 
 

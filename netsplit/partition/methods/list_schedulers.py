@@ -161,10 +161,9 @@ class Dpos(Partitioner):
         self.require_choice("order", Order)
 
     def choose(self, problem: Problem) -> Choice:
-        schedule, path = sequenced(problem, StepTasks.of(Instance.of(problem)), self.name)
-        notes = {**schedule.notes(), "critical_path_nodes": len(path)}
+        schedule = sequenced(problem, StepTasks.of(Instance.of(problem)), self.name)
         key = order_key(schedule, self.order)
-        return Choice(schedule.device_of(), key, objective_s=schedule.makespan, notes=notes)
+        return Choice(schedule.device_of(), key, objective_s=schedule.makespan, notes=schedule.notes())
 
 
 def order_key(schedule: PartialSchedule, order: Order) -> dict[str, float]:
@@ -174,8 +173,8 @@ def order_key(schedule: PartialSchedule, order: Order) -> dict[str, float]:
     return fifo_starts(schedule.instance, schedule.where[schedule.instance.atom_of].tolist())
 
 
-def sequenced(problem: Problem, tasks: StepTasks, method: str) -> tuple[PartialSchedule, list[int]]:
-    """Algorithm 1: the schedule of all tasks, and the critical path that it was made for.
+def sequenced(problem: Problem, tasks: StepTasks, method: str) -> PartialSchedule:
+    """Algorithm 1: the schedule of all tasks.
 
     Raises:
         InfeasibleError, TimeLimitError: as `schedule_within_memory`.
@@ -183,10 +182,9 @@ def sequenced(problem: Problem, tasks: StepTasks, method: str) -> tuple[PartialS
     instance = Instance.of(problem)
     ranks = max_ranks(instance, tasks)
     path = longest_ranked_path(tasks, ranks)
-    schedule = schedule_within_memory(
+    return schedule_within_memory(
         problem, method, tasks, tasks.by_rank(ranks), path, partial(_fastest_for, path)
     )
-    return schedule, path
 
 
 def max_ranks(instance: Instance, tasks: StepTasks) -> Floats:

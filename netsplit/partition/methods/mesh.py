@@ -74,7 +74,8 @@ class Mesh3D(Partitioner):
         if needed > len(names):
             raise ConfigError(
                 f"mesh needs {needed} devices (data {self.data} x tensor {self.tensor} x pipeline "
-                f"{self.pipeline}), but the cluster has {len(names)}."
+                f"{self.pipeline}), but the cluster has {len(names)}: lower "
+                "one of the three."
             )
         kind = problem.cluster.device(names[0]).kind
         seconds = {name: problem.costs.total_s(name, kind) for name in graph.nodes}
@@ -139,7 +140,10 @@ def layer_runs(graph: Graph, seconds: dict[str, float], count: int) -> tuple[dic
     spent = np.array([0.0, *accumulate(sum(seconds[name] for name in piece) for piece in pieces)])
     places = np.array([0, *(crossing[end] for end in ends[:-1])])  # bytes before each piece
     if len(pieces) < count:
-        raise ConfigError(f"the model has {len(pieces)} operators to cut between, fewer than {count} stages.")
+        raise ConfigError(
+            f"mesh cannot make {count} stages: the model has {len(pieces)} operators to cut between; lower "
+            "pipeline or chunks."
+        )
     best_s = _least(spent, count)
     for limit in np.unique(places):
         cuts = np.array([*np.flatnonzero(places <= limit), len(pieces)])

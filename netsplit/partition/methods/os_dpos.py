@@ -68,7 +68,7 @@ class Sequenced:
     @classmethod
     def of(cls, given: Problem, problem: Problem) -> Sequenced:
         tasks = StepTasks.of(Instance.of(problem))
-        return cls(given, problem, tasks, sequenced(problem, tasks, OS_DPOS)[0])
+        return cls(given, problem, tasks, sequenced(problem, tasks, OS_DPOS))
 
     @classmethod
     def side_by_side(cls, given: Problem, problem: Problem, devices: Sequence[str]) -> Sequenced:
@@ -239,8 +239,6 @@ class OsDpos(Partitioner):
             "answered": "splits" if cut else origins.get(id(answer), "data_parallel"),
             "ended_by": ended_by,
             "splits": [each.to_dict() for each in answer.rewrites[len(begun.rewrites) :] if cut],
-            "begun_s": begun.finish_s,
-            "whole_s": None if whole is None else whole.finish_s,
             **scored,
         }
         return Choice(

@@ -81,8 +81,7 @@ class StepTasks:
     def feeding(self) -> Packed:
         """[2n] -> edges that lead to the task."""
         edges = np.argsort(self.target, kind="stable")
-        starts = np.searchsorted(self.target[edges], np.arange(2 * self.n + 1))
-        return Csr(starts.astype(np.int64), edges.astype(np.int64)).packed
+        return Csr.grouped(self.target[edges], edges, 2 * self.n).packed
 
 
 def _edges(source: Ints, target: Ints, nbytes: Ints, most: int) -> tuple[Ints, Ints, Ints, Ints]:
@@ -128,22 +127,18 @@ class Room:
 
     def __init__(self, instance: Instance, capacity: Ints) -> None:
         count, held = len(instance.atoms), len(instance.held_bytes)
-        holder = np.repeat(np.arange(held), np.diff(instance.holders.starts))
-        pairs = np.unique(holder * count + instance.atom_of[instance.holders.items])
-        k, atom = np.divmod(pairs, max(count, 1))
-        state = np.zeros(count, np.int64)
-        np.add.at(state, instance.atom_of, instance.state_bytes)
-        own = state.copy()
-        np.add.at(own, atom, instance.held_bytes[k])
-        by_atom = np.argsort(atom, kind="stable")
+        atoms_at, touched = instance.held_by_atoms
+        state = instance.by_atom(instance.state_bytes)
+        own, atom = state.copy(), np.repeat(np.arange(count), np.diff(touched.starts))
+        np.add.at(own, atom, instance.held_bytes[touched.items])
         self.arrays = RoomArrays(
             capacity.copy(),
             np.repeat(own[:, None], len(capacity), axis=1),
             instance.held_bytes,
             np.zeros((held, len(capacity)), bool),
             state,
-            _grouped(k, atom, held),
-            _grouped(atom[by_atom], k[by_atom], count),
+            atoms_at.packed,
+            touched.packed,
         )
         self.left, self.need = self.arrays.left, self.arrays.need
 
@@ -157,11 +152,6 @@ class Room:
     def run_length(self, atoms: Sequence[int], p: int) -> int:
         """How many of these atoms, from the first on, fit on a device together."""
         return int(_run_length(self.arrays, np.array(atoms, np.int64), p))
-
-
-def _grouped(row: Ints, item: Ints, rows: int) -> Packed:
-    """Rows of items, of pairs by ascending row."""
-    return Csr(np.searchsorted(row, np.arange(rows + 1)).astype(np.int64), item.astype(np.int64)).packed
 
 
 @compiled

@@ -253,9 +253,7 @@ class AuthorsMemory(Memory):
     def __init__(self, tasks: BaechiProblem, capacity: Ints) -> None:
         self.left = capacity.copy()
         self._own = np.array(list(footprints(tasks.instance.problem).values()), np.int64)  # [n]
-        atoms = np.zeros(len(tasks.instance.atoms), np.int64)
-        np.add.at(atoms, tasks.instance.atom_of, self._own)
-        self._set_bytes = atoms[tasks.instance.atom_of]
+        self._set_bytes = tasks.instance.by_atom(self._own)[tasks.instance.atom_of]
 
     def placeable(self, nodes: Ints, placed: NDArray[np.bool_], asked: Ints) -> NDArray[np.bool_]:
         return np.asarray(
@@ -282,7 +280,7 @@ class MTopo(Partitioner):
 
     A node fits if (5-18) is within the device's capacity, and the nodes' footprints within Baechi's cap,
     ``floor(level) + largest node`` (below it, for a colocated set). Where that leaves atoms over, only the
-    capacity is tested, as in Baechi's variant for devices of unequal memory (``cap: capacity`` in the notes).
+    capacity is tested, as in Baechi's variant for devices of unequal memory.
 
     Baechi's order is `breadth_first`; `captured` is that in which the model runs. The report's objective is
     the seconds of the forward computations in the authors' VirtualScheduler.
@@ -310,19 +308,14 @@ class MTopo(Partitioner):
             return fits
 
         ordered = problem if self.order == "captured" else _breadth_first(problem)
-        notes: dict[str, int | str] = {"cap_bytes": cap}
-        device_of = fill_in_order(ordered, capacities, within_cap)
-        if device_of is None:
-            notes = {"cap": "capacity"}
-            device_of = fill_in_order(ordered, capacities)
-        if device_of is None and ordered is not problem:
-            notes = {"cap": "capacity", "order": "captured"}
-            device_of = fill_in_order(problem, capacities)
+        device_of = (
+            fill_in_order(ordered, capacities, within_cap)
+            or fill_in_order(ordered, capacities)
+            or fill_in_order(problem, capacities)
+        )
         if device_of is None:
             raise infeasible(problem, self.name)
-        return Choice(
-            device_of, objective_s=virtual_makespan_s(BaechiProblem.of(problem), device_of), notes=notes
-        )
+        return Choice(device_of, objective_s=virtual_makespan_s(BaechiProblem.of(problem), device_of))
 
 
 def _breadth_first(problem: Problem) -> Problem:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -276,8 +275,7 @@ class MEtf(Partitioner):
 
     def choose(self, problem: Problem) -> Choice:
         tasks = BaechiProblem.of(problem, self.times, self.tick_s)
-        notes: dict[str, Any] = {}
-        loop = self.loop(tasks, notes)
+        loop = self.loop(tasks)
         if not loop.run(PlacingClock(problem, self.name)):
             total, least = problem.memory_model.total_bytes, int(tasks.instance.capacity.min())
             raise InfeasibleError(
@@ -287,24 +285,22 @@ class MEtf(Partitioner):
             )
         device_of = tasks.instance.decode(loop.where)
         start = dict(zip(tasks.instance.names, loop.start.tolist(), strict=True))
-        notes["own_estimate_s"] = int(loop.end.max(initial=0)) * self.tick_s
-        return Choice(device_of, start, objective_s=virtual_makespan_s(tasks, device_of), notes=notes)
+        return Choice(device_of, start, objective_s=virtual_makespan_s(tasks, device_of))
 
-    def loop(self, tasks: BaechiProblem, notes: dict[str, Any]) -> EtfLoop:
+    def loop(self, tasks: BaechiProblem) -> EtfLoop:
         return EtfLoop(tasks, memory_for(tasks, self.memory))
 
 
-def favourites(tasks: BaechiProblem, threshold: float) -> tuple[Ints, float]:
-    """[n] the favourite child of every node, -1 for none; and the relaxed makespan in ticks."""
+def favourites(tasks: BaechiProblem, threshold: float) -> Ints:
+    """[n] the favourite child of every node, -1 for none."""
     compute = tasks.compute.mean(axis=1)
     pairs = max(1, tasks.devices * (tasks.devices - 1))
     hop = tasks.hops @ np.bincount(tasks.link_of.ravel()) / pairs
     ends = [(i, j) for i, j, _ in tasks.edges]
     cost = np.array([hop[list(variables)].sum() for _, _, variables in tasks.edges])
     if not ends:
-        return np.full(tasks.n, -1, np.int64), float(compute.max(initial=0.0))
-    x, makespan = favourite_lp(compute, ends, cost)
-    return assign(tasks.n, ends, x < threshold), makespan
+        return np.full(tasks.n, -1, np.int64)
+    return assign(tasks.n, ends, favourite_lp(compute, ends, cost)[0] < threshold)
 
 
 def favourite_lp(compute: Floats, ends: Sequence[tuple[int, int]], cost: Floats) -> tuple[Floats, float]:
@@ -428,10 +424,7 @@ class SctLoop(EtfLoop):
 
 @dataclass(frozen=True)
 class MSct(MEtf):
-    """m-ETF with devices that wait for favourite children, which a linear relaxation finds.
-
-    The report's notes hold the relaxed makespan, which knows neither the number of devices nor their memory.
-    """
+    """m-ETF with devices that wait for favourite children, which a linear relaxation finds."""
 
     threshold: float = 0.1  # an edge whose relaxed x is below it leads to a favourite child
 
@@ -442,8 +435,5 @@ class MSct(MEtf):
         super().__post_init__()
         self.require("threshold", 0 <= self.threshold <= 1, "a number from 0 to 1, such as 0.1")
 
-    def loop(self, tasks: BaechiProblem, notes: dict[str, Any]) -> EtfLoop:
-        favourite, makespan = favourites(tasks, self.threshold)
-        notes["favourite_children"] = int((favourite >= 0).sum())
-        notes["relaxed_makespan_s"] = makespan * self.tick_s
-        return SctLoop(tasks, memory_for(tasks, self.memory), favourite)
+    def loop(self, tasks: BaechiProblem) -> EtfLoop:
+        return SctLoop(tasks, memory_for(tasks, self.memory), favourites(tasks, self.threshold))

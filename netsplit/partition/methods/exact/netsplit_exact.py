@@ -29,7 +29,6 @@ from netsplit.partition.partitioner import (
     Choice,
     Partitioner,
     candidates,
-    fill_in_order,
     infeasible,
     order_of,
 )
@@ -66,8 +65,6 @@ class NetSplitExact(Partitioner):
     holds. The best of some heuristics is its hint, and its answer above 150 nodes or 1500 incomparable pairs
     of them, where the model is not built; the bound is then that of work and paths (`iteration_bound`).
     `max_load` is `max_load.solve_max_load`. For `simulated`, latency is minimised and no bound claimed.
-
-    Status "limit" says that nothing was found in time and the answer is the fill in topological order.
     """
 
     time_limit_s: float = 60.0
@@ -99,7 +96,9 @@ class NetSplitExact(Partitioner):
         )
         if objective.scheduled:  # of which latency says nothing
             return choice
-        bound_s = max(answer.bound_s, iteration_bound_s(problem, AnySchedule()))
+        bound_s = iteration_bound_s(problem, AnySchedule())
+        if problem.simulator is None or not problem.simulator.hands_on:  # the model knows no exchanges
+            bound_s = max(bound_s, answer.bound_s)
         closed = answer.status == "feasible" and bound_s >= answer.value_s * (1 - 2 * _GAP)
         return replace(
             choice,
@@ -142,32 +141,36 @@ def solve_latency(
         workers: of CP-SAT; they take turns, so that the same search gives the same answer.
 
     Returns:
-        Status "infeasible" where no placement fits, "limit" without a proof
-        where the answer is None or a fill in topological order.
+        Status "infeasible" where no placement fits, "limit" where there is no answer.
     """
     deadline = time.perf_counter() + time_limit_s
     if instance.n == 0:
         empty = np.zeros(0, np.int64)
         return ExactAnswer(empty, empty, 0.0, 0.0, "optimal")
-    step, start = CompiledStep(instance), hint or _filled(instance)
-    tried, bound_s, notes = [] if start is None else [start], 0.0, dict[str, Any]()
+    step = CompiledStep(instance)
+    tried, bound_s, notes = [] if hint is None else [hint], 0.0, dict[str, Any]()
     if completely_modelled(instance):
-        most_s = min([instance.serial_s, *(step.makespan_s(*each) for each in tried)])
-        answers, bound_s, tick_s = _search(instance, most_s, start, deadline, seed, workers)
-        notes = {"incomparable_pairs": _incomparable(instance), "tick_s": tick_s}
+        most_s = min([_serial_s(instance), *(step.makespan_s(*each) for each in tried)])
+        answers, bound_s, notes["tick_s"] = _search(instance, most_s, hint, deadline, seed, workers)
         if answers is None:
             return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
         tried = [*answers, *tried]
         if answers:
             tried.append((answers[0][0], step.evaluate(answers[0][0])[1]))
-        elif start is not None and not hint:  # nothing was found: the answer is the fill
-            value_s = step.makespan_s(*start)
-            return ExactAnswer(*start, value_s, min(bound_s, value_s), "limit", notes)
     if not tried:
         return ExactAnswer(None, None, float("inf"), bound_s, "limit", notes)
     value_s, where, order = min(((step.makespan_s(*each), *each) for each in tried), key=itemgetter(0))
     status: Status = "optimal" if bound_s >= value_s * (1 - 2 * _GAP) else "feasible"
     return ExactAnswer(where, order, value_s, min(bound_s, value_s), status, notes)
+
+
+def _serial_s(instance: Instance) -> float:
+    """No placement with any order takes longer: everything one after the other, at its slowest."""
+    latency, pace = np.unique([instance.latency_s.ravel(), instance.seconds_per_byte.ravel()], axis=1)
+    transfers = np.max(latency + instance.nbytes[:, None] * pace, axis=1, initial=0.0)
+    copies = np.minimum(np.diff(instance.consumers.starts), max(len(instance.devices) - 1, 0))
+    nodes = (instance.forward_s + instance.backward_s + instance.step_s).max(axis=1, initial=0.0)
+    return float(nodes.sum() + (transfers * copies * (1 + instance.requires_backward)).sum())
 
 
 def completely_modelled(instance: Instance) -> bool:
@@ -219,15 +222,6 @@ def canonical(instance: Instance, where: Sequence[int] | Ints) -> Ints:
         for to, p in zip(alike, sorted(alike, key=lambda p: first[p]), strict=True):
             name[p] = to
     return np.asarray(name[where])
-
-
-def _filled(instance: Instance) -> Answer | None:
-    """The fill of the devices in topological order, where it fits."""
-    problem = instance.problem
-    filled = fill_in_order(problem, [device.capacity_bytes for device in problem.cluster.devices])
-    if filled is None:
-        return None
-    return instance.encode(filled), _ordered(instance, np.arange(instance.n))
 
 
 def _incomparable(instance: Instance) -> int:

@@ -106,12 +106,11 @@ class PestoFull(Partitioner):
             rows = PestoRows(tasks, known, margin)
             mip = rows.build(self.most_pairs)
             if mip is None:
-                too_many = {"orders": rows.orders, "coefficients_up_to": rows.most_coefficients()}
-                return Outcome("", "heuristic", notes=too_many), known
+                return Outcome("", "heuristic"), known
             left_s = _ENGINE_FRACTION * (deadline - time.perf_counter())
             raw = mip.solve(left_s, self.gap, tasks.instance.problem.seed, engine=self.engine)
             bound = None if raw.bound is None else raw.bound * rows.unit_s
-            outcome = Outcome(raw.engine, "limit", bound=bound, notes={**raw.notes, "orders": rows.pairs})
+            outcome = Outcome(raw.engine, "limit", bound=bound, notes=raw.notes)
             if raw.values is None:
                 return outcome, known
             values = raw.values.tolist()

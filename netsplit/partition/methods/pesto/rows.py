@@ -102,7 +102,6 @@ class PestoRows:
         self.seconds, self.message_s = (
             np.minimum(seconds / self.unit_s, 2 * _SCALE) for seconds in (tasks.seconds, tasks.message_s)
         )
-        self.pairs = 0  # with an order to decide
         self._class_pairs: dict[tuple[int, int], int] = {}
         self._same: dict[tuple[int, ...], Fact] = {}
         self._place_columns()
@@ -275,7 +274,6 @@ class PestoRows:
         known = self.mip.start
         first = _value(end[0], known) <= known[start[1]] + 1e-9
         delta = self.mip.column(float(first), integer=True)
-        self.pairs += 1
         for before, after, one in ((1, 0, False), (0, 1, True)):
             big = max(0.0, window[before][1] - window[after][0])
             # end - start <= big * (1 - same) + big * (delta, or 1 - delta)

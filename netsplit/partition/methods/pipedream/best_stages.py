@@ -88,7 +88,7 @@ def best_stages(problem: Problem, time_limit_s: float) -> Choice:
         return value
 
     if not layers.n:
-        raise InfeasibleError("best_stages finds nothing to cut: the graph has only inputs.")
+        raise InfeasibleError("auto finds nothing to place: the graph has only inputs.")
     own = antichain_states(layers, 400 if several else 1500)
     try_states(own, fewer=False)
     try_states(own)
@@ -113,17 +113,16 @@ def best_stages(problem: Problem, time_limit_s: float) -> Choice:
             took = time.perf_counter() - begun
             try_states(joined)
     if not best[1]:
-        raise InfeasibleError("best_stages finds no contiguous stages whose replicas all fit.")
+        raise InfeasibleError(
+            "auto finds no contiguous stages whose replicas all fit: use devices with more memory, or "
+            "objective=simulated."
+        )
     return _choice(problem, *best, bound, count)
 
 
 def _choice(problem: Problem, value: float, stages: tuple[Stage, ...], bound: float, states: int) -> Choice:
     status: Status = "optimal" if value <= bound * (1 + 1e-9) else "feasible"
-    notes = {
-        "replication": [len(stage.devices) for stage in stages],
-        "warm_up": [stage.warm_up for stage in stages],
-        "states": states,
-    }
+    notes = {"replication": [len(stage.devices) for stage in stages], "states": states}
     return Choice(
         *staged(problem, stages), status=status, objective_s=value, bound_s=bound, notes=notes, stages=stages
     )

@@ -66,7 +66,6 @@ class PipeDream(Partitioner):
         stages = stages_of(problem, states, spans)
         notes: dict[str, Any] = {
             "replication": [len(stage.devices) for stage in stages],
-            "warm_up": [stage.warm_up for stage in stages],
             "states": len(states),
             "reduction": states.reduction,
         }

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import mean
-from typing import Any, Literal
+from typing import Literal
 
 from netsplit.cluster.cluster import Link
 from netsplit.errors import ModelSizeError
@@ -120,10 +120,8 @@ class Grouped(Partitioner):
         deadline = time.perf_counter() + self.limit_s(problem)
         atoms = len(atoms_of(problem.graph))
         least = self.groups or 2 * len(problem.cluster.devices)
-        tried: list[int] = []
         while True:
             groups = coplace(problem, least, self.group_bytes)
-            tried.append(len(groups))
             outcome, device_of = self.place(problem, groups, deadline)
             if outcome.status != "infeasible" or len(groups) >= atoms:
                 break
@@ -133,9 +131,6 @@ class Grouped(Partitioner):
         if device_of is None:
             raise infeasible(problem, self.name)
         makespan, start = self.times(problem, device_of)
-        notes: dict[str, Any] = {"groups": tried[-1], **outcome.notes}
-        if len(tried) > 1:
-            notes["groups_without_packing"] = tried[:-1]
         return Choice(
             device_of,
             start,
@@ -143,7 +138,7 @@ class Grouped(Partitioner):
             engine=outcome.engine,
             objective_s=makespan,
             bound_s=outcome.bound,
-            notes=notes,
+            notes={"groups": len(groups), **outcome.notes},
         )
 
     def place(

@@ -97,5 +97,5 @@ def test_the_relaxed_makespan_is_between_free_and_paid_transfers(problem):
 def test_with_threshold_zero_there_is_no_favourite_and_the_method_is_m_etf():
     problem = large_problem(60)
     tasks = tasks_of(problem)
-    assert (favourites(tasks, 0.0)[0] == -1).all()
+    assert (favourites(tasks, 0.0) == -1).all()
     assert MSct(threshold=0.0).partition(problem).device_of == MEtf().partition(problem).device_of
