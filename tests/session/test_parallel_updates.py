@@ -157,7 +157,9 @@ def test_learning_rates_are_set_on_every_device(parallel: ParallelModel) -> None
     after = parallel.state_dict()
     assert all(torch.equal(after[k], before[k]) for k, _ in fresh().named_parameters())
     for bad in (-1.0, [0.1], [0.1, float("inf")]):
-        with pytest.raises(NetSplitError, match=r"learning_rate is .*: give a number .* 0, or 2 of"):
+        with pytest.raises(
+            NetSplitError, match=r"learning_rate is .*: give a number .* 0, or one for each of 2"
+        ):
             parallel.learning_rate = bad
 
 

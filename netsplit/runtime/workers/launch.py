@@ -240,7 +240,7 @@ class Launcher:
         path = standard_first(absolute_path())
         arguments = (
             len(spec.devices), controller, f"{spec.host}:{spec.port}", str(folder / "torchelastic"),
-            "spawn" if any(device.torch_device.startswith("cuda") for device in spec.devices) else "fork",
+            _start_method(spec),
         )  # fmt: skip
         begin = (
             f"import os, sys, threading; sys.path[:] = {path!r}; "
@@ -331,6 +331,11 @@ def _torch_has_shutdown_timeout() -> bool:
     from torch.distributed.launcher.api import LaunchConfig
 
     return "shutdown_timeout" in LaunchConfig.__dataclass_fields__
+
+
+def _start_method(spec: ClusterSpec) -> str:
+    cuda = any(device.torch_device.startswith("cuda") for device in spec.devices)
+    return "spawn" if cuda else "fork"
 
 
 def _runs(pid: int) -> bool:
