@@ -23,6 +23,7 @@ from netsplit.graph.quotient import topological_priority
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.kernels import CompiledStep
+from netsplit.partition.methods.exact.netsplit_exact import serial_seconds
 from netsplit.partition.methods.pesto.tasks import coarsen
 from netsplit.partition.objectives import Period
 from netsplit.partition.partitioner import Choice, Partitioner, fill_in_order, infeasible
@@ -219,7 +220,7 @@ class _Trial:
         self.instance, self.seconds = instance, seconds
         simulator = instance.problem.simulator
         microbatches = 1 if simulator is None else simulator.turns.microbatches
-        self.serial_s = max(microbatches * instance.serial_s, 1e-300)
+        self.serial_s = max(microbatches * serial_seconds(instance), 1e-300)
         self.bytes = max(instance.problem.memory_model.total_bytes, 1)
         self.known: dict[bytes, float] = {}
         self.fitting = 0  # samples

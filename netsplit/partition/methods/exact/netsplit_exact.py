@@ -34,7 +34,7 @@ from netsplit.partition.partitioner import (
 )
 from netsplit.placement.placement import Placement, Status
 
-__all__ = ["ExactAnswer", "NetSplitExact", "completely_modelled", "solve_latency"]
+__all__ = ["ExactAnswer", "NetSplitExact", "completely_modelled", "serial_seconds", "solve_latency"]
 
 Answer: TypeAlias = tuple[Ints, Ints]  # device of each node, nodes in their order
 
@@ -150,7 +150,7 @@ def solve_latency(
     step = CompiledStep(instance)
     tried, bound_s, notes = [] if hint is None else [hint], 0.0, dict[str, Any]()
     if completely_modelled(instance):
-        most_s = min([_serial_s(instance), *(step.makespan_s(*each) for each in tried)])
+        most_s = min([serial_seconds(instance), *(step.makespan_s(*each) for each in tried)])
         answers, bound_s, notes["tick_s"] = _search(instance, most_s, hint, deadline, seed, workers)
         if answers is None:
             return ExactAnswer(None, None, float("inf"), float("inf"), "infeasible", notes)
@@ -164,7 +164,7 @@ def solve_latency(
     return ExactAnswer(where, order, value_s, min(bound_s, value_s), status, notes)
 
 
-def _serial_s(instance: Instance) -> float:
+def serial_seconds(instance: Instance) -> float:
     """No placement with any order takes longer: everything one after the other, at its slowest."""
     latency, pace = np.unique([instance.latency_s.ravel(), instance.seconds_per_byte.ravel()], axis=1)
     transfers = np.max(latency + instance.nbytes[:, None] * pace, axis=1, initial=0.0)
