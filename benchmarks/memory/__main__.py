@@ -46,6 +46,7 @@ from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds
 from netsplit.profile.measure.optimizer import optimizer_alpha
 from netsplit.profile.measure.predicted_bytes import transient_bytes
 from netsplit.program.schedules import ZBH1, GPipe, OneFOneB, Schedule, SingleBatch
+from netsplit.session.request import without_reading
 from netsplit.session.session import Session
 from netsplit.session.step import ModelStep
 from netsplit.tables import Column, Table
@@ -106,7 +107,7 @@ class _Model:
     def of(cls, name: str) -> _Model:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             cfg = compose("config", overrides=[f"model={name.split()[0]}", *name.split()[1:]])
-        batch = next(batches(build(cfg.dataset).train, cfg.batch_size, seed=cfg.seed))
+        batch = next(batches(build(without_reading(cfg)[0].dataset).train, cfg.batch_size, seed=cfg.seed))
         optimizer = build(cfg.optimizer)
         return cls(name, build(cfg.model), build(cfg.loss), optimizer, batch, {}, optimizer_alpha(optimizer))
 

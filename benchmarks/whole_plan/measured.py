@@ -47,6 +47,7 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import problem_under
 from netsplit.program import Program
 from netsplit.program.schedules import SCHEDULES
+from netsplit.session.request import without_reading
 from netsplit.session.session import Session
 from netsplit.tables import Column, Table
 from netsplit.training.options import Training
@@ -97,7 +98,7 @@ def main() -> None:
 def measured(words: str, workers: int, options: argparse.Namespace) -> RunRow:
     """Decide, deploy all, run them in turn."""
     cfg = composed(words, "cpu2")
-    batch: Any = next(batches(build(cfg.dataset).train, cfg.batch_size, seed=cfg.seed))
+    batch: Any = next(batches(build(without_reading(cfg)[0].dataset).train, cfg.batch_size, seed=cfg.seed))
     with tempfile.TemporaryDirectory(prefix="netsplit-bench-", ignore_cleanup_errors=True) as folder:
         spec = replace(netsplit.cpu_cluster(workers, options.capacity), timeout_s=120.0)
         kept = Path(folder, "profiles")

@@ -17,6 +17,7 @@ from netsplit.partition.base import Problem
 from netsplit.planning.workload import Workload
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.schedules import SCHEDULES
+from netsplit.session.request import without_reading
 
 __all__ = ["CLUSTERS", "MODELS", "Subject"]
 
@@ -88,4 +89,4 @@ def _graph(words: str, samples: int) -> Any:
     cfg = _config(words)
     with torch.device("meta"):
         model = build(cfg.model)
-    return capture(model.train(), build(cfg.loss), build(cfg.dataset).shapes(samples))
+    return capture(model.train(), build(cfg.loss), build(without_reading(cfg)[0].dataset).shapes(samples))

@@ -10,6 +10,7 @@ from torch import nn
 from benchmarks.torch_ddp import CONF, train
 from netsplit.config import build
 from netsplit.data.reading.loader import Loader
+from netsplit.session.request import without_reading
 
 # Without batch normalisation the replicas' gradients are those of the whole batch.
 SMALL = ["model=unet_classic_small", "dataset=digits_segmentation", "model.batch_norm=false"]
@@ -23,7 +24,7 @@ def test_two_replicas_take_the_steps_of_one_process() -> None:
         cfg = compose("config", ["experiment=convergence", *OVERRIDES])
     trained = train(cfg, 2)
     torch.manual_seed(3)
-    data, model = build(cfg.dataset), build(cfg.model)
+    data, model = build(without_reading(cfg)[0].dataset), build(cfg.model)
     loss, optimizer = nn.CrossEntropyLoss(), build(cfg.optimizer)(model.parameters())
     loader = Loader(data.train, 7, seed=3, drop_last=False)
     expected = []
