@@ -221,14 +221,16 @@ def plan(
         optimizer, ema_decay=ema_decay, clip_norm=clip_norm, autocast=autocast, seed=seed, offload=offload
     )
     check_switches(progress=progress)
-    fixed = isinstance(order, Schedule) and method.tries_others and profile == "predicted"
-    if given is not None and not fixed:
-        raise ConfigError(
-            "given is a plan by hand, which needs a schedule with the micro-batches of the whole batch, such "
-            "as OneFOneB(16), profile='predicted', and no partitioner: give these."
-        )
     if not isinstance(given, Parallelism | None):
         raise ConfigError(f"given is {given!r}: give a Parallelism, such as Parallelism(data=8, tensor=4).")
+    if given is not None and not isinstance(order, Schedule):
+        raise ConfigError(
+            "given needs a schedule with the whole batch's micro-batches: give one, such as OneFOneB(16)."
+        )
+    if given is not None and not method.tries_others:
+        raise ConfigError(f"given places the operators itself: leave out partitioner={method.name}.")
+    if given is not None and profile != "predicted":
+        raise ConfigError("given is predicted from the rates of devices: leave out profile.")
     refuse_tensors(model, loss)
     training, devices = training.made_for(model, loss), _where(cluster)
     with shown_stages(progress) as stages:

@@ -92,6 +92,16 @@ def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
         netsplit.plan(nn.Linear(12, 3), LOSS, (X, Y), 2, profile=profile)
 
 
+def test_a_parallelism_of_no_sense_is_refused() -> None:
+    for bad, words in (
+        ({"data": 2.5}, "data is 2.5: give a whole number"),
+        ({"shard": "all"}, "shard is 'all': give none, optimizer"),
+        ({"recompute": True}, "recompute is True: give none, selective, full"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            netsplit.Parallelism(**bad)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -102,7 +112,27 @@ def test_a_measured_profile_keeps_its_micro_batches(profile: Path) -> None:
         ({"autocast": "fp8"}, ["autocast is 'fp8'"]),
         ({"given": netsplit.Parallelism()}, ["given", "OneFOneB(16)"]),
         ({"given": 8, "schedule": "1f1b"}, ["given is 8", "Parallelism(data=8"]),
-        ({"given": netsplit.Parallelism(8), "schedule": "1f1b", "cluster": "v100x8"}, ["that data divides"]),
+        (
+            {"given": netsplit.Parallelism(8), "schedule": "1f1b", "cluster": "v100x8"},
+            ["cannot be dealt out evenly to 8 replicas"],
+        ),
+        (
+            {
+                "given": netsplit.Parallelism(4),
+                "schedule": OneFOneB(4, shard="parameters"),
+                "cluster": "v100x8",
+            },
+            ["schedule.shard", "Parallelism(shard=...)"],
+        ),
+        (
+            {
+                "given": netsplit.Parallelism(4),
+                "schedule": OneFOneB(4, recompute="full"),
+                "cluster": "v100x8",
+            },
+            ["schedule.recompute", "Parallelism(recompute=...)"],
+        ),
+        ({"given": netsplit.Parallelism(2), "schedule": "1f1b", "partitioner": "ddp"}, ["partitioner=ddp"]),
         ({"given": netsplit.Parallelism(pipeline=9), "schedule": "1f1b", "cluster": "v100x8"}, ["takes 9"]),
     ],
 )

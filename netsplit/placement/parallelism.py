@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Literal, get_args
 
 from netsplit.errors import ConfigError
 from netsplit.placement.placement import ShardName
@@ -30,7 +30,7 @@ class Parallelism:
         chunks: groups of layers of each group of devices, to which a micro-batch comes in turn.
 
     Raises:
-        ConfigError: a degree is below 1.
+        ConfigError: a degree is no whole number of at least 1; a name is unknown.
     """
 
     data: int = 1
@@ -43,8 +43,17 @@ class Parallelism:
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "pipeline", "chunks"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more.")
+            degree = getattr(self, name)
+            if type(degree) is not int or degree < 1:
+                raise ConfigError(f"Parallelism's {name} is {degree!r}: give a whole number of at least 1.")
+        for name, known in (
+            ("shard", ("none", *get_args(ShardName))),
+            ("recompute", get_args(RecomputeName)),
+        ):
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"Parallelism's {name} is {getattr(self, name)!r}: give {', '.join(known)}."
+                )
 
     def __str__(self) -> str:
         """``data 8 x tensor 4 x pipeline 2, gradients in slices, sequence in pieces``."""

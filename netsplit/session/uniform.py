@@ -62,10 +62,15 @@ class UniformPlans:
                 f"{given} takes {given.devices} devices, but the cluster has {self.source.count}: give "
                 "smaller degrees."
             )
-        if samples % microbatches or microbatches % given.data:
+        if samples % microbatches:
             raise ConfigError(
-                f"a batch of {samples} samples in {microbatches} micro-batches for data {given.data}: give "
-                "micro-batches that divide the batch, and that data divides."
+                f"{microbatches} micro-batches do not divide a batch of {samples} samples: give a "
+                "number that does."
+            )
+        if microbatches % given.data:
+            raise ConfigError(
+                f"{microbatches} micro-batches cannot be dealt out evenly to {given.data} replicas: give a "
+                f"multiple of {given.data}."
             )
         size = samples // microbatches
         graph = self.graph(size)
@@ -115,8 +120,17 @@ class UniformPlans:
 def plan_given(step: ModelStep, source: PredictedCosts, schedule: Schedule, given: Parallelism) -> Plan:
     """A uniform plan under a schedule, whose micro-batches are those of all replicas together.
 
-    Whether it fits is said in a remark. Raises as `UniformPlans.folded`, or CaptureError.
+    Whether it fits is said in a remark. Raises as `UniformPlans.folded`, or CaptureError;
+    ConfigError where the schedule has slices or recomputation of its own.
     """
+    for name, own in (
+        ("shard", schedule.shard != "none"),
+        ("recompute", schedule.recompute not in (False, "auto")),
+    ):
+        if own:
+            raise ConfigError(
+                f"schedule.{name} is set beside given: leave it out, and give Parallelism({name}=...)."
+            )
     step.stages.stage("simulate one rank of each stage")
     plan = UniformPlans(step, source).plan(given, schedule)
     room = plan.problem.cluster.devices[0].capacity_bytes
