@@ -20,7 +20,8 @@ from netsplit.planning.folding import FoldedPlan, rank_graph
 from netsplit.planning.plan import Plan
 from netsplit.planning.uniform import UniformSearch, UniformTried
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.frontier import FrontierRow, PlanChoice
+from netsplit.planning.whole.frontier import FrontierRow, PlanChoice, why_not
+from netsplit.planning.whole.judge import Tried, tried_as
 from netsplit.profile.costs import Costs
 from netsplit.program.schedules import Schedule
 from netsplit.session.costs import PredictedCosts
@@ -200,12 +201,17 @@ def _row(each: UniformTried, best: UniformTried, samples: int) -> FrontierRow:
     if each.missing_bytes > 0:
         why = f"does not fit: a device lacks {nbytes(each.missing_bytes)}"
     elif each is not best:
-        why = _behind(each.iteration_s / best.iteration_s)
+        why = why_not(_as_tried(each), _as_tried(best))
     return FrontierRow(
         "mesh", str(given), each.schedule.name, each.schedule.microbatches, given.devices,
         samples / each.iteration_s if each.missing_bytes <= 0 else None,
         max(each.plan.simulated[1].peak_bytes.values()), why,
     )  # fmt: skip
+
+
+def _as_tried(each: UniformTried) -> Tried:
+    plan, order = each.plan, each.schedule
+    return tried_as("mesh", "", order, plan.placement, plan.simulated[1], plan.problem.cluster)
 
 
 def _behind(times: float) -> str:

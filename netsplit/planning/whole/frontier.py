@@ -18,7 +18,7 @@ from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
 from netsplit.rewrite.records import folded
 from netsplit.tables import Column, Table, nbytes
 
-__all__ = ["FrontierRow", "PlanChoice", "absent_kinds", "frontier_of", "remarks_on"]
+__all__ = ["FrontierRow", "PlanChoice", "absent_kinds", "frontier_of", "remarks_on", "why_not"]
 
 PER_KIND = 3
 _WORDS: dict[Kind, str] = {"single": "one-device", "operators": "operator-by-operator"}
@@ -154,13 +154,13 @@ def _row(tried: Tried, winner: Tried, batch_size: int, controller_s: float) -> F
     samples_per_s = batch_size / (tried.iteration_s + controller_s) if tried.fits else None
     return FrontierRow(
         tried.kind, tried.origin, schedule.name, schedule.microbatches, len(tried.devices), samples_per_s,
-        max(tried.peak_bytes.values(), default=0), "" if tried is winner else _why_not(tried, winner),
+        max(tried.peak_bytes.values(), default=0), "" if tried is winner else why_not(tried, winner),
         sum(bool(each.cuts) for each in folded(placement.rewrites).values()), bool(placement.recomputed),
         shards[0].level if shards else "",
     )  # fmt: skip
 
 
-def _why_not(tried: Tried, winner: Tried) -> str:
+def why_not(tried: Tried, winner: Tried) -> str:
     """What it spends most more on than the chosen plan."""
     if not tried.fits:
         return f"does not fit: {tried.missing_on} lacks {nbytes(tried.missing_bytes)}"

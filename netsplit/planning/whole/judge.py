@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from netsplit.cluster.cluster import Cluster
 from netsplit.graph.quotient import successors, topological_order
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Placement
@@ -16,11 +17,13 @@ from netsplit.planning.recomputation import nearest_recomputed
 from netsplit.planning.whole.stages import LineStages
 from netsplit.program.schedules import Schedule, Searched
 from netsplit.simulate.simulate import simulate
+from netsplit.simulate.timeline import Timeline
 
-__all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under"]
+__all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under", "tried_as"]
 
-Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators", "parts"]
-"""One device; replicas of everything; one stage per device; stages with replicas; any placement; in parts."""
+Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators", "parts", "mesh"]
+"""One device; replicas of everything; one stage per device; stages with replicas; any placement; in parts;
+data x tensor x pipeline."""
 KINDS: tuple[Kind, ...] = ("single", "data parallel", "pipeline", "hybrid", "operators")
 """Kinds of plans that keep every operator whole."""
 BEHIND = 1.06  # times the best of the same kind, beyond which bytes are not simulated
@@ -203,18 +206,26 @@ class Judge:
                 timeline = replace(timeline, peak_bytes=simulator.peak_bytes(program))
         took_s, orders = time.perf_counter() - began, _orders(schedule)
         self.took_s[orders] = min(took_s, self.took_s.get(orders, took_s))
-        capacity = {each.name: each.capacity_bytes for each in problem.cluster.devices}
-        over = {name: peak - capacity[name] for name, peak in timeline.peak_bytes.items()}
-        on = max(over, key=lambda name: over[name], default="")
-        busiest = max(capacity, key=timeline.busy_s)
-        again_s, sums_s = (
-            sum(each.seconds for each in timeline.events if (each.device, each.kind) == (busiest, what))
-            for what in ("recompute", "reduce")
-        )
-        return Tried(
-            kind, origin, schedule, placement, timeline.iteration_s, dict(timeline.peak_bytes),
-            max(over.get(on, 0), 0), on, busiest, timeline.busy_s(busiest), again_s, sums_s, cut,
-        )  # fmt: skip
+        return tried_as(kind, origin, schedule, placement, timeline, problem.cluster, cut)
+
+
+def tried_as(
+    kind: Kind, origin: str, schedule: Schedule, placement: Placement, timeline: Timeline, cluster: Cluster,
+    cut: LineStages | None = None,
+) -> Tried:  # fmt: skip
+    """A simulated plan, with what its busiest device spends its seconds on."""
+    capacity = {each.name: each.capacity_bytes for each in cluster.devices}
+    over = {name: peak - capacity[name] for name, peak in timeline.peak_bytes.items()}
+    on = max(over, key=lambda name: over[name], default="")
+    busiest = max(capacity, key=timeline.busy_s)
+    again_s, sums_s = (
+        sum(each.seconds for each in timeline.events if (each.device, each.kind) == (busiest, what))
+        for what in ("recompute", "reduce")
+    )
+    return Tried(
+        kind, origin, schedule, placement, timeline.iteration_s, dict(timeline.peak_bytes),
+        max(over.get(on, 0), 0), on, busiest, timeline.busy_s(busiest), again_s, sums_s, cut,
+    )  # fmt: skip
 
 
 def identity(placement: Placement) -> tuple[object, ...]:
