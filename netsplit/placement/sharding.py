@@ -12,11 +12,11 @@ from netsplit.graph.ir import Graph, Initializer, Region, dtype_bytes
 from netsplit.placement.placement import Placement, Shard, ShardName
 
 __all__ = [
-    "Bundle", "Slice", "crossing_bytes", "in_slices", "largest_slices", "ranked", "shard_line",
-    "sharded_levels", "slices_of",
+    "PIECES", "Bundle", "Slice", "crossing_bytes", "in_slices", "largest_slices", "ranked",
+    "shard_line", "sharded_levels", "slices_of",
 ]  # fmt: skip
 
-_PIECES = 24  # of a stage's parameters, at most: so little is whole at once
+PIECES = 24  # of a stage's parameters, at most: so little is whole at once
 _LATER = 2.0  # times as many bytes, at most, until a narrow place is found
 
 
@@ -79,7 +79,7 @@ def _narrow_places(graph: Graph, placement: Placement, home: str) -> Iterator[st
         (v for v, p in placement.device_of.items() if p == home), key=placement.priority.__getitem__
     )
     new = _first_read(graph, order)
-    least = max(max(new, default=0), sum(new) // _PIECES)
+    least = max(max(new, default=0), sum(new) // PIECES)
     crossing = crossing_bytes(graph, order)
     nbytes_before, best = 0, None
     for at, nbytes in enumerate(new):

@@ -70,7 +70,7 @@ class FoldedPlan:
 
     @cached_property
     def groups(self) -> list[tuple[str, ...]]:
-        """Of each stage the first rank's device, and those that hold the same."""
+        """Each stage's devices that hold the same as its first rank, which comes first."""
         given, names = self.given, self.cluster.names
         size = given.data * given.tensor
         return [tuple(names[first : first + size : given.tensor]) for first in range(0, given.devices, size)]

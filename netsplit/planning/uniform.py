@@ -26,6 +26,7 @@ from netsplit.graph.ir import dtype_bytes
 from netsplit.partition.common.instance import Floats
 from netsplit.placement.parallelism import Parallelism, RecomputeName
 from netsplit.placement.placement import ShardName
+from netsplit.placement.sharding import PIECES
 from netsplit.planning.folding import FoldedPlan
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
@@ -47,10 +48,9 @@ LOOKED_AT, LONG = 8, 50
 their launches, and so as much longer with more samples."""
 NEAR = 1.15  # times the best simulated: what is estimated to take longer is not simulated
 ROOM = 1.1  # times the room, up to which an estimate of bytes may still fit
-PIECES = 24  # of a stage's parameters, of which two are whole at once where they are in slices
 LEAST = 2**20  # bytes of a piece
 KEPT_OF_AGAIN, WORKING = 0.04, 0.015
-"""Of what a backward needs, what is kept where all is computed again, and what is there for one piece."""
+"""Fractions of what a backward needs: kept where all is computed again, and there for one piece."""
 LEAST_TRIED, ENOUGH = 4, 12  # simulated however late it is; and that fit
 HOPELESS_S, NEAREST = 1e9, 3  # of what seems not to fit: as many as are simulated where nothing does
 
@@ -179,7 +179,7 @@ class UniformSearch:
     # Candidates.
 
     def _candidates(self) -> Iterator[tuple[float, Parallelism, str, int]]:
-        """Of all degrees, schedules and sizes with the fewest seconds of what may fit."""
+        """Candidates of all degrees, schedules and sizes, each with its estimated seconds."""
         for tensor, pipeline in product(self._divisors(self.host), self._divisors(self.devices)):
             data, rest = divmod(self.devices, tensor * pipeline)
             if rest or tensor > MOST_TENSOR or self.samples % data or (data > 1 and self.unreplicable):
@@ -250,7 +250,7 @@ class UniformSearch:
         return self._known[key]
 
     def _nodes(self, plain: Parallelism) -> list[_NodeSums]:
-        """Of one sample, and of several."""
+        """Sums at one sample, and at several."""
         if plain.tensor not in self._of_nodes:
             alone = replace(plain, pipeline=1, chunks=1)
             sums = [_NodeSums(self.maker.folded(alone, self.samples))]
@@ -314,7 +314,7 @@ class UniformSearch:
         return seconds * self.pace.get(self._kind(given, order), 1.0)
 
     def _sending_s(self, given: Parallelism, sent: Floats) -> float:
-        """Of all that goes from a stage to the next, where that takes longest."""
+        """Seconds of sending from a stage to the next, where that takes longest."""
         key, sums = (given.data, given.tensor, given.pipeline), self._sums(given)
         assert sums is not None
         if key not in self._links:

@@ -137,7 +137,9 @@ def plan_given(step: ModelStep, source: PredictedCosts, schedule: Schedule, give
     room = plan.problem.cluster.devices[0].capacity_bytes
     tried = UniformTried(given, schedule, plan, max(plan.simulated[1].peak_bytes.values()) - room)
     lacks = f"does not fit: a device lacks {nbytes(tried.missing_bytes)}"
-    return _told(tried, [tried], step.whole.samples, plan.seconds, (lacks,) * (tried.missing_bytes > 0))
+    return _beside_others(
+        tried, [tried], step.whole.samples, plan.seconds, (lacks,) * (tried.missing_bytes > 0)
+    )
 
 
 def uniform_plan(step: ModelStep, source: PredictedCosts, auto: AutoSchedule) -> Plan:
@@ -159,7 +161,7 @@ def uniform_plan(step: ModelStep, source: PredictedCosts, auto: AutoSchedule) ->
     search = UniformSearch(plans, samples, source.count, host, auto, limit_s, whole, refused)
     best = search.run()
     notes = cutting.notes_for(best.schedule.microbatches)
-    return _told(best, search.tried, samples, time.perf_counter() - began, notes)
+    return _beside_others(best, search.tried, samples, time.perf_counter() - began, notes)
 
 
 def faster_of(uniform: Plan, other: Plan) -> Plan:
@@ -173,7 +175,7 @@ def faster_of(uniform: Plan, other: Plan) -> Plan:
     return replace(best, choice=choice, seconds=uniform.seconds + other.seconds)
 
 
-def _told(
+def _beside_others(
     best: UniformTried, tried: Sequence[UniformTried], samples: int, seconds: float, notes: Sequence[str]
 ) -> Plan:
     """A simulated plan beside the best others of other degrees."""

@@ -19,7 +19,7 @@ PICTURES = {
     "throughput": "Throughput by iteration",
     "training": "Training",
 }
-"""Of a comparison: the names of its pictures, and what they show."""
+"""A comparison's pictures by name, and what they show."""
 
 
 def training_figure(histories: Mapping[str, History], path: str | Path) -> None:

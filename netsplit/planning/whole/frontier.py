@@ -80,7 +80,7 @@ class PlanChoice:
     measuring_s: float = 0.0  # part of the decision, for measuring operators in parts
     batch_size: int = 0  # samples of an iteration; 0: the program's
     parallelism: Parallelism | None = None
-    """Of a uniform plan; the plan is then of the first rank of each stage, with its part of the batch."""
+    """Set for a uniform plan, which is then of the first rank of each stage, with its part of the batch."""
 
     @property
     def table(self) -> Table:
