@@ -82,6 +82,12 @@ class Mesh3D(Partitioner):
         run_of, slowest_s = layer_runs(graph, seconds, self.pipeline * self.chunks)
         tasks, rewritten = self._in_parts(graph, run_of)
         where = _places(rewritten, run_of)
+        if problem.simulator is not None and problem.simulator.schedule.microbatches < self.data:
+            raise ConfigError(
+                f"mesh has {self.data} replicas (data), but the batch has only "
+                f"{problem.simulator.schedule.microbatches} micro-batches: raise schedule.microbatches, or "
+                "lower data."
+            )
         row, device_of = self.tensor * self.data, dict[str, str]()
         members: dict[tuple[int, int], list[str]] = {}
         for name, (run, part) in where.items():

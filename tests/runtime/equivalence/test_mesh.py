@@ -182,5 +182,7 @@ def test_layers_are_cut_where_one_tensor_crosses() -> None:
 def test_a_mesh_is_refused_where_it_has_no_devices() -> None:
     with pytest.raises(ConfigError, match="mesh needs 8 devices"):
         Mesh3D(2, 2, 2).partition(replace(planned("gpt", Mesh3D(1, 2, 2), SingleBatch()).asked))
+    with pytest.raises(ConfigError, match=r"4 replicas .* only 2 micro-batches: raise"):
+        planned("gpt", Mesh3D(data=4), OneFOneB(2))
     with pytest.raises(ConfigError, match=r"mesh.v is True: give false, or two chunks"):
         Mesh3D(v=True)
