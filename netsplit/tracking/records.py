@@ -302,6 +302,8 @@ def record_comparison(run: MethodRun, comparison: Comparison) -> None:
     run.tags({"verdict": verdict_of(comparison.rows)})  # by the spread of iterations, which no run has
     if done := [row for row in comparison.rows if not row.failed]:
         comparison_figure(done, folder / "comparison.png")
+    else:
+        run.failure = "every method failed"
     if trained := {name: history for name, history in comparison.histories.items() if history.epochs}:
         throughput_figure(trained, folder / "throughput.png")
         training_figure(trained, folder / "training.png")

@@ -10,9 +10,10 @@ MLflow draws no charts of runs that lie under another one, so those of methods d
 comparison as a tag, by which `charts_of` finds them. MLflow's client is used, and not its "active run", so
 that no environment variable (``MLFLOW_RUN_ID``) can redirect what is written.
 
-A run ends FINISHED; FAILED when an exception leaves its block, which then goes on to the caller;
-KILLED on Ctrl-C or SIGTERM, and its comparison with it. Whatever happens, what was logged is written first.
-Runs of a process that was killed outright stay RUNNING. MLflow queues metrics; all else is written at once.
+A run ends FINISHED; FAILED when an exception leaves its block, which then goes on to the caller, and that of
+a comparison also when every method failed; KILLED on Ctrl-C or SIGTERM, and its comparison with it. Whatever
+happens, what was logged is written first. Runs of a process that was killed outright stay RUNNING. MLflow
+queues metrics; all else is written at once.
 """
 
 from __future__ import annotations
@@ -138,6 +139,7 @@ class MethodRun:
     def __init__(self, tracker: Tracker, name: str, run_id: str = "") -> None:
         self.name = name
         self.run_id = run_id
+        self.failure = ""  # why the run ends FAILED, though no exception leaves its block
         self.logs_model = tracker.log_model
         self._tracker = tracker
 
@@ -223,7 +225,7 @@ class MethodRun:
             return
         import mlflow
 
-        status, reason = "FINISHED" if error is None else "FAILED", ""
+        status, reason = "FAILED" if error is not None or self.failure else "FINISHED", self.failure
         if isinstance(error, KeyboardInterrupt):  # with the name of the signal; none for Ctrl-C
             status, reason = "KILLED", f"interrupted ({error.args[0] if error.args else 'Ctrl-C'})"
         elif error is not None:

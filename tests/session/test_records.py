@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
+from netsplit.errors import InfeasibleError
 from netsplit.graph.ir import Graph
 from netsplit.partition import Choice, MTopo, Partitioner, Problem, Single
 from netsplit.report import read_report
@@ -48,6 +49,27 @@ def test_a_planned_peak_above_the_capacity_is_recorded_and_in_the_table(
     assert row.predicted_peak["a"] > 20_000
     assert recorded["over_capacity"] == "a"
     assert "more than the device's limit" in (tmp_path / "comparison.md").read_text()
+
+
+@dataclass
+class _Refusing(Partitioner):
+    name: str = "refusing"
+
+    def choose(self, problem: Problem) -> Choice:
+        raise InfeasibleError("a lacks 5 bytes.")
+
+
+@pytest.mark.parametrize("others", [(), (Single(),)])
+def test_a_comparison_has_failed_when_every_method_has(
+    database: str, tmp_path: Path, others: tuple[Partitioner, ...]
+) -> None:
+    tracker = Tracker(database, f"refused beside {len(others)}")
+    comparison = forecast(experiment_of(_Refusing(), *others), two(), tracker, tmp_path)
+    assert comparison.reason == "refusing: a lacks 5 bytes."
+    assert tracker.client is not None
+    (run,) = tracker.client.search_runs([tracker.experiment_id], "tags.role = 'comparison'")
+    ended = (run.info.status, run.data.tags.get("error"))
+    assert ended == (("FINISHED", None) if others else ("FAILED", "every method failed"))
 
 
 class _Silent:
