@@ -1,4 +1,4 @@
-"""Tables: columns with a heading, a side and a format; rows of cells; and both as text.
+"""Tables: columns with a heading, a side and a format; rows of cells; and both, or a few figures, as text.
 
 table = Table([Column("method", text=True), Column("ms", ",.1f", 1e3)], [("auto", 0.25), ("one", None)])
 table.terminal()    # of rich
@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import rich.table
 
-__all__ = ["Cell", "Column", "Table", "byte_unit", "nbytes"]
+__all__ = [
+    "Cell", "Column", "Table", "byte_unit", "counted", "listed", "nbytes", "percent", "seconds", "short",
+]  # fmt: skip
 
 Cell: TypeAlias = str | int | float | None
 
@@ -176,6 +178,36 @@ def nbytes(value: float, up: bool = False) -> str:
         size = math.ceil(size * 10**digits) / 10**digits
     text = f"{size:.{digits}f}"
     return f"{text.rstrip('0').rstrip('.') if digits else text} MiB"
+
+
+def seconds(value: float) -> str:
+    """``1.234 s``, ``12.3 ms``, ``4.5 us``: four digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{1e6 * value:.3g} us" if value else "0 s"
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "-"
+
+
+def listed(names: Sequence[str], joined: str = "and") -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return f" {joined} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def counted(number: int, what: str, several: str = "s") -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {what}{'' if number == 1 else several}"
+
+
+def short(name: str, length: int = 32) -> str:
+    """A name with its middle left out where it is long."""
+    if len(name) <= length:
+        return name
+    head = (length - 1) // 2
+    return f"{name[:head]}…{name[head + 1 - length :]}"
 
 
 def _mebibytes(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from netsplit.partition.partitioner import Partitioner, read_bytes
 from netsplit.placement.placement import Placement
 from netsplit.planning.decide import decide, verified
 from netsplit.planning.plan import Plan
-from netsplit.planning.plan_diff import plan_diff
+from netsplit.planning.plan_change import placement_change
 from netsplit.planning.workload import Workload
 from netsplit.profile.memory import memory_of
 from netsplit.program.schedules import Schedule
-from netsplit.tables import Column, Table
+from netsplit.tables import Column, Table, percent, seconds
 
 from ._entry import console_of
 from ._graph_file import GraphSettings, PartitionSettings, memory_rule
@@ -175,9 +175,18 @@ def show_moves(
     else:
         with Waiting(console, other.name, limit_s):
             before = decide(problem, other, room=False)
-    moves = plan_diff(before, plan)
-    _lines(console, moves.lines())
-    return moves.to_dict()
+    change, was_s, now_s = placement_change(before, plan), before.objective_s, plan.objective_s
+    verdict = (
+        f"stays at {seconds(now_s)}"
+        if was_s == now_s
+        else (
+            f"{'faster' if now_s < was_s else 'slower'}, {seconds(was_s)} to {seconds(now_s)} "
+            f"({percent(now_s - was_s, was_s)})"
+        )
+    )
+    names = before.placement.method, plan.placement.method
+    _lines(console, [f"{' to '.join(names)}: {verdict}", *(f"  {line}" for line in change.lines)])
+    return {"before": names[0], "before_s": was_s, "after_s": now_s, "change": asdict(change)}
 
 
 def _lines(console: Console, lines: list[str]) -> None:

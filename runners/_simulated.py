@@ -15,15 +15,13 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.explanation.explanation import path_lines
-from netsplit.planning.explanation.notation import counted, percent, seconds, short
-from netsplit.planning.explanation.path import critical_path, overheads
+from netsplit.planning.explanation import critical_path, path_lines
 from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
 from netsplit.simulate.simulate import costed_profiles
 from netsplit.simulate.timeline import Timeline, device_times, peak_moment_s, waits
 from netsplit.simulate.trace import write_trace
-from netsplit.tables import Column, Table, nbytes
+from netsplit.tables import Column, Table, counted, nbytes, percent, seconds, short
 
 from ._entry import console_of
 from ._graph_file import SimulateSettings, memory_rule
@@ -95,7 +93,7 @@ def show(console: Console, problem: Problem, program: Program, timeline: Timelin
     console.print(_times(program, timeline).terminal())
     console.print(_bytes(problem, program, timeline).terminal())
     _show_waits(console, timeline, pieces)
-    path = critical_path(timeline, program, *overheads(problem.cluster, problem.costs))
+    path = critical_path(timeline, program)
     kinds: Counter[str] = Counter()
     for span in path:
         kinds[span.what] += span.seconds  # type: ignore[assignment]

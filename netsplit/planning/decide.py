@@ -29,9 +29,8 @@ from netsplit.partition.compile_all import load_kernels
 from netsplit.partition.partitioner import Partitioner, needed_bytes, read_bytes
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.placement.sharding import in_slices
-from netsplit.planning.explanation.notation import counted, microbatches_listed
 from netsplit.planning.fitting import fitted
-from netsplit.planning.plan import Plan
+from netsplit.planning.plan import Plan, microbatches_listed
 from netsplit.planning.verify import verify
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.frontier import PlanChoice, absent_kinds, frontier_of, remarks_on
@@ -39,6 +38,7 @@ from netsplit.planning.whole.judge import Judge, Tried, problem_under
 from netsplit.planning.whole.search import WORTH_S, WholeSearch, any_schedule, of_every_plan_s
 from netsplit.rewrite.algebra.applying import require_same_algebra
 from netsplit.simulate.timeline import Timeline
+from netsplit.tables import counted
 
 __all__ = [
     "decide",

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from html import escape
@@ -23,16 +23,15 @@ from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import memory_figure, timeline_figure
 from netsplit.placement.placement import Placement, Status
 from netsplit.placement.sharding import shard_line
-from netsplit.planning.explanation.explanation import Explanation, explain
-from netsplit.planning.explanation.notation import counted, microbatches_listed
-from netsplit.planning.explanation.parts import (
+from netsplit.planning.explanation import Explanation, explain
+from netsplit.planning.loads import DeviceLoad, loads_of
+from netsplit.planning.parts import (
     PlacedSplit,
     algebra_lines,
     parallel_graph,
     parts_summary,
     placed_splits,
 )
-from netsplit.planning.loads import DeviceLoad, loads_of
 from netsplit.planning.whole.frontier import PlanChoice
 from netsplit.program.instructions import Forward, Program
 from netsplit.program.schedules import Schedule
@@ -42,9 +41,9 @@ from netsplit.simulate.simulate import costed_profiles
 from netsplit.simulate.simulator import Simulator, exchange_line
 from netsplit.simulate.timeline import Timeline, memory_course
 from netsplit.simulate.trace import EventParts, parts_of_events
-from netsplit.tables import Column, Table, nbytes
+from netsplit.tables import Column, Table, counted, listed, nbytes
 
-__all__ = ["Plan", "PlanSummary"]
+__all__ = ["Plan", "PlanSummary", "microbatches_listed"]
 
 PROVED = 1e-4  # relative gap up to which an answer is optimal, as solvers of integer programmes have it
 
@@ -400,6 +399,11 @@ class Plan:
             **(asdict(self.choice) if self.choice.frontier else {}),
             **simulated,
         }
+
+
+def microbatches_listed(counts: Sequence[int], joined: str = "and") -> str:
+    """``1, 2 and 4 micro-batches``."""
+    return f"{listed([str(m) for m in counts], joined)} micro-batch{'' if list(counts) == [1] else 'es'}"
 
 
 def _recomputation_line(

@@ -15,7 +15,6 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.methods.mesh import layer_runs
 from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import Placement
-from netsplit.planning.explanation.notation import counted
 from netsplit.planning.folding import FoldedPlan, rank_graph
 from netsplit.planning.plan import Plan
 from netsplit.planning.uniform import UniformSearch, UniformTried
@@ -27,7 +26,7 @@ from netsplit.program.schedules import Schedule
 from netsplit.session.costs import PredictedCosts
 from netsplit.session.sizes import BatchCuts
 from netsplit.session.step import ModelStep
-from netsplit.tables import nbytes
+from netsplit.tables import counted, nbytes
 
 __all__ = ["FEW", "UniformPlans", "faster_of", "plan_given", "uniform_plan"]
 

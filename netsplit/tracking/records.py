@@ -20,7 +20,7 @@ from netsplit.formats.own import save_workload
 from netsplit.pictures.graph_figure import graph_figure
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.placement.placement import SolverReport
-from netsplit.planning.explanation.parts import algebra_lines, parts_summary, placed_views
+from netsplit.planning.parts import algebra_lines, parts_summary, placed_views
 from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
 from netsplit.settings import Settings

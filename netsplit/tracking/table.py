@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from netsplit.planning.explanation.notation import listed
-from netsplit.tables import Cell, Column, Table
+from netsplit.tables import Cell, Column, Table, listed
 from netsplit.training.metrics import words_of_metric
 
 __all__ = [

@@ -7,18 +7,28 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netsplit.partition import Placement, Problem, Random
+from netsplit.partition import Placement, Problem, Random, SolverReport
 from netsplit.placement.placement import Stage
 from netsplit.planning.plan import Plan
-from netsplit.planning.plan_diff import placement_change
-from netsplit.rewrite import CopyWeights, applied
-from tests.builders import cluster_of
+from netsplit.planning.plan_change import placement_change
+from tests.builders import cluster_of, costs_of, graph_of
 from tests.partition.builders import problems
-from tests.planning.test_plan_diff import line, placed
-from tests.rewrite.test_planning import placed as in_parts
-from tests.rewrite.test_planning import problem_of
 
 ROUTE = re.compile(r"(\d+) operators? (?:from (\S+) to (\S+):|between other devices)")
+
+
+def placed(problem: Problem, devices: str) -> Placement:
+    """Node i on the device of the i-th digit."""
+    names = dict(zip(problem.graph.nodes, (f"d{digit}" for digit in devices), strict=True))
+    return Placement(f"by {devices}", names, dict(problem.graph.position), SolverReport("heuristic", 0.0))
+
+
+def line(count: int = 4, devices: int = 2) -> Problem:
+    """n0 -> n1 -> ..., 3 s a node, 1 s for each of the transfers."""
+    names = [f"n{i}" for i in range(count)]
+    tensors = [(name, 10, names[i + 1 : i + 2]) for i, name in enumerate(names)]
+    graph = graph_of(names, tensors, dict.fromkeys(names, 7))
+    return Problem(graph, costs_of(graph), cluster_of([10_000] * devices, 0.0, 0.1))
 
 
 def unscored(problem: Problem, placement: Placement) -> Plan:
@@ -54,7 +64,7 @@ def test_every_operator_that_is_elsewhere_is_told_once(problem: Problem, data: s
     assert all(went[p, q] == int(many) for many, p, q in told if p)
 
 
-def test_replicas_recomputation_and_copies_are_told() -> None:
+def test_replicas_and_recomputation_are_told() -> None:
     problem = line()
     kept = placed(problem, "0000")
     stage = Stage(tuple(problem.graph.nodes), ("d0", "d1"))
@@ -64,18 +74,3 @@ def test_replicas_recomputation_and_copies_are_told() -> None:
     doubled = unscored(problem, replace(kept, stages=(stage,)))
     assert placement_change(before, doubled).lines == ("replicas: d0 and d1, none before",)
     assert placement_change(doubled, before).lines == ("replicas: none, d0 and d1 before",)
-    captured = problem_of()
-    copies = (CopyWeights("linear", 1),)
-    had, has = unscored(captured, in_parts(captured, ())), unscored(captured, _copied(captured, copies))
-    change = placement_change(had, has)
-    assert change.lines == ("1 operator with copies of weights, 0 before",)
-    others = (CopyWeights("linear_1", 1),)
-    change = placement_change(has, unscored(captured, _copied(captured, others)))
-    assert change.lines == ("1 operator with copies of weights, 1 before",)
-
-
-def _copied(problem: Problem, copies: tuple[CopyWeights, ...]) -> Placement:
-    """As `in_parts(problem, ())` places what is no copy."""
-    plain, graph = in_parts(problem, ()), applied(problem.graph, copies)
-    device_of = {v: plain.device_of.get(v, plain.device_of["linear"]) for v in graph.nodes}
-    return replace(plain, device_of=device_of, priority=dict(graph.position), rewrites=copies)

@@ -18,12 +18,8 @@ from netsplit.partition import Heft, Placement, SolverReport
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Choice, Partitioner
 from netsplit.planning.decide import decide, verified
-from netsplit.planning.explanation.parts import (
-    PlacedSplit,
-    parts_summary,
-    placed_splits,
-)
-from netsplit.planning.plan_diff import plan_diff
+from netsplit.planning.parts import PlacedSplit, parts_summary, placed_splits
+from netsplit.planning.plan_change import placement_change
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs
 from netsplit.profile.predict import predicted_costs
@@ -146,12 +142,10 @@ def test_the_summary_counts_operators_once_on_each_device(cut: Callable[..., tup
 def test_what_moved_between_a_plan_in_parts_and_one_of_whole_operators() -> None:
     problem = problem_of()
     parts, whole = (verified(problem, placed(problem, each)) for each in (LINEAR, ()))
-    cut = plan_diff(whole, parts)
-    assert any("now 1 operator in parts: linear_2 (" in line for line in cut.lines())
-    assert (cut.before_s, cut.after_s) == pytest.approx((whole.objective_s, parts.objective_s))
-    joined = plan_diff(parts, whole)
-    assert any("no longer split: linear_2" in line for line in joined.lines())
-    assert plan_diff(parts, parts).change.moved == plan_diff(parts, parts).change.split == 0
+    cut, joined = placement_change(whole, parts), placement_change(parts, whole)
+    assert any("now 1 operator in parts: linear_2 (" in line for line in cut.lines)
+    assert any("no longer split: linear_2" in line for line in joined.lines)
+    assert placement_change(parts, parts).moved == placement_change(parts, parts).split == 0
 
 
 def sizes(split: PlacedSplit) -> list[int]:

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal, TypeGuard
 from netsplit.errors import ConfigError
 from netsplit.placement.exchange import ExchangeName
 from netsplit.placement.placement import ShardName
-from netsplit.planning.explanation.notation import counted
 from netsplit.program.schedules import SCHEDULES, ZBV, OneFOneB, Schedule, Searched, SingleBatch
 from netsplit.program.schedules.base import check_choices
 from netsplit.settings import check_switches
 from netsplit.signature import suggest
+from netsplit.tables import counted
 
 __all__ = ["AutoSchedule", "microbatch_counts"]
 

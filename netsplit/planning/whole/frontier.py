@@ -12,11 +12,10 @@ from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import Placement
-from netsplit.planning.explanation.notation import counted, listed
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
 from netsplit.rewrite.records import folded
-from netsplit.tables import Column, Table, nbytes
+from netsplit.tables import Column, Table, counted, listed, nbytes
 
 __all__ = ["FrontierRow", "PlanChoice", "absent_kinds", "frontier_of", "remarks_on", "why_not"]
 

@@ -28,7 +28,7 @@ from netsplit.placement.placement import Placement
 from netsplit.planning.decide import verified
 from netsplit.planning.fitting import fitted
 from netsplit.planning.plan import Plan
-from netsplit.planning.plan_diff import PlacementChange, placement_change
+from netsplit.planning.plan_change import PlacementChange, placement_change
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 from netsplit.training.adapt.switchable import why_unswitchable

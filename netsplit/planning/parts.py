@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph, Node
 from netsplit.placement.placement import Placement
-from netsplit.planning.explanation.notation import counted, is_path, listed, percent, seconds, short
 from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.lowering import lowered_from
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.rewrite.records import folded
-from netsplit.rewrite.tasks import TaskCut, axis_words
+from netsplit.rewrite.tasks import axis_words
+from netsplit.tables import counted, listed, percent, seconds, short
 
 __all__ = [
-    "PlacedPart",
-    "PlacedSplit",
-    "algebra_lines",
-    "copied_nodes",
-    "operator_cuts",
-    "operator_name",
-    "parallel_graph",
-    "parts_summary",
-    "placed_splits",
-    "placed_views",
-    "shortened_list",
-]
+    "PlacedPart", "PlacedSplit", "algebra_lines", "operator_name", "parallel_graph", "parts_summary",
+    "placed_splits", "placed_views", "shortened_list",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,10 +46,9 @@ class PlacedSplit:
 
     @property
     def name(self) -> str:
-        """``linear_2 (encoder.fc1)``; the operator alone if `module` is no path."""
-        return (
-            f"{short(self.operator)} ({short(self.module)})" if is_path(self.module) else short(self.operator)
-        )
+        """``linear_2 (encoder.fc1)``; the operator alone if `module` is no dotted path, but words."""
+        is_path = re.fullmatch(r"[\w.]+", self.module) is not None
+        return f"{short(self.operator)} ({short(self.module)})" if is_path else short(self.operator)
 
     @property
     def along(self) -> str:
@@ -162,21 +153,6 @@ def placed_views(placement: Placement, graph: Graph) -> dict[str, tuple[str, ...
         if node.part is None or not node.part.moves:
             views.setdefault(operator_name(node), {})[placement.device_of[node.name]] = None
     return {operator: tuple(devices) for operator, devices in views.items()}
-
-
-def operator_cuts(placement: Placement) -> dict[str, tuple[TaskCut, ...]]:
-    """How each operator that is in parts is cut."""
-    return {name: tasks.cuts for name, tasks in folded(placement.rewrites).items() if tasks.cuts}
-
-
-def copied_nodes(placement: Placement) -> dict[str, int]:
-    """Node -> number of the copy of its weights that it reads, if not the first."""
-    return {
-        tasks.named(path, number): weights
-        for tasks in folded(placement.rewrites).values()
-        for path, _, number, weights in tasks.tasks()
-        if isinstance(weights, int) and weights
-    }
 
 
 def operator_name(node: Node) -> str:
