@@ -6,11 +6,9 @@ What is missing is left out: a run that failed, was only planned, or is older th
 from __future__ import annotations
 
 import json
-import math
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -32,12 +30,11 @@ from netsplit.tracking.database import (
 )
 from netsplit.tracking.figures import PICTURES
 from netsplit.tracking.table import ComparisonRow, comparison_table, verdict_of, winner_of
-from netsplit.training.adapt.adaptation import CHANGED
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["read_report", "read_runs", "row_from"]
+__all__ = ["read_report", "read_runs"]
 
 NEWEST = "newest"
 _UI = "`netsplit ui` (`make ui`) shows the ids."
@@ -46,14 +43,12 @@ Recorded: TypeAlias = dict[str, Any]
 """A row of `mlflow.search_runs` without missing values: ``status``, ``tags.role``, ``metrics.…``."""
 Runs = int | str | Sequence[str]
 """NEWEST of each name, a number of newest, or (beginnings of) run ids."""
-_INFINITE = 1e300  # MLflow keeps an infinity as the largest number of its database
 _MOST_TOLD, _VALUE = 6, 40  # differing parameters shown; characters of a value
 _OWN = ("tracking.", "checkpoint.")
 _SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.link.")
 _DESCRIBED = ("model", "dataset", "cluster", "schedule", "optimizer", "batch_size", "epochs", "seed")
 _BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 _MS = (",.1f", 1e3)
-_METRIC, _DECISION = "metrics.test/", "tags.adaptive.decision."
 _DECIDED = {
     "predicted_before": "Old plan, predicted", "predicted_after": "New plan, predicted",
     "measured_before": "Old plan, measured", "measured_after": "New plan, measured",
@@ -108,7 +103,7 @@ class _ReportReader:
         labels = _differences(group)
         names = list(dict.fromkeys(map(name_of, group)))
         title = names[0] + " and others" * (len(names) > 1)
-        rows = [list(map(row_from, each)) for each in methods]
+        rows = [list(map(self.row, each)) for each in methods]
         head = Section(title, [_when(group[0])], tables=[_throughputs(labels, rows)])
         parts = zip(group, methods, labels, strict=True)
         return [head, *(self.comparison(*part, inner=True) for part in parts)]
@@ -116,7 +111,7 @@ class _ReportReader:
     def comparison(
         self, run: Recorded, methods: Sequence[Recorded], title: str, inner: bool = False
     ) -> Section:
-        rows = list(map(row_from, methods))
+        rows = list(map(self.row, methods))
         best = winner_of(rows)
         pictures = self.pictures(run, PICTURES)
         chosen = [each for each in methods if not inner or _method_of(each) == best]
@@ -130,12 +125,39 @@ class _ReportReader:
             title,
             [*filter(None, [run.get("tags.verdict") or verdict_of(rows)]), _description(run), _when(run)],
             failed,
-            [*figures, *_decisions(methods)],
+            [*figures, *self.decisions(methods)],
             pictures,
             [_settings(run), _ids([run, *methods])],
             [link for each in methods for link in self.trace(each)],
             inner,
         )
+
+    def row(self, run: Recorded) -> ComparisonRow:
+        """A method's figures, or why it has none."""
+        state, name = run["status"], _method_of(run)
+        if state != "FINISHED":
+            why = {"RUNNING": "still running", "KILLED": "interrupted"}.get(state, "ended without saying why")
+            return ComparisonRow(name, state.lower(), error=run.get("tags.error", why))
+        content = self.file(run, "row.json")
+        return ComparisonRow(name, "") if content is None else ComparisonRow(**json.loads(content))
+
+    def decisions(self, methods: Sequence[Recorded]) -> list[Table]:
+        """Decisions about plans while methods trained."""
+        cells = [
+            [
+                _method_of(run), each.get("iteration"), each.get("outcome"),
+                *(each.get(f"{kind}_s") for kind in _DECIDED),
+                "; ".join((each.get("change") or {}).get("lines", ())), each.get("why"),
+            ]
+            for run in methods
+            for each in json.loads(self.file(run, "adaptive.json") or "[]")
+        ]  # fmt: skip
+        columns = [
+            Column("Method", text=True), Column("Iteration"), Column("Outcome", text=True),
+            *(Column(f"{words} ms", *_MS) for words in _DECIDED.values()),
+            Column("What changed", text=True), Column("Why", text=True),
+        ]  # fmt: skip
+        return [Table(columns, cells, "Plans considered while training")] if cells else []
 
     def study(self, run: Recorded) -> Section:
         """A study's recorded table, notes and pictures."""
@@ -287,57 +309,8 @@ def _is_shown(run: Recorded) -> bool:
     return run.get("tags.role") in ("comparison", "study")
 
 
-def row_from(run: Recorded) -> ComparisonRow:
-    state, status = run["status"], run.get("tags.solver_status", run["status"].lower())
-    planned = _number(run, "metrics.speed/samples_per_s_predicted")
-    why = {"RUNNING": "still running", "KILLED": "interrupted"}.get(state, "ended without saying why")
-    metric = next((key for key in run if key.startswith(_METRIC)), "")
-    throughput = _number(run, "metrics.speed/samples_per_s")
-    return ComparisonRow(
-        method=_method_of(run),
-        status=status,
-        objective_s=_number(run, "tags.solver_objective_s"),
-        gap=_number(run, "metrics.solver_gap"),
-        solve_s=_number(run, "metrics.solver_seconds"),
-        predicted_s=_number(run, "metrics.seconds_per_iteration_predicted"),
-        measured_s=_number(run, "metrics.speed/seconds_per_iteration"),
-        throughput=planned if throughput is None else throughput,
-        score=_number(run, metric),
-        metric=metric.removeprefix(_METRIC),
-        predicted_peak=_by_device(run, "predicted_peak_bytes."),
-        measured_peak=_by_device(run, "measured_peak_bytes."),
-        capacity=_by_device(run, "capacity_bytes."),
-        nodes=_by_device(run, "nodes."),
-        loss=_number(run, "metrics.train/epoch_loss"),
-        error=None if state == "FINISHED" else run.get("tags.error", why),
-        earlier="tags.measured_by" in run,
-        optimises=run.get("tags.solver_optimises", ""),
-        parts=run.get("tags.in_parts", ""),
-        changes=sum(each.get("outcome") in CHANGED for each in _run_decisions(run)),
-    )
-
-
 def _method_of(run: Recorded) -> str:
     return str(run.get("tags.method", name_of(run)))
-
-
-def _number(run: Recorded, key: str) -> float | None:
-    with suppress(KeyError, ValueError):
-        number = float(run[key])
-        return number if math.isfinite(number) and abs(number) < _INFINITE else None
-    return None
-
-
-def _by_device(run: Recorded, name: str) -> dict[str, int]:
-    prefix = f"tags.{name}"
-    keys = sorted((key for key in run if key.startswith(prefix)), key=lambda key: (len(key), key))
-    return {key.removeprefix(prefix): int(run[key]) for key in keys}
-
-
-def _run_decisions(run: Recorded) -> list[dict[str, Any]]:
-    """Decisions about the plan during training, in order."""
-    keys = [key for key in run if key.startswith(_DECISION)]
-    return [json.loads(run[key]) for key in sorted(keys, key=lambda key: (len(key), key))]
 
 
 def _throughputs(labels: Iterable[str], rows: Sequence[Sequence[ComparisonRow]]) -> Table:
@@ -358,25 +331,6 @@ def _throughput(row: ComparisonRow) -> str:
         return "failed" if row.failed else "-"
     text = "no answer in time" if row.unanswered else f"{row.throughput:,.1f}"
     return f"! {text}" if row.overfull else text
-
-
-def _decisions(methods: Sequence[Recorded]) -> list[Table]:
-    """Decisions about plans while methods trained."""
-    cells = [
-        [
-            _method_of(run), each.get("iteration"), each.get("outcome"),
-            *(each.get(f"{kind}_s") for kind in _DECIDED),
-            "; ".join((each.get("change") or {}).get("lines", ())), each.get("why"),
-        ]
-        for run in methods
-        for each in _run_decisions(run)
-    ]  # fmt: skip
-    columns = [
-        Column("Method", text=True), Column("Iteration"), Column("Outcome", text=True),
-        *(Column(f"{words} ms", *_MS) for words in _DECIDED.values()),
-        Column("What changed", text=True), Column("Why", text=True),
-    ]  # fmt: skip
-    return [Table(columns, cells, "Plans considered while training")] if cells else []
 
 
 def _settings(run: Recorded) -> Table:

@@ -41,8 +41,6 @@ __all__ = [
     "write_whole",
 ]  # fmt: skip
 
-_TAGGED = 50  # decisions, the last ones; the file has all
-
 
 class Progress(Observer, Protocol):
     """An observer that is told which method is next, and how many iterations it will take; and before the
@@ -247,9 +245,7 @@ def write_last_plan(last: Plan, first: Plan, folder: Path) -> None:
 
 
 def record_decisions(run: MethodRun, decisions: Sequence[Decision], folder: Path) -> None:
-    """What was decided about the plan while it trained: a tag and a point each, and all of it as a file."""
-    told = {str(n): json.dumps(asdict(each)) for n, each in enumerate(decisions)}
-    run.tags({"adaptive.decision": dict(list(told.items())[-_TAGGED:])})
+    """What was decided about the plan while it trained: a point each, and all of it as a file."""
     for each in decisions:
         seconds = [(f"adaptive.{key}", value) for key, value in asdict(each).items() if key.endswith("_s")]
         run.metrics([(key, value, each.iteration) for key, value in seconds if value is not None])
@@ -270,6 +266,7 @@ def record_row(
     write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)
     timeline_figure(predicted, measured, folder / "timeline.png")
     row = replace(row_of(plan, run.name, history, earlier), changes=sum(each.changed for each in decisions))
+    write_json(folder / "row.json", asdict(row))  # which the report reads
     run.summary(figures_of(row))
     run.tags(
         {
