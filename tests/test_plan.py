@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import netsplit
 from netsplit.cluster.described import ClusterDescription, uniform_cluster
@@ -152,31 +152,6 @@ def test_autocast_and_averages_count() -> None:
     assert more.problem.graph.autocast == "float16"
     assert more.problem.costs.alpha == plain.problem.costs.alpha + 1
     assert more.compiler.shared_norm
-
-
-class Alternating(nn.Module):
-    """Keeps in Python what it computes with."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.calls = nn.Linear(6, 5), 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return self.layer(x).relu() if self.calls % 2 else self.layer(x)
-
-
-def test_a_plan_says_what_a_training_would_refuse() -> None:
-    torch.manual_seed(0)
-    batch = torch.randn(16, 6), torch.randint(5, (16,))
-    model, schedule = Alternating(), GPipe(4)
-    whole = netsplit.plan(model, nn.CrossEntropyLoss(), batch, "v100x8", schedule=schedule)
-    (told,) = (note for note in whole.choice.remarks if note.startswith("training would refuse Alternating"))
-    assert "'calls' of the model" in told
-    assert model.calls == 0
-    plain = nn.Sequential(nn.Linear(6, 5))
-    whole = netsplit.plan(plain, nn.CrossEntropyLoss(), batch, "v100x8", schedule=schedule)
-    assert not any("would refuse" in note for note in whole.choice.remarks)
 
 
 def wide() -> nn.Sequential:

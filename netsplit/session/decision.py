@@ -10,8 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from netsplit.errors import CaptureError, ConfigError, InfeasibleError, NetSplitError
-from netsplit.graph.checks.check import check_capture
+from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.graph.checks.replicated import statistics_notes
 from netsplit.graph.ir import Graph
 from netsplit.interrupts import interrupts_held
@@ -22,7 +21,7 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.uniform import ORDERS
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Offload
-from netsplit.profile.optimizer_checks import check_element_wise
+from netsplit.profile.measure.optimizer import check_element_wise
 from netsplit.program.schedules import Schedule
 from netsplit.runtime.offload import check_buckets
 from netsplit.session.calibration import MeasuredParts
@@ -148,8 +147,7 @@ def plan_ahead(
         cutting.not_at_size()
     step.stages.stage(f"plan by {method.name}", method.time_limit_s, "s")
     problem = replace(problem, improved=step.stages.improved)
-    remarks = (*cutting.notes_for(order.microbatches), *_refused(step, graph))
-    return decide_scheduled(problem, method, step.whole.samples, remarks)
+    return decide_scheduled(problem, method, step.whole.samples, cutting.notes_for(order.microbatches))
 
 
 @dataclass
@@ -228,7 +226,6 @@ class WholeDecision:
         sizes.cost()
         left_out = sizes.left_out if cutting.named else ()
         least = sizes.graphs[min(sizes.graphs)]
-        refused = () if source.is_local else _refused(self.step, least)
 
         def decide(counts: Sequence[int]) -> Plan:
             self.step.stages.stage("whole plan", auto.time_limit_s, "s")
@@ -239,7 +236,7 @@ class WholeDecision:
                 auto,
                 method=self.method,
                 improved=self.step.stages.improved,
-                remarks=lambda m: (*left_out, *self.remarks, *cutting.notes_for(m), *refused),
+                remarks=lambda m: (*left_out, *self.remarks, *cutting.notes_for(m)),
             )
 
         at_size = source.is_local or _is_quick(least)  # comparing takes two forwards of the batch
@@ -253,17 +250,6 @@ class WholeDecision:
                 remarks = cutting.differs, *plan.choice.remarks
                 plan = replace(plan, choice=replace(plan.choice, remarks=remarks))
         return plan, sizes.problem(plan.schedule.microbatches)
-
-
-def _refused(step: ModelStep, graph: Graph) -> tuple[str, ...]:
-    """Why training would refuse the model, if a quick check shows it."""
-    if not _is_quick(graph):
-        return ()
-    try:
-        check_capture(step.model, step.loss, graph, step.example(graph.batch_size))
-    except CaptureError as error:
-        return (f"training would refuse {step.name}: {str(error).rstrip('.')}",)
-    return ()
 
 
 def _is_quick(graph: Graph) -> bool:
