@@ -110,9 +110,4 @@ def html_page(report: Report, folder: Path) -> str:
 
 def _address(target: Path | str, folder: Path) -> str:
     """A relative path from `folder` to a file, or the URL."""
-    if isinstance(target, str):
-        return target
-    try:
-        return quote(Path(os.path.relpath(target, folder)).as_posix())
-    except ValueError:  # another drive
-        return target.as_uri()
+    return target if isinstance(target, str) else quote(Path(os.path.relpath(target, folder)).as_posix())

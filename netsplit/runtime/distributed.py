@@ -19,7 +19,7 @@ from netsplit.graph.random_draws import DrawCounter, DrawKey
 from netsplit.interrupts import interrupts_held, let_interrupt
 from netsplit.optim.learning_rate import require_same_rates
 from netsplit.profile.costs import Offload
-from netsplit.profile.optimizer_checks import check_element_wise
+from netsplit.profile.measure.optimizer import check_element_wise
 from netsplit.program.instructions import Program
 from netsplit.program.other_batches import stepping_all
 from netsplit.runtime import moves, worker_calls

@@ -14,7 +14,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import BatchError
 from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.profile.costs import Offload
-from netsplit.profile.optimizer_checks import check_element_wise
+from netsplit.profile.measure.optimizer import check_element_wise
 from netsplit.program.instructions import Program
 from netsplit.program.other_batches import stepping_all
 from netsplit.runtime.checkpoint.torch_format import whole_tensors

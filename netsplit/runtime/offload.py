@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_map_only
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.module import NODE
 from netsplit.optim.optimizers import ForModel, buckets_of
-from netsplit.profile.optimizer_checks import steps_alike
+from netsplit.profile.measure.optimizer import steps_alike
 
 __all__ = ["HostMemory", "HostMoments", "SavedTensors", "check_buckets", "leaving_between", "saved_leave"]
 

@@ -22,7 +22,7 @@ from netsplit.graph.ir import Graph, Initializer, Region
 from netsplit.optim.learning_rate import LearningRate, step
 from netsplit.optim.optimizers import ForModel, NamedOptimizer, OptimizerFactory, make_optimizer
 from netsplit.profile.costs import Offload
-from netsplit.profile.optimizer_checks import is_element_wise
+from netsplit.profile.measure.optimizer import is_element_wise
 from netsplit.program.instructions import Program
 from netsplit.runtime.offload import HostMemory, HostMoments
 from netsplit.runtime.sliced import SlicedParameters

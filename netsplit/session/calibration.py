@@ -31,24 +31,20 @@ from netsplit.graph.ir import Graph
 from netsplit.placement.placement import Placement
 from netsplit.profile.costs import Costs, DeviceCosts, PartCosts
 from netsplit.profile.measure.clock import (
+    accumulate_seconds_per_byte,
     copy_seconds_per_byte,
     host_seconds_per_byte,
     instruction_seconds,
     reference_seconds,
+    step_seconds_per_byte,
     trivial_step,
 )
 from netsplit.profile.measure.compute import Profiler, walks_to_settle
-from netsplit.profile.measure.optimizer import (
-    accumulate_seconds_per_byte,
-    optimizer_alpha,
-    optimizer_scratch,
-    step_seconds_per_byte,
-)
+from netsplit.profile.measure.optimizer import check_element_wise, optimizer_alpha, optimizer_scratch
 from netsplit.profile.measure.parts import profile_parts
 from netsplit.profile.measure.predicted_bytes import transient_bytes
 from netsplit.profile.measured import Measured, ProfileCache, parts_digest
 from netsplit.profile.operator_keys import new_nodes, operator_key
-from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.compile import compile_program
 from netsplit.program.schedules import GPipe
@@ -59,6 +55,7 @@ from netsplit.runtime.share import OptimizerFactory, Share
 from netsplit.runtime.transport.handle import LocalTransport
 from netsplit.runtime.workers.messages import Worker
 from netsplit.runtime.workers.pool import WorkerPool
+from netsplit.tracking.host import cpu_model
 
 __all__ = [
     "REPEATS", "Calibration", "KnownParts", "MeasuredParts", "begin_measuring", "identity_of", "located",
@@ -115,7 +112,7 @@ def _identity(worker: Worker) -> dict[str, Any]:
     return {
         "kind": worker.device.kind,
         "host": socket.gethostname(),
-        "processor": _processor(),
+        "processor": cpu_model(),
         "processors": usable_processors(),
         "threads": torch.get_num_threads(),
         "neighbours": len(worker.neighbours.wires),
@@ -127,14 +124,6 @@ def _identity(worker: Worker) -> dict[str, Any]:
 
 def _processors(worker: Worker) -> tuple[frozenset[int], float]:
     return allowed_processors(), processor_quota()
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
-    except OSError:
-        return platform.processor()
 
 
 log = logging.getLogger(__name__)
@@ -206,7 +195,7 @@ def _measuring(worker: Worker, task: Calibration) -> Generator[None, None, Measu
     initializers = task.graph.initializers.items()
     shapes = {k: init.shape for k, init in initializers if init.is_parameter and init.requires_grad}
     step = step_seconds_per_byte(task.optimizer, shapes, device)
-    adding = accumulate_seconds_per_byte(list(shapes.values()), device)
+    adding = accumulate_seconds_per_byte(shapes, device)
     instruction = _instruction_seconds(worker)
     yield from profiler.walks_of_round()
     yield from walks_to_settle(profiler)

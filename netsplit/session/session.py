@@ -31,8 +31,8 @@ from netsplit.partition.compile_all import load_kernels
 from netsplit.partition.partitioner import Partitioner
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
+from netsplit.profile.measure.optimizer import check_switchable
 from netsplit.profile.measured import ProfileCache, default_folder
-from netsplit.profile.optimizer_checks import check_switchable
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.distributed import DistributedRuntime

@@ -27,7 +27,7 @@ from netsplit.planning.decide import decide
 from netsplit.planning.plan import Plan
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, offloaded
-from netsplit.profile.optimizer_checks import check_element_wise
+from netsplit.profile.measure.optimizer import check_element_wise
 from netsplit.program.schedules import Schedule
 from netsplit.progress import Stages
 from netsplit.runtime.checkpoint.weights import WeightSource

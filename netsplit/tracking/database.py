@@ -97,16 +97,9 @@ def open_client(uri: str) -> MlflowClient:
             _create(path)
         return _connect(f"{_SQLITE}{path}")
     except Exception as error:  # MLflow passes on whatever its database driver or HTTP library raises
-        first: BaseException = error
-        while cause := first.__cause__ or first.__context__:
-            first = cause
-        why = words_of_failure(error)
-        if isinstance(first, OSError) and first.strerror:
-            why = first.strerror
-        elif isinstance(error, ModuleNotFoundError):
-            why = f"it needs the package '{error.name}' (`pip install 'netsplit[postgres]'` brings psycopg)"
+        why = words_of_failure(error).rstrip(".")
         raise ConfigError(
-            f"tracking uri '{masked(uri)}' cannot be opened: {why.rstrip('.')}; set another or tracking=none."
+            f"tracking uri '{masked(uri)}' cannot be opened: {why}; set another or tracking=none."
         ) from error
 
 

@@ -14,7 +14,7 @@ from netsplit.cluster.local import usable_processors
 from netsplit.cluster.nvml import found_gpus
 from netsplit.errors import ConfigError
 
-__all__ = ["gpu_names", "host_tags"]
+__all__ = ["cpu_model", "gpu_names", "host_tags"]
 
 _PACKAGES = {
     "netsplit": "netsplit", "torch": "torch", "torchvision": "torchvision", "mlflow": "mlflow",
@@ -32,7 +32,7 @@ def host_tags() -> dict[str, str]:
     tags |= {
         "host.name": platform.node(),
         "host.os": platform.platform(),
-        "host.cpu": _cpu_model(),
+        "host.cpu": cpu_model(),
         "host.cores": f"{usable_processors():g}",
         "host.memory_bytes": str(psutil.virtual_memory().total),
         "host.gpus": ", ".join(gpu_names()),
@@ -48,7 +48,7 @@ def gpu_names() -> list[str]:
         return []
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

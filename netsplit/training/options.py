@@ -13,7 +13,7 @@ from netsplit.graph.batches.batch import Loss
 from netsplit.optim.learning_rate import LearningRate
 from netsplit.optim.optimizers import MOMENTUM, for_model
 from netsplit.partition.base import MemoryRule
-from netsplit.profile.optimizer_checks import check_optimizer, check_switchable
+from netsplit.profile.measure.optimizer import check_optimizer, check_switchable
 from netsplit.runtime.checkpoint.weights import WeightSource
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from netsplit.settings import (

@@ -20,7 +20,7 @@ from netsplit.optim.learning_rate import every_epoch, rates_of
 from netsplit.optim.optimizers import ForModel
 from netsplit.pictures.drawing import ShownFigure
 from netsplit.planning.plan import Plan, PlanSummary
-from netsplit.profile.optimizer_checks import check_switchable
+from netsplit.profile.measure.optimizer import check_switchable
 from netsplit.runtime.checkpoint.shares import Cut
 from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.feeds import samples_of

@@ -21,7 +21,7 @@ from netsplit.partition.partitioner import Partitioner
 from netsplit.pictures.timeline_figure import timeline_figure
 from netsplit.planning.plan import Plan
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.profile.optimizer_checks import check_optimizer
+from netsplit.profile.measure.optimizer import check_optimizer
 from netsplit.program.schedules import Schedule
 from netsplit.session.costs import FileCosts, PredictedCosts
 from netsplit.session.decision import plan_ahead

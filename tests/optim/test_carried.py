@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import (
 
 from netsplit.errors import ConfigError
 from netsplit.optim.learning_rate import LearningRate, warmup_cosine
-from netsplit.profile.optimizer_checks import check_optimizer, check_switchable
+from netsplit.profile.measure.optimizer import check_optimizer, check_switchable
 
 
 class Momentum(torch.optim.Optimizer):

@@ -11,7 +11,7 @@ from torch import nn, optim
 
 from netsplit.errors import ConfigError
 from netsplit.optim.optimizers import ParameterGroups, for_model, make_optimizer
-from netsplit.profile.optimizer_checks import check_optimizer
+from netsplit.profile.measure.optimizer import check_optimizer
 
 
 class Net(nn.Module):

@@ -12,7 +12,7 @@ from torch import nn, optim
 
 from netsplit.errors import ConfigError
 from netsplit.optim.optimizers import ParameterGroups, for_model
-from netsplit.profile.optimizer_checks import check_optimizer
+from netsplit.profile.measure.optimizer import check_optimizer
 from tests.optim.test_optimizers import Net
 
 MODEL = Net()

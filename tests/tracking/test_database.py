@@ -33,7 +33,7 @@ def test_interrupted_creation_leaves_no_database(tmp_path: Path, monkeypatch: py
     ("uri", "words"),
     [
         ("postgresql+psycopg://me:secret@127.0.0.1:9/base", "cannot be opened: "),
-        ("mysql+pymysql://me:secret@127.0.0.1:9/base", "needs the package 'pymysql'"),
+        ("mysql+pymysql://me:secret@127.0.0.1:9/base", "No module named 'pymysql'"),
     ],
 )
 def test_a_database_that_is_not_there_is_reported_at_once(uri: str, words: str) -> None:

@@ -1,32 +1,28 @@
-"""Seconds of short pieces of work: on a processor, on a CUDA device, beside messages, of an instruction."""
+"""Seconds of short pieces of work: of an optimiser's step, beside messages, of an instruction."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import ceil, prod
 from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from netsplit.cluster.probe import Mover
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
+from netsplit.optim.optimizers import OptimizerFactory, make_optimizer
 from netsplit.profile.costs import HOST_S_PER_BYTE
 
 __all__ = [
-    "Clock",
-    "Lap",
-    "copy_seconds_per_byte",
-    "engine_call_seconds",
-    "host_seconds_per_byte",
-    "instruction_seconds",
-    "reference_seconds",
-    "trivial_step",
-    "worker_conditions",
-]
+    "Clock", "Lap", "accumulate_seconds_per_byte", "copy_seconds_per_byte", "engine_call_seconds",
+    "host_seconds_per_byte", "instruction_seconds", "reference_seconds", "step_seconds_per_byte",
+    "trivial_step", "worker_conditions",
+]  # fmt: skip
 
 CHAIN = 64  # trivial nodes whose backward tells the engine's cost per node
 
@@ -36,9 +32,13 @@ SMALL, LARGE = 64, 2**20  # bytes
 COMPUTE_S = 6e-3  # of a computation, in pieces
 PIECES = 4  # before each of which a message starts either way; longer than a large one is on its way
 WAIT_S = 60.0
+SCRATCH_BYTES = 2**26  # gone over before a step, which finds the caches full of a backward's data
+STEPS, WARM_UP = 5, 2  # of an optimiser, and those before them that do not count
+MOST_BYTES = 2**27  # of parameters that are stepped on
 ROUNDS, RUNS = 15, 40  # of messages, of programs; the first do not count
 
 Lap = tuple[Any, Any]  # start and end, as the clock marks them
+Shapes = Mapping[str, tuple[int, ...]]  # of parameters, by name
 
 
 class Clock:
@@ -131,6 +131,62 @@ def reference_seconds(torch_device: torch.device | str) -> float:
                 small = small.relu()
             laps.append((start, clock.now()))
     return median(clock.seconds(laps)[3:])
+
+
+def step_seconds_per_byte(
+    factory: OptimizerFactory, shapes: Shapes, torch_device: torch.device | str
+) -> float:
+    """Measured seconds per byte of parameter of a step and of freeing the gradients; 0 without parameters.
+
+    Args:
+        shapes: of the model's trainable parameters; float32. They are measured together, as small ones cost
+            more per byte; above `MOST_BYTES` every n-th is taken.
+        torch_device: where to run, as for `torch.device`.
+    """
+    if not (chosen := _sampled(shapes)):
+        return 0.0
+    device = torch.device(torch_device)
+    clock = Clock(device)
+    laps: list[Lap] = []
+    with worker_conditions(device):
+        own = {name: nn.Parameter(torch.rand(shape, device=device)) for name, shape in chosen.items()}
+        parameters, optimizer = list(own.values()), make_optimizer(factory, own).optimizer
+        scratch = torch.ones(SCRATCH_BYTES // 4, device=device)
+        for _ in range(WARM_UP + STEPS):
+            for parameter in parameters:
+                parameter.grad = torch.full_like(parameter, 1e-3)
+            scratch.mul_(1.0)
+            start = clock.now()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            laps.append((start, clock.now()))
+    return median(clock.seconds(laps)[WARM_UP:]) / sum(4 * p.numel() for p in parameters)
+
+
+def accumulate_seconds_per_byte(shapes: Shapes, torch_device: torch.device | str) -> float:
+    """Measured seconds per byte of parameter of adding a new gradient to the sum of earlier ones; arguments
+    as of `step_seconds_per_byte`."""
+    if not (chosen := _sampled(shapes)):
+        return 0.0
+    device = torch.device(torch_device)
+    clock = Clock(device)
+    totals = []
+    with worker_conditions(device):
+        sums = [torch.zeros(shape, device=device) for shape in chosen.values()]
+        for _ in range(1 + STEPS):
+            laps: list[Lap] = []
+            for total in sums:
+                gradient = torch.ones_like(total)
+                start = clock.now()
+                total += gradient
+                laps.append((start, clock.now()))
+            totals.append(sum(clock.seconds(laps)))
+    return median(totals[1:]) / sum(4 * total.numel() for total in sums)
+
+
+def _sampled(shapes: Shapes) -> Shapes:
+    every = max(1, ceil(sum(4 * prod(shape) for shape in shapes.values()) / MOST_BYTES))
+    return {name: shape for name, shape in list(shapes.items())[::every] if prod(shape)}
 
 
 def copy_seconds_per_byte(mover: Mover, peer: str, barrier: Callable[[], None]) -> float:

@@ -17,6 +17,7 @@ from netsplit.graph.ir import INITIALIZER, Graph, Variable
 from netsplit.profile.costs import NodeBytes, PartCosts
 from netsplit.profile.measure.compute import Profiler, walks_to_settle
 from netsplit.profile.measure.predicted_bytes import transient_bytes
+from netsplit.profile.measure.stretch import borders
 
 __all__ = ["graph_of_nodes", "profile_parts"]
 
@@ -75,17 +76,13 @@ def graph_of_nodes(graph: Graph, names: Iterable[str], moving: Collection[str]) 
         )
 
     variables = {k: within(variable) for k, variable in graph.variables.items() if k in used}
+    inputs, outputs = borders(graph, list(nodes))
     return replace(
         graph,
         nodes=nodes,
         variables=variables,
-        input_variables=tuple(k for k, variable in variables.items() if variable.producer is None),
-        output_variables=tuple(
-            k
-            for k, variable in variables.items()
-            if variable.producer is not None
-            and (k in graph.output_variables or not chosen.issuperset(graph.variables[k].consumers))
-        ),
+        input_variables=tuple(inputs),
+        output_variables=tuple(outputs),
         initializers=initializers,
         units=tuple(unit for unit in graph.units if chosen.issuperset(unit)),
         colocated=(),

@@ -23,7 +23,7 @@ from netsplit.graph.operators import autocast_of
 from netsplit.profile.measure.bench import LiveValues, random_like
 from netsplit.profile.measure.clock import Clock, Lap, worker_conditions
 
-__all__ = ["SizedStep", "Stretch", "Timed", "take_turns", "windows"]
+__all__ = ["SizedStep", "Stretch", "Timed", "borders", "take_turns", "windows"]
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Stretch:
     ) -> None:
         self.graph, self.names, self.values = graph, names, values
         self.clock, self.in_flight = clock, in_flight
-        self.inputs, self.outputs = _borders(graph, names)
+        self.inputs, self.outputs = borders(graph, names)
         self.initializers = list(dict.fromkeys(k for name in names for k in graph.nodes[name].initializers))
         self.timed = Timed(self.module(deferrable=False), clock)
         self.forward = self.timed.laps
@@ -141,7 +141,7 @@ def windows(graph: Graph, window_bytes: int) -> Iterator[list[str]]:
         yield window
 
 
-def _borders(graph: Graph, nodes: Sequence[str]) -> tuple[list[str], list[str]]:
+def borders(graph: Graph, nodes: Sequence[str]) -> tuple[list[str], list[str]]:
     """Variables that the nodes read from outside, and those of theirs that are read outside."""
     inside = set(nodes)
     produced = [k for name in nodes for k in graph.nodes[name].outputs if k]

@@ -9,7 +9,9 @@ import pytest
 from torch import optim
 
 from netsplit.errors import ConfigError
-from netsplit.profile.measure.optimizer import OptimizerFactory, optimizer_alpha, step_seconds_per_byte
+from netsplit.optim.optimizers import OptimizerFactory
+from netsplit.profile.measure.clock import step_seconds_per_byte
+from netsplit.profile.measure.optimizer import optimizer_alpha
 
 SGD = partial(optim.SGD, lr=0.1)
 
@@ -38,5 +40,5 @@ def test_an_optimizer_that_wants_a_closure_is_refused_in_one_sentence() -> None:
 
 
 def test_a_step_costs_positive_seconds_per_byte() -> None:
-    seconds = step_seconds_per_byte(optim.Adam, [(64, 64), (64,)], "cpu")
+    seconds = step_seconds_per_byte(optim.Adam, {"weight": (64, 64), "bias": (64,)}, "cpu")
     assert 0 < seconds < math.inf
