@@ -21,7 +21,7 @@ from netsplit.optim.learning_rate import require_same_rates
 from netsplit.profile.costs import Offload
 from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.instructions import Program
-from netsplit.program.other_batches import stepping_all
+from netsplit.program.other_batches import require_used
 from netsplit.runtime import moves, worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, write_checkpoint
 from netsplit.runtime.checkpoint.shares import Copies
@@ -88,8 +88,7 @@ class DistributedRuntime:
         backend: str | None = None,
         offload: Offload | None = None,
     ) -> None:
-        program = sliced_for(program, optimizer)
-        self.program = program = stepping_all(program, program)
+        self.program = program = sliced_for(program, optimizer)
         self._pool = pool
         self.resized = resized
         self.draws = DrawCounter(seed)
@@ -103,7 +102,7 @@ class DistributedRuntime:
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
         self.scale: LossScale | None = None  # of float16, after the last step
-        self.waiting = False  # gradients, for a later iteration to step on
+        self.waiting = frozenset[str]()  # parameters whose gradients a later iteration steps on
         self.absent: dict[int, Absent] = {}  # by the program's number, in its last iteration
         self._words = LossWords(self.rule.on_nonfinite)
         pool.deployed = self
@@ -272,7 +271,6 @@ class DistributedRuntime:
             raise NetSplitError(
                 "a plan with schedule.shard cannot be changed while training: leave schedule.shard out."
             )
-        program = stepping_all(program, program)
         devices, before = program.devices, self._copies()
         every = dict(zip(devices, self.pool.call(moves.inventory, before), strict=True))
         if any(each.waiting for each in every.values()):
@@ -314,6 +312,8 @@ class DistributedRuntime:
                 "gradients cannot be accumulated over batches under a schedule that steps within a batch: "
                 "set accumulate to 1, or choose another schedule."
             )
+        if step:
+            require_used(program, self.waiting)
         feeds = batch.place if isinstance(batch, UnreadBatch) else split_batch(program, batch)
         number = self.loaded.number(program)
         if self.scale is not None and self.pool.programs[TRAINING] is not program:
@@ -358,7 +358,7 @@ class DistributedRuntime:
         let_interrupt()  # last chance to interrupt
         with interrupts_held(firmly=True):
             results = self._commit(wait=mode != "plain")
-            self.waiting = not step
+            self.waiting = frozenset() if step else self.waiting.union(program.trained)
             self.loss, self.metrics = loss, mean_metrics(program, outputs)
         if results and self.rule.learning_rate is not None:
             self._require_same_rates([each.next_rates for each in results])
@@ -403,11 +403,10 @@ class DistributedRuntime:
             return self.program
         key = batch.key, batch.samples
         if key not in self.programs:
-            resized = self.resized(batch.here() if isinstance(batch, UnreadBatch) else batch)
-            self.programs[key] = stepping_all(resized, self.program)
+            self.programs[key] = self.resized(batch.here() if isinstance(batch, UnreadBatch) else batch)
         return self.programs[key]
 
     def drop_gradients(self) -> None:
         """Forget gradients accumulated for a later step."""
         self.pool.call(on_share, Share.drop_gradients)
-        self.waiting = False
+        self.waiting = frozenset()

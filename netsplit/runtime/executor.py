@@ -196,6 +196,8 @@ class Executor(HandingOn):
         self.state, self.before = IterationValues([]), None
         if self.program.training and self.stepping:
             self.share.idle = not self.steps
+            if self.share.idle:
+                self.share.step_optimizer()
             self.share.after_iteration()
         self.fresh = False
         self.recorder.end()

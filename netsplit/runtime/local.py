@@ -16,7 +16,6 @@ from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.profile.costs import Offload
 from netsplit.profile.optimizer_checks import check_element_wise
 from netsplit.program.instructions import Program
-from netsplit.program.other_batches import stepping_all
 from netsplit.runtime.checkpoint.torch_format import whole_tensors
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults import AS_BEFORE, failure_of, require_steady
@@ -63,11 +62,10 @@ class LocalRuntime:
             )
             for name in program.devices
         }
-        self.program = stepping_all(program, program)
+        self.program = program
         self.offload = offload or Offload()
         self.metrics: Any = None
         self._kept: dict[int, tuple[Program, dict[str, Executor]]] = {}
-        self._stepping: dict[int, tuple[Program, Program]] = {}
 
     def train_batch(
         self,
@@ -79,7 +77,7 @@ class LocalRuntime:
         program: Program | None = None,
     ) -> float:
         """One iteration, as `DistributedRuntime.train_batch`; `program` is for another batch size."""
-        program = self.program if program is None else self._stepping_all(program)
+        program = self.program if program is None else program
         executors = self.executors_of(program)
         key = self.draws.training()
         losses = self.run(program, executors, inputs, targets, loss_fractions(program, fraction), step, key)
@@ -88,11 +86,6 @@ class LocalRuntime:
         outputs = {key: float(tensor) for key, tensor in losses.items()}
         self.metrics = mean_metrics(program, outputs)
         return mean_loss(program, outputs)
-
-    def _stepping_all(self, program: Program) -> Program:
-        if id(program) not in self._stepping:
-            self._stepping[id(program)] = program, stepping_all(program, self.program)
-        return self._stepping[id(program)][1]
 
     def run(
         self,
