@@ -23,7 +23,6 @@ from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.operators import autocast_of
 from netsplit.graph.random_draws import DrawKey, drawing
 from netsplit.graph.remembered import KeptResults, remembering
-from netsplit.program.check import acknowledged
 from netsplit.program.instructions import (
     Backward,
     Forward,
@@ -112,7 +111,6 @@ class Executor(HandingOn):
         variables = program.graph.variables
         self.wanting = frozenset(k for k in variables if program.training and variables[k].requires_grad)
         self.steps = any(isinstance(ins, Step) for ins in self.instructions)
-        self.acknowledged = acknowledged(program, device)
         self.order = [place for place, name in enumerate(program.order) if name == device]
         self.computing = program.computing(device) if program.steps_last else len(self.instructions)
         self.written = self.pieces.written
@@ -183,7 +181,7 @@ class Executor(HandingOn):
         if (sliced := self.share.sliced) is not None:
             for b in self.let_go_at.get(index, ()):
                 sliced.let_go(self.program.bundles[b].names)
-        self.let_go(index)
+        self.let_go(instruction)
 
     def finish(self) -> dict[Key, Tensor]:
         """Wait for the last sends; graph outputs made on this device, by micro-batch."""

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from netsplit.errors import WorkerError
 from netsplit.graph.ir import Graph, Variable
-from netsplit.program.check import HELD_BYTES
 from netsplit.program.instructions import (
     Backward,
     Collective,
@@ -68,7 +67,6 @@ class HandingOn:
     copies: dict[str, tuple[tuple[str, int], ...]]  # see `places_of_copies`
     handed_on: dict[int, tuple[tuple[str, int, bool], ...]]  # by the Send's tag: `Program.handed_on`
     to_hand_on: set[tuple[str, int, bool]]
-    acknowledged: dict[int, tuple[Send, ...]]
     share: Share
     stepping: bool
     separate: set[int]  # segments whose parameters have gradients of their own
@@ -186,17 +184,12 @@ class HandingOn:
         nbytes = self._variable(ins).nbytes
         if number == 0:
             self.recorder.sending(ins, nbytes)
-        begin = partial(self.transport.send, part, ins.peer, ins.tag + number, self._is_watched(ins))
+        begin = partial(self.transport.send, part, ins.peer, ins.tag + number, True)
         return self._carried(ins, ins, begin)
 
     def _begun(self, ins: Send, handles: Sequence[Handle]) -> None:
         handle = handles[0] if len(handles) == 1 else Chunks(handles, torch.empty(0))
         self.state.sending[ins.tag] = (ins, handle)
-        if self._is_watched(ins):
-            self.state.watched.append(ins.tag)
-
-    def _is_watched(self, ins: Send) -> bool:
-        return self.program.graph.variables[ins.source].nbytes > HELD_BYTES
 
     def receive(self, ins: Recv) -> None:
         buffer = self.empty_like(ins.source, ins.microbatch)
@@ -334,17 +327,15 @@ class HandingOn:
         self.share.unpack_gradients(total, self.program.summed(begun.devices))
         return None
 
-    def let_go(self, index: int) -> None:
-        """Forget what has been sent: small tensors this instruction confirms, and large ones."""
+    def let_go(self, ins: Instruction) -> None:
+        """Forget, after more than a transfer, what has been sent by then."""
         self.transport.proceed()
         if self.state.held_back:
             self.hand_on()
-        for send in self.acknowledged.get(index, ()):
-            _, handle = self.state.sending.pop(send.tag)
-            self._carried(send, send, partial(handle.wait, self.limit_s))  # it has arrived: no wait
-        watched = self.state.watched
-        while watched and self.state.sending[watched[0]][1].done():
-            del self.state.sending[watched.popleft()]
+        for tag, (_, handle) in list(self.state.sending.items()):
+            if isinstance(ins, Send | Recv) or not handle.done():
+                break
+            del self.state.sending[tag]
 
     def empty_like(self, k: str, i: int) -> Tensor:
         variable = self._graph(i).variables[k]

@@ -7,7 +7,7 @@ parameters move to new storage: the old one lives as long as those micro-batches
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -88,7 +88,6 @@ class IterationValues:
     to_come: dict[Key, int] = field(default_factory=dict)  # backwards, of what lasts or is pooled (`Program`)
     sums: dict[str, tuple[Tensor, bool]] = field(default_factory=dict)  # of gradients; True: not a view
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
-    watched: deque[int] = field(default_factory=deque)  # tags
     held_back: list[HeldBack] = field(default_factory=list)
     # messages a GPU's stream may still wait for, see `HandingOn.settle`
     unfinished: list[tuple[Instruction, Send | Recv | Collective, Handle]] = field(default_factory=list)

@@ -121,7 +121,6 @@ class Attempt:
             readers=dict(executor.readers),
             arriving=had.arriving,
             sending=had.sending,
-            watched=had.watched,
             unfinished=had.unfinished,
         )
         for held in had.held_back:
@@ -139,7 +138,7 @@ class Attempt:
                 executor.gather(instruction)
             elif isinstance(instruction, Scatter):  # gradients that all devices take back
                 executor.scatter(instruction)
-            executor.let_go(index)
+            executor.let_go(instruction)
         executor.meet()
 
     def _send_nothing(self, send: Send, begun: Sequence[Handle] = ()) -> None:

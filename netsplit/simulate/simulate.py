@@ -18,7 +18,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.compiled import Floats, Ints, packed_rows
 from netsplit.errors import ConfigError
 from netsplit.profile.costs import Costs, NodeBytes, Offload, StepScratch
-from netsplit.program.check import Arrivals, check_progress
+from netsplit.program.check import check_progress
 from netsplit.program.instructions import Backward, Collective, Program, Recv, Segment, Send
 from netsplit.simulate.engine.arrays import COMPUTES, WAITS, DeviceSeconds, Notes, ProgramArrays
 from netsplit.simulate.engine.carry_out import carry_out_noted
@@ -263,7 +263,7 @@ def memory_profile(
 
     `alpha` is as `Costs.alpha`, 2 without moments; `transients`, `offload` and `scratch` as in `Costs`.
     """
-    arrivals, profiles, graphs = Arrivals.of(program), {}, [(program.graph, Fraction(1))]
+    profiles, graphs = {}, [(program.graph, Fraction(1))]
     if program.tail is not None:
         graphs.append((program.tail, Fraction(program.tail.batch_size, program.graph.batch_size)))
     segments: dict[str, list[Segment]] = {device: [] for device in program.devices}
@@ -291,7 +291,5 @@ def memory_profile(
             }
             sizes.append(OfSize(graph, own_bytes(graph), made))
         step = (scratch or {}).get(device, StepScratch())
-        profiles[device] = DeviceMemory(
-            program, device, alpha, sizes[0], sizes[-1], offload, arrivals, step
-        ).run()
+        profiles[device] = DeviceMemory(program, device, alpha, sizes[0], sizes[-1], offload, step).run()
     return profiles
