@@ -28,21 +28,16 @@ from netsplit.program.instructions import (
     Forward,
     Gather,
     Instruction,
-    Program,
     Recv,
     Reduce,
     Scatter,
     Send,
     Step,
 )
-from netsplit.program.transfers import bundles_used
 from netsplit.runtime.faults import Inspection, may_be_unlike, require_as_captured
 from netsplit.runtime.handing_on import HandingOn
 from netsplit.runtime.offload import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece
-from netsplit.runtime.recorder import TimelineRecorder
-from netsplit.runtime.share import Share
-from netsplit.runtime.transport.handle import Handle, Transport
 from netsplit.runtime.values import (
     Absent,
     Before,
@@ -51,7 +46,6 @@ from netsplit.runtime.values import (
     Key,
     backwards_of,
     last_read,
-    places_of_copies,
     readers_of,
     versions_of,
 )
@@ -70,21 +64,9 @@ class Executor(HandingOn):
         offload: what autograd saves within segments goes to the host's memory until their backwards.
     """
 
-    program: Program
-    device: str
-    share: Share
-    transport: Transport
-    torch_device: torch.device
-    timeout_s: float = 60.0
-    backend: str | None = None
-    offload: bool = False
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         program, device = self.program, self.device
-        self.recorder = TimelineRecorder(device)
-        self.on_cuda = self.torch_device.type == "cuda"
-        self.instructions = program.instructions[device]
-        self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
         self.pieces = DevicePieces(
             program, device, self.segments, self.share.tensors, self.torch_device, self.backend,
             self.offload and program.training,
@@ -92,10 +74,6 @@ class Executor(HandingOn):
         self.readers = readers_of(program, device, self.segments)
         self.backwards = backwards_of(program, device, self.segments)
         self.pools_taken = program.pools_taken(device)
-        self.copies = places_of_copies(program, self.segments)
-        sends = (ins for ins in self.instructions if isinstance(ins, Send))
-        self.handed_on = {ins.tag: keys for ins in sends if (keys := program.handed_on(ins, device))}
-        self.to_hand_on = {key for keys in self.handed_on.values() for key in keys}
         self.places = {
             (s, k): last_read(program, segment, k)
             for s, segment in self.segments.items()
@@ -117,15 +95,8 @@ class Executor(HandingOn):
         self.before: Before | None = None
         self.inspection: Inspection | None = None  # looks at every result
         self.versions = versions_of(self.instructions, self.share.parameters, self.pieces.trains)
-        self.state = IterationValues([])
         self.key = DrawKey()
-        self.stepping = True
-        self.separate: set[int] = set()  # segments whose parameters have gradients of their own
-        self.summing: tuple[Reduce | Scatter, Handle] | None = None
-        self.gathering: dict[int, tuple[Gather, Handle]] = {}  # by their bundle
-        self.reading, self.let_go_at = bundles_used(program, device)
         self.prepared = -1
-        self.fresh = self.backend is not None  # some device still compiles segments
 
     def run(
         self,

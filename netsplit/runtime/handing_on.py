@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.program.transfers import bundles_used
 from netsplit.runtime.faults import one_line
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
@@ -43,7 +45,7 @@ from netsplit.runtime.transport.handle import (
     each_message,
     messages_of,
 )
-from netsplit.runtime.values import HeldBack, IterationValues, sum_of, way_of
+from netsplit.runtime.values import HeldBack, IterationValues, places_of_copies, sum_of, way_of
 
 __all__ = ["HandingOn"]
 
@@ -52,27 +54,36 @@ T = TypeVar("T")
 LOOK_S = 50e-6  # between looks at what a GPU waits for
 
 
+@dataclass(eq=False)
 class HandingOn:
-    """The transfers and collectives of an `Executor`, which sets all of these."""
+    """The transfers and collectives of an `Executor`."""
 
     program: Program
     device: str
+    share: Share
     transport: Transport
     torch_device: torch.device
-    on_cuda: bool
-    timeout_s: float
-    fresh: bool  # some device still compiles segments
-    recorder: TimelineRecorder
-    state: IterationValues
-    copies: dict[str, tuple[tuple[str, int], ...]]  # see `places_of_copies`
-    handed_on: dict[int, tuple[tuple[str, int, bool], ...]]  # by the Send's tag: `Program.handed_on`
-    to_hand_on: set[tuple[str, int, bool]]
-    share: Share
-    stepping: bool
-    separate: set[int]  # segments whose parameters have gradients of their own
-    summing: tuple[Reduce | Scatter, Handle] | None
-    gathering: dict[int, tuple[Gather, Handle]]  # by their bundle
-    reading: dict[int, tuple[int, ...]]  # see `bundles_used`
+    timeout_s: float = 60.0
+    backend: str | None = None
+    offload: bool = False
+
+    def __post_init__(self) -> None:
+        program, device = self.program, self.device
+        self.recorder = TimelineRecorder(device)
+        self.on_cuda = self.torch_device.type == "cuda"
+        self.instructions = program.instructions[device]
+        self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
+        self.copies = places_of_copies(program, self.segments)
+        sends = (ins for ins in self.instructions if isinstance(ins, Send))
+        self.handed_on = {ins.tag: keys for ins in sends if (keys := program.handed_on(ins, device))}
+        self.to_hand_on = {key for keys in self.handed_on.values() for key in keys}
+        self.state = IterationValues([])
+        self.stepping = True
+        self.separate: set[int] = set()  # segments whose parameters have gradients of their own
+        self.summing: tuple[Reduce | Scatter, Handle] | None = None
+        self.gathering: dict[int, tuple[Gather, Handle]] = {}  # by their bundle
+        self.reading, self.let_go_at = bundles_used(program, device)
+        self.fresh = self.backend is not None  # some device still compiles segments
 
     def send(self, ins: Send) -> None:
         if keys := self.handed_on.get(ins.tag):
