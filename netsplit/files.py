@@ -1,12 +1,14 @@
-"""Files replaced whole or not at all."""
+"""Files replaced whole or not at all; the path on which workers import what the controller does."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,14 @@ from netsplit.errors import NetSplitError
 __all__ = [
     "EXTRA",
     "METADATA",
+    "absolute_path",
     "check_replaceable",
     "check_writable",
     "is_complete",
     "parsed_json",
     "plain",
+    "shadowing",
+    "standard_first",
     "write_atomically",
     "write_json",
     "write_text",
@@ -118,3 +123,31 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_STANDARD = os.path.dirname(os.__file__)
+
+
+def absolute_path() -> tuple[str, ...]:
+    return tuple(os.path.abspath(entry) for entry in sys.path if isinstance(entry, str))
+
+
+def standard_first(path: Sequence[str]) -> list[str]:
+    """The paths of the standard library, then all others, each in their order."""
+    return sorted(path, key=lambda entry: not _is_standard(entry))
+
+
+def shadowing(path: Sequence[str]) -> dict[str, str]:
+    """Names of the standard library -> the file on the path that hides it."""
+    files = {}
+    for name in sorted(sys.stdlib_module_names - {*sys.builtin_module_names, "test"}):  # many have a `test`
+        spec = PathFinder.find_spec(name, path)
+        if spec is not None and spec.has_location and spec.origin and not _is_standard(spec.origin):
+            files[name] = spec.origin
+    return files
+
+
+def _is_standard(place: str) -> bool:
+    """Whether a path belongs to the standard library, not to packages installed within it."""
+    inside = os.path.relpath(place, _STANDARD) if os.path.isabs(place) else os.pardir
+    return not inside.startswith((os.pardir, "site-packages", "dist-packages"))

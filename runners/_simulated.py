@@ -68,7 +68,7 @@ def run(
     show(console, problem, program, timeline, settings.pieces)
     if settings.show_program:
         console.print(program.show(), highlight=False, markup=False, soft_wrap=True)
-    write_trace(folder / "trace.json", timeline, program=program, parts=plan.event_parts)
+    write_trace(folder / "trace.json", timeline, parts=plan.event_parts)
     written = "trace.json"
     if settings.picture:
         timeline_figure(timeline, None, folder / "timeline.png")

@@ -130,7 +130,7 @@ def test_no_variable_is_called_found() -> None:
 
 def test_share_means_what_a_device_holds() -> None:
     """`runtime.share.Share` and what works on it; parts of a whole are fractions, and a plan's are loads."""
-    allowed = "netsplit.runtime.share", "netsplit.runtime.checkpoint.shares"
+    allowed = [f"netsplit.runtime.{name}" for name in ("share", "checkpoint.shares", "executor")]
     named = [
         f"{module}:{name.lineno} {word}"
         for module, tree in TREES.items()

@@ -300,46 +300,9 @@ class Cluster:
         return nic.host if nic is not None else device if self.nics else ""
 
     def with_links(self, links: Mapping[tuple[str, str], Link]) -> Cluster:
-        """The same devices over other links; where the slowest link of a level changes, so does its rate, and
-        a NIC becomes as much faster or slower as the fastest link through it."""
-        old, new = (self._rates_by_level(each) for each in (self.links, links))
-        levels = tuple(
-            (units, rate if before == after else after)
-            for (units, rate), before, after in zip(self.levels, old, new, strict=True)
-        )
-        nics = tuple(self._scaled(nic, links) for nic in self.nics)
-        return replace(self, links=links, levels=levels, nics=nics)
-
-    def _scaled(self, nic: Nic, links: Mapping[tuple[str, str], Link]) -> Nic:
-        def pace(seconds: float, end: int) -> float:
-            before, after = (self._fastest(nic, each, end) for each in (self.links, links))
-            return seconds if before in (after, 0.0) else min(seconds * (after / before), after)
-
-        return replace(
-            nic, out_s_per_byte=pace(nic.out_s_per_byte, 0), in_s_per_byte=pace(nic.in_s_per_byte, 1)
-        )
-
-    def _fastest(self, nic: Nic, links: Mapping[tuple[str, str], Link], end: int) -> float:
-        """Seconds per byte of the fastest link out of a host (its end 0), or into it (1)."""
-        paces = [
-            link.seconds_per_byte
-            for ends, link in links.items()
-            if self._nic_of.get(ends[end]) is nic and self._nic_of.get(ends[1 - end]) is not nic
-        ]
-        return min(paces, default=0.0)
-
-    def _rates_by_level(self, links: Mapping[tuple[str, str], Link]) -> list[float]:
-        """Bytes per second of the slowest link that joins two units of each level."""
-        rank = {device.name: p for p, device in enumerate(self.devices)}
-        rates = [math.inf] * len(self.levels)
-        for (source, target), link in links.items():
-            p, q = rank[source], rank[target]
-            for level, (units, _) in enumerate(self.levels):
-                p, q = p // units, q // units
-                if p == q:
-                    rates[level] = min(rates[level], link.bandwidth)
-                    break
-        return rates
+        """The same devices over other links, without levels; NICs are as fast as the fastest through them."""
+        nics = nics_of({nic.host: nic.devices for nic in self.nics}, links)
+        return replace(self, links=links, levels=(), nics=nics)
 
 
 def nics_of(

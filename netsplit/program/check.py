@@ -1,5 +1,4 @@
-"""Proof of progress by a run without data, before anything is spawned (invariant 2); and when a device knows
-that a send has arrived.
+"""Proof of progress by a run without data, before anything is spawned (invariant 2).
 
 Sends return at once in that run. NCCL's end only with their receive and may block their device: all devices
 must then follow one common order of transfers and sums.
@@ -8,7 +7,6 @@ must then follow one common order of transfers and sums.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
@@ -24,11 +22,7 @@ from netsplit.program.instructions import (
     Send,
 )
 
-__all__ = ["HELD_BYTES", "Arrivals", "acknowledged", "check_progress", "needs"]
-
-HELD_BYTES = 2**16
-"""Tensors up to this size are held until something made from them arrives: confirming a small transfer takes
-longer than the transfer. Larger transfers are watched."""
+__all__ = ["check_progress", "needs"]
 
 _Key = tuple[str, int, bool]  # variable, micro-batch, gradient?
 
@@ -151,63 +145,3 @@ def _check_order(program: Program) -> None:
 def _is_copy(program: Program, k: str) -> bool:
     variable = program.graph.variables.get(k)
     return variable is not None and variable.producer == k and "@" in k
-
-
-@dataclass(frozen=True)
-class Arrivals:
-    """Indices of a program's transfer instructions on the devices of both ends, by tag."""
-
-    sent_at: dict[int, int]
-    taken_at: dict[int, int]  # first instruction that waits for it
-
-    @classmethod
-    def of(cls, program: Program) -> Arrivals:
-        sent_at = {
-            ins.tag: index
-            for each in program.instructions.values()
-            for index, ins in enumerate(each)
-            if isinstance(ins, Send)
-        }
-        taken_at = {tag: index for name in program.devices for tag, index in _taken(program, name).items()}
-        return cls(sent_at, taken_at)
-
-
-def acknowledged(
-    program: Program, device: str, arrivals: Arrivals | None = None
-) -> dict[int, tuple[Send, ...]]:
-    """Index of a device's instruction -> its small sends that are over once this instruction is."""
-    known = Arrivals.of(program) if arrivals is None else arrivals
-    sent_at, taken_at = known.sent_at, known.taken_at
-    taken: dict[int, list[Recv]] = {}
-    for ins in program.instructions[device]:
-        if isinstance(ins, Recv) and ins.tag in taken_at:
-            taken.setdefault(taken_at[ins.tag], []).append(ins)
-    freed: dict[int, tuple[Send, ...]] = {}
-    under_way: dict[str, list[Send]] = {}
-    for index, ins in enumerate(program.instructions[device]):
-        if isinstance(ins, Send) and program.graph.variables[ins.source].nbytes <= HELD_BYTES:
-            under_way.setdefault(ins.peer, []).append(ins)
-        over: list[Send] = []
-        for recv in taken.get(index, ()):
-            sends = under_way.get(recv.peer, [])
-            confirmed = {
-                send.tag for send in sends if taken_at.get(send.tag, sent_at[recv.tag]) < sent_at[recv.tag]
-            }
-            under_way[recv.peer] = [send for send in sends if send.tag not in confirmed]
-            over += [send for send in sends if send.tag in confirmed]
-        if over:
-            freed[index] = tuple(over)
-    return freed
-
-
-def _taken(program: Program, device: str) -> dict[int, int]:
-    arriving: dict[_Key, int] = {}
-    takers: dict[int, int] = {}
-    for index, ins in enumerate(program.instructions[device]):
-        if isinstance(ins, Recv):
-            arriving[ins.variable, ins.microbatch, ins.gradient] = ins.tag
-        elif isinstance(ins, Forward | Backward):
-            for key in needs(program, ins):
-                if (tag := arriving.pop(key, None)) is not None:
-                    takers[tag] = index
-    return takers

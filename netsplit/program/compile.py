@@ -10,7 +10,7 @@ tensor. All devices' lists therefore agree with one global order of transfers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +18,7 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.errors import ConfigError, NetSplitError
 from netsplit.graph.ir import TRANSFER, Graph
 from netsplit.graph.operators import unchanging
-from netsplit.placement.exchange import Exchange
-from netsplit.placement.placement import Placement, Shard, device_in_turn
+from netsplit.placement.placement import Placement
 from netsplit.placement.sharding import Bundle, ranked
 from netsplit.profile.costs import Costs
 from netsplit.program.check import check_progress
@@ -38,7 +37,6 @@ from netsplit.program.instructions import (
     Send,
     Step,
     copies_of,
-    holders_of,
     origin,
 )
 from netsplit.program.recomputation import (
@@ -112,17 +110,12 @@ def compile_orders(
     cuts = (*placement.cuts, *(name for each in shards for name in each.cuts))
     cuts = (*cuts, *first_of_stages(device_of, placement.priority, placement.begins))
     replicas, in_turn = placement.replicas, placement.turns
-    groups = replicas | placement.alike
+    groups = dict(replicas | placement.alike)
     placed, devices = insert_transfers(graph, device_of, exchanges)
     segments = tuple(
         replace(segment, replicas=replicas.get(segment.device, ()), turns=in_turn.get(segment.device, ()))
         for segment in cut_segments(placed, devices, placement.priority, schedule.fine_segments, cuts)
     )
-    names = tuple(device.name for device in cluster.devices)
-    holders = holders_of(placed, devices, names, groups)
-    copied = _copied(placed, holders, groups, names) if training else ()
-    if schedule.update_every is not None:
-        _check_own_steps(schedule, shared_norm, placement, copied)
     once = not training or schedule.update_every is None  # else weights have several versions
     same = unchanging(graph) if once else frozenset()
     lasting = _copies_of(placed, same)
@@ -134,6 +127,13 @@ def compile_orders(
             )
     recomputed, kept = recomputed_by_kind(placed, schedule.recompute if training else False)
     recomputed = recomputed or placement.recomputed
+    draft = Program(
+        placed, devices, tuple(cluster.names), segments, {}, (), schedule.microbatches, training, groups,
+        dict(in_turn), exchanges, lasting=lasting, kept_results=kept,
+    )  # fmt: skip
+    copied = _copied(draft) if training else ()
+    if schedule.update_every is not None:
+        _check_own_steps(schedule, shared_norm, placement, copied)
     pipeline = pipeline_of(placed, segments, training)
     if costs is not None:
         pipeline = timed_pipeline(pipeline, placed, segments, cluster, costs, schedule, lasting, kept)
@@ -146,28 +146,17 @@ def compile_orders(
             flights = {s: most[number] for number, stage in enumerate(stages) for s in stage}
             parts = in_parts(placed, segments, recomputed, flights)
         parts = parts.in_stages(stages)
-        walk = _Compiler(
-            placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, holders, copied,
-            lasting,
-            pooled_in(placed, parts.segments, same) if training else frozenset(), exchanges,
-            shards, tuple(like), kept,
-        )  # fmt: skip
-        yield walk.program(order)
+        bundles = bundles_of(placed, parts.segments, draft.holders, shards, draft.devices, like)
+        pooled = pooled_in(placed, parts.segments, same) if training else frozenset[str]()
+        own = replace(draft, segments=parts.segments, bundles=bundles, pooled=pooled)
+        yield _Compiler(own, parts, schedule, shared_norm, copied).program(order)
 
 
-def _copied(
-    graph: Graph,
-    holders: Mapping[str, tuple[str, ...]],
-    groups: Mapping[str, tuple[str, ...]],
-    names: Sequence[str],
-) -> tuple[tuple[str, ...], ...]:
+def _copied(program: Program) -> tuple[tuple[str, ...], ...]:
     """Sets of devices that hold copies of the same parameters and sum their gradients."""
-    several = (
-        devices
-        for k, devices in holders.items()
-        if len(devices) > 1 and graph.initializers[k].requires_grad and devices not in groups.values()
-    )
-    return tuple(dict.fromkeys(ranked(devices, names) for devices in several))
+    held = [program.holders[k] for k in program.trained]
+    several = (each for each in held if len(each) > 1 and each not in program.replicas.values())
+    return tuple(dict.fromkeys(ranked(devices, program.devices) for devices in several))
 
 
 def _check_own_steps(
@@ -199,32 +188,22 @@ def _check_own_steps(
 class _Compiler:
     """Builds every device's list; counts what each gradient and step still waits for."""
 
-    graph: Graph
-    device_of: Mapping[str, str]
+    draft: Program  # without instructions
     parts: SegmentParts
-    names: tuple[str, ...]
     schedule: Schedule
-    replicas: Mapping[str, tuple[str, ...]]
-    turns: Mapping[str, tuple[str, ...]]
-    training: bool
     shared_norm: bool
-    holders: Mapping[str, tuple[str, ...]]
     copied: Sequence[tuple[str, ...]]  # devices that hold copies of the same parameters
-    lasting: frozenset[str]  # see `Program.lasting`
-    pooled: frozenset[str]  # see `Program.pooled`
-    exchanges: tuple[Exchange, ...] = ()
-    shards: tuple[Shard, ...] = ()
-    like: tuple[Bundle, ...] = ()
-    kept: frozenset[str] = frozenset()  # see `Program.kept_results`
 
     def __post_init__(self) -> None:
+        draft = self.draft
+        self.graph, self.device_of, self.segments = draft.graph, draft.device_of, draft.segments
+        self.names, self.replicas, self.bundles = draft.devices, draft.replicas, draft.bundles
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
-        self.chunks = {each.variable: each.chunks for each in self.exchanges}
+        self.chunks = {each.variable: each.chunks for each in draft.exchanges}
         self.order: list[str] = []
         self.tag = 0
-        self.segments = self.parts.segments
         self.maker = makers_of(self.segments)
-        self.trained = trained_segments(self.graph, self.segments) if self.training else frozenset()
+        self.trained = trained_segments(self.graph, self.segments) if draft.training else frozenset()
         self.left: dict[tuple[str, int | str], int] = {}
         """("k@q", micro-batch; of one that lasts, device) -> gradients of it still to come there."""
         self.sent: set[tuple[str, str]] = set()  # lasting copies, with their device
@@ -232,9 +211,12 @@ class _Compiler:
         self.returning = self._returning()
         self.rank = {name: p for p, name in enumerate(self.names)}
         self.copies: dict[str, list[str]] = {}  # see `_copies`
-        self.waiting = self._waiting()
+        self.waiting = Counter(
+            (self.segments[s].device, self._update(self.segments[s], i))
+            for s in self.trained
+            for i in range(draft.microbatches)
+        )
         self.steps: Counter[str] = Counter()
-        self.bundles = bundles_of(self.graph, self.segments, self.holders, self.shards, self.names, self.like)
         self.sharded = {frozenset(each.devices) for each in self.bundles}
 
     def program(self, order: Sequence[Compute]) -> Program:
@@ -255,25 +237,10 @@ class _Compiler:
                 f"the gradient of '{lost[0]}' would wait for another that never comes, and be lost: this is "
                 "a bug in NetSplit; schedule.exchange=send_receive avoids it."
             )
-        if self.training and self.schedule.update_every is None:
+        if self.draft.training and self.schedule.update_every is None:
             self.step_all()
-        program = Program(
-            graph=self.graph,
-            device_of=dict(self.device_of),
-            devices=self.names,
-            segments=self.segments,
-            instructions={name: without_idle_recomputation(each) for name, each in self.lists.items()},
-            order=tuple(self.order),
-            microbatches=self.schedule.microbatches,
-            training=self.training,
-            replicas=dict(self.replicas),
-            turns=dict(self.turns),
-            lasting=self.lasting,
-            pooled=self.pooled,
-            exchanges=self.exchanges,
-            bundles=self.bundles,
-            kept_results=self.kept,
-        )
+        lists = {name: without_idle_recomputation(each) for name, each in self.lists.items()}
+        program = replace(self.draft, instructions=lists, order=tuple(self.order))
         check_progress(program)
         return program
 
@@ -293,7 +260,7 @@ class _Compiler:
                 at += 1
             if phase == "forward":
                 work += [(part, each, None) for part in self.parts.of[s] for each in several]
-            elif self.training:
+            elif self.draft.training:
                 parts = [part for part in reversed(self.parts.of[s]) if part in self.trained]
                 work += [(part, each, _PART[phase]) for part in parts for each in several]
         return work
@@ -311,9 +278,9 @@ class _Compiler:
         """Send copies of variable k, which the device has as `read`; receivers may hand it on."""
         reached = []
         for copy in self._copies(read):
-            to = self._on(self.device_of[copy], i)
+            to = self.draft.on(self.device_of[copy], i)
             reached.append((copy, to))
-            if copy in self.lasting:
+            if copy in self.draft.lasting:
                 if (copy, to) in self.sent:
                     continue
                 self.sent.add((copy, to))
@@ -340,7 +307,7 @@ class _Compiler:
     def _one_gradient_less(self, copy: str, home: str, i: int, batches: int) -> None:
         """Count a gradient of a copy on a device; after the last, send their sum back."""
         own, handed = self.readers[copy], self.returning[copy]
-        lasts = copy in self.lasting
+        lasts = copy in self.draft.lasting
         key, count = ((copy, home), batches * own + handed) if lasts else ((copy, i), own + handed)
         left = self.left[key] = self.left.get(key, count) - 1
         if left:
@@ -350,7 +317,7 @@ class _Compiler:
         if read == source:
             self._transfer(copy, source, i, home, self.segments[self.maker[source]].on(i), gradient=True)
             return
-        between = self._on(self.device_of[read], i)
+        between = self.draft.on(self.device_of[read], i)
         self._transfer(copy, source, i, home, between, gradient=True)
         self._one_gradient_less(read, between, i, batches)
 
@@ -422,13 +389,6 @@ class _Compiler:
         every = self.schedule.update_every
         return 0 if every is None else i // (every * max(len(segment.replicas), 1))
 
-    def _waiting(self) -> Counter[tuple[str, int]]:
-        return Counter(
-            (self.segments[s].device, self._update(self.segments[s], i))
-            for s in self.trained
-            for i in range(self.schedule.microbatches)
-        )
-
     def _transfer(self, copy: str, k: str, i: int, p: str, q: str, *, gradient: bool) -> None:
         read = self.graph.nodes[copy].inputs[0]
         shared: dict[str, Any] = {"variable": copy, "source": k, "microbatch": i, "gradient": gradient}
@@ -441,9 +401,6 @@ class _Compiler:
         if device in self.lists:  # else another one does the same
             self.lists[device].append(instruction)
             self.order.append(device)
-
-    def _on(self, device: str, i: int) -> str:
-        return device_in_turn(self.turns.get(device, (device,)), i)
 
     def _copies(self, k: str) -> list[str]:
         if k not in self.copies:

@@ -5,7 +5,7 @@ Index letters: `i` micro-batch, `p, q` devices, `k` variables, `s` segments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -34,7 +34,6 @@ __all__ = [
     "Send",
     "Step",
     "copies_of",
-    "holders_of",
     "origin",
     "sizes_of",
 ]
@@ -234,8 +233,6 @@ class Program:
     pooled: frozenset[str] = frozenset()
     """Parts of parameters that a segment reads for others of its device: their gradients of all micro-batches
     are summed until its last backward, which takes the sum."""
-    unread: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Trained parameters that the graph does not read -> the devices that hold them: see `stepping_all`."""
     bundles: tuple[Bundle, ...] = ()
     """Bundles of parameters whose states are in slices."""
     kept_results: frozenset[str] = frozenset()
@@ -334,11 +331,20 @@ class Program:
     @cached_property
     def holders(self) -> dict[str, tuple[str, ...]]:
         """Initializer -> devices that hold it, as replicas or for operators that read copies."""
-        return holders_of(self.graph, self.device_of, self.devices, self.replicas)
+        readers: dict[str, set[str]] = {}
+        for node in self.graph:
+            for k in node.initializers:
+                readers.setdefault(k, set()).add(self.device_of[node.name])
+        rank = {device: p for p, device in enumerate(self.devices)}
+        return {
+            k: tuple(q for p in sorted(homes, key=rank.__getitem__) for q in self.replicas.get(p, (p,)))
+            for k, homes in readers.items()
+        }
 
     @cached_property
-    def initializer_device(self) -> dict[str, str]:
-        return {k: devices[0] for k, devices in self.holders.items()}
+    def trained(self) -> dict[str, None]:
+        """Parameters that the graph reads and trains, in the order of `holders`."""
+        return {k: None for k in self.holders if self.graph.initializers[k].requires_grad}
 
     @cached_property
     def held(self) -> dict[str, tuple[str, ...]]:
@@ -357,9 +363,8 @@ class Program:
     def _summed(self) -> dict[frozenset[str], tuple[str, ...]]:
         """Devices -> the parameters that exactly these hold."""
         held: dict[frozenset[str], list[str]] = {}
-        for k, holders in (*self.holders.items(), *self.unread.items()):
-            if k in self.unread or self.graph.initializers[k].requires_grad:
-                held.setdefault(frozenset(holders), []).append(k)
+        for k in self.trained:
+            held.setdefault(frozenset(self.holders[k]), []).append(k)
         return {devices: tuple(names) for devices, names in held.items()}
 
     @cached_property
@@ -413,24 +418,6 @@ class Program:
             lines.append(f"{device}:")
             lines += [f"  {n:4d} {ins}" for n, ins in enumerate(self.instructions[device])]
         return "\n".join(lines)
-
-
-def holders_of(
-    graph: Graph,
-    device_of: Mapping[str, str],
-    devices: Sequence[str],
-    replicas: Mapping[str, tuple[str, ...]],
-) -> dict[str, tuple[str, ...]]:
-    """See `Program.holders`."""
-    readers: dict[str, set[str]] = {}
-    for node in graph:
-        for k in node.initializers:
-            readers.setdefault(k, set()).add(device_of[node.name])
-    rank = {device: p for p, device in enumerate(devices)}
-    return {
-        k: tuple(q for p in sorted(homes, key=rank.__getitem__) for q in replicas.get(p, (p,)))
-        for k, homes in readers.items()
-    }
 
 
 def sizes_of(variable: Variable, chunks: int) -> tuple[int, ...]:

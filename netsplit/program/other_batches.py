@@ -4,25 +4,13 @@ epoch's end, other shapes, whose graphs may leave parameters out, and prediction
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
-from math import ceil
 
 from netsplit.errors import NetSplitError, RewriteError
 from netsplit.graph.ir import Graph, Node
 from netsplit.graph.quotient import topological_priority
-from netsplit.program.check import check_progress
-from netsplit.program.instructions import (
-    Collective,
-    Gather,
-    Instruction,
-    Program,
-    Reduce,
-    Reduction,
-    Send,
-    Step,
-    origin,
-)
+from netsplit.program.instructions import Program, origin
 from netsplit.program.transfers import insert_transfers
 from netsplit.rewrite.algebra.matching import match_of
 from netsplit.rewrite.algebra.rule import Algebra
@@ -35,11 +23,9 @@ __all__ = [
     "like_recomputed",
     "like_rewritten",
     "require_same_operators",
-    "stepping_all",
+    "require_used",
     "with_tail",
 ]
-
-Holders = dict[str, tuple[str, ...]]
 
 
 def with_tail(program: Program, graph: Graph, tail: Graph) -> Program:
@@ -85,104 +71,13 @@ def require_same_operators(graph: Graph, tail: Graph) -> None:
         )
 
 
-def stepping_all(program: Program, usual: Program) -> Program:
-    """The program with a Step on every device that has trained parameters.
-
-    A plain optimiser steps on what a batch's graph does not read, too: it counts the step, and takes the
-    gradients that earlier batches left. `usual` is the program by which devices hold what they hold.
-    """
-    if not program.training:
-        return program
-    program = _with_unread_bundles(program, usual)
-    read, own = _trained(program), _trained(usual)
-    unread = {k: devices for k, devices in own.items() if k not in read}
-    having = {device for devices in (read | unread).values() for device in devices}
-    late = [name for name in program.devices if name in having and not _steps(program, name)]
-    if program.asynchronous or not program.steps_last:  # no gradients wait for another batch
-        steps = [(name, Step(number)) for name in late for number in range(_count(program, usual, name))]
-        more = program if not steps else _followed(program, steps)
-    else:
-        more = _summing(program, read | unread, late)
-        more = replace(more, unread=unread) if unread else more
-    if more is not program:
-        check_progress(more)
-    return more
-
-
-def _trained(program: Program) -> Holders:
-    initializers = program.graph.initializers
-    return {k: devices for k, devices in program.holders.items() if initializers[k].requires_grad}
-
-
-def _steps(program: Program, device: str) -> int:
-    return sum(isinstance(ins, Step) for ins in program.instructions[device])
-
-
-def _count(program: Program, usual: Program, device: str) -> int:
-    usually = _steps(usual, device) or max(_steps(usual, name) for name in usual.devices)
-    return ceil(program.microbatches / ceil(usual.microbatches / usually))
-
-
-def _summing(program: Program, holders: Holders, late: Collection[str]) -> Program:
-    """Add sums over devices and the steps that wait for them."""
-    sums = dict.fromkeys(devices for kind, devices in _sums(program) if kind == "gradients")
-    known = set(map(frozenset, sums)) | {frozenset(each.devices) for each in program.bundles}
-    copied = dict.fromkeys(
-        each for each in holders.values() if len(each) > 1 and frozenset(each) not in known
-    )
-    if not late and not copied:
-        return program
-    stepping = [name for name in program.devices if name in late or _steps(program, name)]
-    every = [ins for each in program.instructions.values() for ins in each]
-    tags = [ins.tag + ins.chunks for ins in every if isinstance(ins, Send)]
-    tags += [ins.tag + 1 for ins in every if isinstance(ins, Collective)]
-    tag = max(tags, default=0)
-    tail: list[tuple[str, Instruction]] = []
-    normed = any(kind == "norm" for kind, _ in _sums(program))
-    summing: list[tuple[Reduction, tuple[str, ...]]] = [("gradients", each) for each in (*sums, *copied)]
-    for kind, devices in (*summing, ("norm", tuple(stepping))) if normed else summing:
-        tail += [(name, Reduce(devices, tag, kind=kind)) for name in devices]
-        tag += 1
-    tail += [(name, Step()) for name in stepping]
-    for b, bundle in enumerate(program.bundles):
-        if bundle.level != "parameters":
-            tail += [(name, Gather(bundle.devices, tag, bundle=b)) for name in bundle.devices]
-            tag += 1
-    return _followed(_before_steps(program), tail)
-
-
-def _with_unread_bundles(program: Program, usual: Program) -> Program:
-    """Add sharded bundles of the usual program that this one does not read, to step on them."""
-    known = {k for bundle in program.bundles for k in bundle.names}
-    unread = [
-        replace(bundle, names=names, segments=())
-        for bundle in usual.bundles
-        if (names := tuple(k for k in bundle.names if k not in known))
-    ]
-    return program if not unread else replace(program, bundles=(*program.bundles, *unread))
-
-
-def _sums(program: Program) -> list[tuple[Reduction, tuple[str, ...]]]:
-    sums = {ins.tag: ins for each in program.instructions.values() for ins in each if isinstance(ins, Reduce)}
-    return [(sums[tag].kind, sums[tag].devices) for tag in sorted(sums)]
-
-
-def _before_steps(program: Program) -> Program:
-    computing = {name: each[: program.computing(name)] for name, each in program.instructions.items()}
-    left, order = {name: len(each) for name, each in computing.items()}, []
-    for name in program.order:
-        if left[name]:
-            left[name] -= 1
-            order.append(name)
-    return replace(program, instructions=computing, order=tuple(order))
-
-
-def _followed(program: Program, tail: Collection[tuple[str, Instruction]]) -> Program:
-    own = {
-        name: (*each, *(ins for device, ins in tail if device == name))
-        for name, each in program.instructions.items()
-    }
-    return replace(program, instructions=own, order=(*program.order, *(name for name, _ in tail)))
+def require_used(program: Program, waiting: Set[str]) -> None:
+    """Raises NetSplitError: a parameter whose gradient is `waiting` for a step is not in this program."""
+    if unused := sorted(waiting - program.trained.keys()):
+        raise NetSplitError(
+            f"a gradient of '{unused[0]}' waits for a step, but this batch does not use that parameter: "
+            "accumulate gradients over batches that use the same parameters, or call drop_gradients()."
+        )
 
 
 def inference_placement(training: Graph, inference: Graph, device_of: Mapping[str, str]) -> dict[str, str]:

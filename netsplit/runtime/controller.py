@@ -59,7 +59,7 @@ class LoadedPrograms:
     ) -> None:
         self.pool, self.values, self.backend = pool, values, backend
         self.uncompiled = backend is not None  # partly: a program's first iteration compiles
-        self.late: dict[str, str] = {}  # initializers that came with later programs -> their device
+        self.late: set[str] = set()  # initializers that came with later programs
         self.sent_s = 0.0  # spent on sending further programs
         self._every = [program]
 
@@ -101,8 +101,7 @@ class LoadedPrograms:
             if known is program:
                 return number
         began = time.perf_counter()
-        homes = {k: home for each in self._every for k, home in each.initializer_device.items()}
-        missing = {k: home for k, home in program.initializer_device.items() if k not in homes}
+        missing = program.holders.keys() - {k for each in self._every for k in each.holders}
         values = {**self.values, **program.graph.constants}
         new: dict[str, dict[str, Tensor]] = {device: {} for device in program.devices}
         for k in missing:
@@ -115,13 +114,13 @@ class LoadedPrograms:
             self.pool.call_each(worker_calls.add, [(number, sent, new[device]) for device in program.devices])
             self._every.append(program)
             self.uncompiled = self.backend is not None
-            self.late |= {k: home for k, home in missing.items() if k not in program.graph.constants}
+            self.late |= missing - program.graph.constants.keys()
             self.sent_s += time.perf_counter() - began
         return number
 
     def switched(self, program: Program, late: Mapping[str, Tensor]) -> None:
         """Note that workers now have only this program."""
-        self._every, self.late, self.values = [program], {}, {**self.values, **late}
+        self._every, self.late, self.values = [program], set(), {**self.values, **late}
         self.uncompiled = self.backend is not None
 
 
@@ -240,7 +239,6 @@ class LossWords:
     def __init__(self, rule: OnNonFinite | None) -> None:
         self.rule = rule
         self._warned = False  # warned since the last finite loss
-        self._zeros_said = False  # warned of zeros in place of gradients
 
     @property
     def of_nonfinite(self) -> bool:
@@ -267,16 +265,6 @@ class LossWords:
         log.warning("%s", sentence)
         self._warned = True
         return self.rule == "warn"
-
-    def zeros(self) -> None:
-        """Warn once that devices stepped on zeros where there was no gradient."""
-        if not self._zeros_said:
-            self._zeros_said = True
-            log.warning(
-                "Code that was not captured did not use its input, so the operators before it got no "
-                "gradient. Under this schedule devices stepped on zeros instead: momentum and weight "
-                "decay change parameters that plain PyTorch would not (shown once)."
-            )
 
     def trained(self, loss: float) -> None:
         self._warned = self._warned and not math.isfinite(loss)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import count
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from netsplit.optim.learning_rate import require_same_rates
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer import check_element_wise
 from netsplit.program.instructions import Program
-from netsplit.program.other_batches import stepping_all
+from netsplit.program.other_batches import require_used
 from netsplit.runtime import moves, worker_calls
 from netsplit.runtime.checkpoint.files import Refusal, State, write_checkpoint
 from netsplit.runtime.checkpoint.shares import Copies
@@ -37,7 +36,7 @@ from netsplit.runtime.controller import (
     tell,
     to_send,
 )
-from netsplit.runtime.faults import origin_of, require_steady
+from netsplit.runtime.faults import origin_of
 from netsplit.runtime.feeds import (
     UnlikeBatch,
     UnreadBatch,
@@ -47,14 +46,10 @@ from netsplit.runtime.feeds import (
     loss_fractions,
     mean_loss,
     mean_metrics,
-    read_ahead,
-    require_alike,
-    require_read,
-    shared_microbatches,
     split_batch,
 )
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule, sliced_for
-from netsplit.runtime.values import Absent, Key
+from netsplit.runtime.values import Key
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration, on_share
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.timeline import Timeline
@@ -88,8 +83,7 @@ class DistributedRuntime:
         backend: str | None = None,
         offload: Offload | None = None,
     ) -> None:
-        program = sliced_for(program, optimizer)
-        self.program = program = stepping_all(program, program)
+        self.program = program = sliced_for(program, optimizer)
         self._pool = pool
         self.resized = resized
         self.draws = DrawCounter(seed)
@@ -103,8 +97,7 @@ class DistributedRuntime:
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
         self.scale: LossScale | None = None  # of float16, after the last step
-        self.waiting = False  # gradients, for a later iteration to step on
-        self.absent: dict[int, Absent] = {}  # by the program's number, in its last iteration
+        self.waiting = frozenset[str]()  # parameters whose gradients a later iteration steps on
         self._words = LossWords(self.rule.on_nonfinite)
         pool.deployed = self
         pool.programs = {TRAINING: program}
@@ -272,7 +265,6 @@ class DistributedRuntime:
             raise NetSplitError(
                 "a plan with schedule.shard cannot be changed while training: leave schedule.shard out."
             )
-        program = stepping_all(program, program)
         devices, before = program.devices, self._copies()
         every = dict(zip(devices, self.pool.call(moves.inventory, before), strict=True))
         if any(each.waiting for each in every.values()):
@@ -285,7 +277,7 @@ class DistributedRuntime:
         with interrupts_held(firmly=True):
             self.pool.programs = {TRAINING: program}
             self.pool.call_each(moves.move, [arguments for _ in devices])
-            self.program, self.programs, self.resized, self.absent = program, {}, resized, {}
+            self.program, self.programs, self.resized = program, {}, resized
             self.loaded.switched(program, late)
         return sum(each.like.nbytes for each in moving)
 
@@ -314,6 +306,8 @@ class DistributedRuntime:
                 "gradients cannot be accumulated over batches under a schedule that steps within a batch: "
                 "set accumulate to 1, or choose another schedule."
             )
+        if step:
+            require_used(program, self.waiting)
         feeds = batch.place if isinstance(batch, UnreadBatch) else split_batch(program, batch)
         number = self.loaded.number(program)
         if self.scale is not None and self.pool.programs[TRAINING] is not program:
@@ -321,10 +315,6 @@ class DistributedRuntime:
         if self.pool.programs[TRAINING] is not program:
             self.finish()  # the failed program knows the place
             self.pool.programs[TRAINING] = program
-        if isinstance(feeds, BatchPlace) and not (program.steps_last and not shared_microbatches(program)):
-            read = self.pool.call(read_ahead, number, feeds)
-            require_read(self.pool, read)
-            require_alike(self.pool, read)
         fractions, key = loss_fractions(program, fraction), self.draws.training()
         with interrupts_held():
             return self._stepped(program, batch, feeds, number, (fractions, step, mode, key))
@@ -339,7 +329,7 @@ class DistributedRuntime:
     ) -> list[DeviceIteration]:
         """Train one iteration; None where the batch is skipped or nobody waits for its results."""
         fractions, step, mode, key = how
-        outputs = self._trained(program, batch, feeds, number, how)
+        outputs = self._trained(program, feeds, number, how)
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
             sentence = f"the loss of iteration {self.draws.batches + 1} is {loss}"
@@ -353,12 +343,12 @@ class DistributedRuntime:
                 if not self._words.tell(sentence, stepped=False):
                     self.loss, self.metrics = loss, None
                     return []
-                outputs = self._trained(program, batch, inputs, number, how)
+                outputs = self._trained(program, inputs, number, how)
         self._words.trained(loss)
         let_interrupt()  # last chance to interrupt
         with interrupts_held(firmly=True):
             results = self._commit(wait=mode != "plain")
-            self.waiting = not step
+            self.waiting = frozenset() if step else self.waiting.union(program.trained)
             self.loss, self.metrics = loss, mean_metrics(program, outputs)
         if results and self.rule.learning_rate is not None:
             self._require_same_rates([each.next_rates for each in results])
@@ -375,39 +365,23 @@ class DistributedRuntime:
     def _trained(
         self,
         program: Program,
-        batch: Batch | UnreadBatch,
         feeds: list[dict[str, Tensor]] | BatchPlace,
         number: int,
         how: tuple[Any, ...],
     ) -> dict[Key, float]:
-        """Outputs of an iteration, repeated until it is known which gradients are absent."""
-        absent = self.absent.get(number, frozenset())
-        for attempt in count(1):
-            parts: list[DeviceComputed] = self.attempts.computed(
-                worker_calls.train, program, feeds, number, *how, absent
-            )
-            self.rates = parts[self._training_rank].rates
-            nothing = frozenset(key for part in parts for key in part.nothing)
-            if nothing and not program.steps_last:
-                self._words.zeros()
-            if nothing == absent or not program.steps_last:
-                return {name: value for part in parts for name, value in part.outputs.items()}
-            self.attempts.abandon()
-            require_steady(program, attempt)
-            absent = self.absent[number] = nothing
-            feeds = input_tensors(program, batch)
-        raise AssertionError("an iteration ends")
+        parts: list[DeviceComputed] = self.attempts.computed(worker_calls.train, program, feeds, number, *how)
+        self.rates = parts[self._training_rank].rates
+        return {name: value for part in parts for name, value in part.outputs.items()}
 
     def _program_for(self, batch: Batch | UnreadBatch) -> Program:
         if self.resized is None:
             return self.program
         key = batch.key, batch.samples
         if key not in self.programs:
-            resized = self.resized(batch.here() if isinstance(batch, UnreadBatch) else batch)
-            self.programs[key] = stepping_all(resized, self.program)
+            self.programs[key] = self.resized(batch.here() if isinstance(batch, UnreadBatch) else batch)
         return self.programs[key]
 
     def drop_gradients(self) -> None:
         """Forget gradients accumulated for a later step."""
         self.pool.call(on_share, Share.drop_gradients)
-        self.waiting = False
+        self.waiting = frozenset()

@@ -23,36 +23,28 @@ from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.operators import autocast_of
 from netsplit.graph.random_draws import DrawKey, drawing
 from netsplit.graph.remembered import KeptResults, remembering
-from netsplit.program.check import acknowledged
 from netsplit.program.instructions import (
     Backward,
     Forward,
     Gather,
     Instruction,
-    Program,
     Recv,
     Reduce,
     Scatter,
     Send,
     Step,
 )
-from netsplit.program.transfers import bundles_used
 from netsplit.runtime.faults import Inspection, may_be_unlike, require_as_captured
 from netsplit.runtime.handing_on import HandingOn
 from netsplit.runtime.offload import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece
-from netsplit.runtime.recorder import TimelineRecorder
-from netsplit.runtime.share import Share
-from netsplit.runtime.transport.handle import Handle, Transport
 from netsplit.runtime.values import (
-    Absent,
     Before,
     Context,
     IterationValues,
     Key,
     backwards_of,
     last_read,
-    places_of_copies,
     readers_of,
     versions_of,
 )
@@ -71,21 +63,9 @@ class Executor(HandingOn):
         offload: what autograd saves within segments goes to the host's memory until their backwards.
     """
 
-    program: Program
-    device: str
-    share: Share
-    transport: Transport
-    torch_device: torch.device
-    timeout_s: float = 60.0
-    backend: str | None = None
-    offload: bool = False
-
     def __post_init__(self) -> None:
+        super().__post_init__()
         program, device = self.program, self.device
-        self.recorder = TimelineRecorder(device)
-        self.on_cuda = self.torch_device.type == "cuda"
-        self.instructions = program.instructions[device]
-        self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
         self.pieces = DevicePieces(
             program, device, self.segments, self.share.tensors, self.torch_device, self.backend,
             self.offload and program.training,
@@ -93,10 +73,6 @@ class Executor(HandingOn):
         self.readers = readers_of(program, device, self.segments)
         self.backwards = backwards_of(program, device, self.segments)
         self.pools_taken = program.pools_taken(device)
-        self.copies = places_of_copies(program, self.segments)
-        sends = (ins for ins in self.instructions if isinstance(ins, Send))
-        self.handed_on = {ins.tag: keys for ins in sends if (keys := program.handed_on(ins, device))}
-        self.to_hand_on = {key for keys in self.handed_on.values() for key in keys}
         self.places = {
             (s, k): last_read(program, segment, k)
             for s, segment in self.segments.items()
@@ -112,22 +88,14 @@ class Executor(HandingOn):
         variables = program.graph.variables
         self.wanting = frozenset(k for k in variables if program.training and variables[k].requires_grad)
         self.steps = any(isinstance(ins, Step) for ins in self.instructions)
-        self.acknowledged = acknowledged(program, device)
         self.order = [place for place, name in enumerate(program.order) if name == device]
         self.computing = program.computing(device) if program.steps_last else len(self.instructions)
         self.written = self.pieces.written
         self.before: Before | None = None
         self.inspection: Inspection | None = None  # looks at every result
         self.versions = versions_of(self.instructions, self.share.parameters, self.pieces.trains)
-        self.state = IterationValues([])
         self.key = DrawKey()
-        self.stepping = True
-        self.separate: set[int] = set()  # segments whose parameters have gradients of their own
-        self.summing: tuple[Reduce | Scatter, Handle] | None = None
-        self.gathering: dict[int, tuple[Gather, Handle]] = {}  # by their bundle
-        self.reading, self.let_go_at = bundles_used(program, device)
         self.prepared = -1
-        self.fresh = self.backend is not None  # some device still compiles segments
 
     def run(
         self,
@@ -151,7 +119,6 @@ class Executor(HandingOn):
         fractions: Sequence[float] | None = None,
         step: bool = True,
         key: DrawKey | None = None,
-        absent: Absent = frozenset(),
     ) -> None:
         """Start an iteration.
 
@@ -159,12 +126,11 @@ class Executor(HandingOn):
             feeds: `feeds[i]` holds the input variables of micro-batch i read here.
             fractions: of each micro-batch's loss in what is minimised; all the same by default.
             step: False only adds up gradients.
-            absent: what an earlier attempt at this iteration found.
         """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
         if fractions is None:
             fractions = [1.0 if self.program.asynchronous else 1.0 / len(feeds)] * len(feeds)
-        self.state = IterationValues(moved, list(fractions), dict(self.readers), absent=absent)
+        self.state = IterationValues(moved, list(fractions), dict(self.readers))
         self.key = key or DrawKey()
         self.stepping = step
         self.summing = None
@@ -183,7 +149,7 @@ class Executor(HandingOn):
         if (sliced := self.share.sliced) is not None:
             for b in self.let_go_at.get(index, ()):
                 sliced.let_go(self.program.bundles[b].names)
-        self.let_go(index)
+        self.let_go(instruction)
 
     def finish(self) -> dict[Key, Tensor]:
         """Wait for the last sends; graph outputs made on this device, by micro-batch."""
@@ -196,6 +162,8 @@ class Executor(HandingOn):
         self.state, self.before = IterationValues([]), None
         if self.program.training and self.stepping:
             self.share.idle = not self.steps
+            if self.share.idle:
+                self.share.step_optimizer()
             self.share.after_iteration()
         self.fresh = False
         self.recorder.end()
@@ -367,9 +335,7 @@ class Executor(HandingOn):
         for k, copy, place in self.returning[ins.segment]:
             if (copy, i, True) in self.state.arriving:
                 recv, handle = self.state.arriving.pop((copy, i, True))
-                gradient = self.wait(ins, recv, handle)
-                if (copy, i) not in self.state.absent:
-                    self.state.add_gradient(k, i, place, gradient)
+                self.state.add_gradient(k, i, place, self.wait(ins, recv, handle))
 
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
         if k in self.outputs:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from netsplit.errors import WorkerError
+from netsplit.errors import NetSplitError, WorkerError
 from netsplit.graph.ir import Graph, Variable
-from netsplit.program.check import HELD_BYTES
 from netsplit.program.instructions import (
     Backward,
     Collective,
@@ -30,6 +30,7 @@ from netsplit.program.instructions import (
     Send,
     Step,
 )
+from netsplit.program.transfers import bundles_used
 from netsplit.runtime.faults import one_line
 from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
@@ -44,7 +45,7 @@ from netsplit.runtime.transport.handle import (
     each_message,
     messages_of,
 )
-from netsplit.runtime.values import HeldBack, IterationValues, sum_of, way_of
+from netsplit.runtime.values import HeldBack, IterationValues, places_of_copies, sum_of, way_of
 
 __all__ = ["HandingOn"]
 
@@ -53,28 +54,36 @@ T = TypeVar("T")
 LOOK_S = 50e-6  # between looks at what a GPU waits for
 
 
+@dataclass(eq=False)
 class HandingOn:
-    """The transfers and collectives of an `Executor`, which sets all of these."""
+    """The transfers and collectives of an `Executor`."""
 
     program: Program
     device: str
+    share: Share
     transport: Transport
     torch_device: torch.device
-    on_cuda: bool
-    timeout_s: float
-    fresh: bool  # some device still compiles segments
-    recorder: TimelineRecorder
-    state: IterationValues
-    copies: dict[str, tuple[tuple[str, int], ...]]  # see `places_of_copies`
-    handed_on: dict[int, tuple[tuple[str, int, bool], ...]]  # by the Send's tag: `Program.handed_on`
-    to_hand_on: set[tuple[str, int, bool]]
-    acknowledged: dict[int, tuple[Send, ...]]
-    share: Share
-    stepping: bool
-    separate: set[int]  # segments whose parameters have gradients of their own
-    summing: tuple[Reduce | Scatter, Handle] | None
-    gathering: dict[int, tuple[Gather, Handle]]  # by their bundle
-    reading: dict[int, tuple[int, ...]]  # see `bundles_used`
+    timeout_s: float = 60.0
+    backend: str | None = None
+    offload: bool = False
+
+    def __post_init__(self) -> None:
+        program, device = self.program, self.device
+        self.recorder = TimelineRecorder(device)
+        self.on_cuda = self.torch_device.type == "cuda"
+        self.instructions = program.instructions[device]
+        self.segments = {s.index: s for s in program.segments if device in (s.replicas or (s.device,))}
+        self.copies = places_of_copies(program, self.segments)
+        sends = (ins for ins in self.instructions if isinstance(ins, Send))
+        self.handed_on = {ins.tag: keys for ins in sends if (keys := program.handed_on(ins, device))}
+        self.to_hand_on = {key for keys in self.handed_on.values() for key in keys}
+        self.state = IterationValues([])
+        self.stepping = True
+        self.separate: set[int] = set()  # segments whose parameters have gradients of their own
+        self.summing: tuple[Reduce | Scatter, Handle] | None = None
+        self.gathering: dict[int, tuple[Gather, Handle]] = {}  # by their bundle
+        self.reading, self.let_go_at = bundles_used(program, device)
+        self.fresh = self.backend is not None  # some device still compiles segments
 
     def send(self, ins: Send) -> None:
         if keys := self.handed_on.get(ins.tag):
@@ -110,8 +119,6 @@ class HandingOn:
         handles = [arriving[key][1] for key in coming]
         over = [handle.done() for handle in handles]
         in_chunks = [handle for handle in handles if isinstance(handle, Chunks)]
-        if any(gradient and (k, i) in self.state.absent for k, i, gradient in coming):
-            in_chunks = []
         if in_chunks:
             if not held.terms:
                 self._put_together(held, dict(zip(coming, in_chunks, strict=True)))
@@ -157,7 +164,7 @@ class HandingOn:
         self._unfinished(ins, recv, handle)
         if not gradient:
             self.state.values[k, i] = self.repeated(recv, tensor)
-        elif (k, i) not in self.state.absent:
+        else:
             self.state.add_gradient(ins.variable, ins.microbatch, dict(self.copies[ins.variable])[k], tensor)
 
     def _gradients(self, ins: Send) -> list[Tensor]:
@@ -169,10 +176,12 @@ class HandingOn:
     def _send(self, ins: Send, begun: Sequence[Handle] = ()) -> None:
         i = ins.microbatch
         if ins.gradient:
-            total = sum_of(self._gradients(ins))
-            if total is None:
-                self.state.nothing.add((ins.variable, i))
-            tensor = self.empty_like(ins.variable, i).zero_() if total is None else total
+            tensor = sum_of(self._gradients(ins))
+            if tensor is None:  # plain PyTorch would not step on what comes before, not even on zeros
+                raise NetSplitError(
+                    f"has no gradient of '{ins.source}', which code that was not captured left out on this "
+                    "batch: let it use its input on every batch"
+                )
         else:
             tensor = self.state.use(ins.read, self.program.sent_with(ins.read, self.device, i))
         self.carry(ins, tensor, begun)
@@ -186,17 +195,12 @@ class HandingOn:
         nbytes = self._variable(ins).nbytes
         if number == 0:
             self.recorder.sending(ins, nbytes)
-        begin = partial(self.transport.send, part, ins.peer, ins.tag + number, self._is_watched(ins))
+        begin = partial(self.transport.send, part, ins.peer, ins.tag + number, True)
         return self._carried(ins, ins, begin)
 
     def _begun(self, ins: Send, handles: Sequence[Handle]) -> None:
         handle = handles[0] if len(handles) == 1 else Chunks(handles, torch.empty(0))
         self.state.sending[ins.tag] = (ins, handle)
-        if self._is_watched(ins):
-            self.state.watched.append(ins.tag)
-
-    def _is_watched(self, ins: Send) -> bool:
-        return self.program.graph.variables[ins.source].nbytes > HELD_BYTES
 
     def receive(self, ins: Recv) -> None:
         buffer = self.empty_like(ins.source, ins.microbatch)
@@ -334,17 +338,15 @@ class HandingOn:
         self.share.unpack_gradients(total, self.program.summed(begun.devices))
         return None
 
-    def let_go(self, index: int) -> None:
-        """Forget what has been sent: small tensors this instruction confirms, and large ones."""
+    def let_go(self, ins: Instruction) -> None:
+        """Forget, after more than a transfer, what has been sent by then."""
         self.transport.proceed()
         if self.state.held_back:
             self.hand_on()
-        for send in self.acknowledged.get(index, ()):
-            _, handle = self.state.sending.pop(send.tag)
-            self._carried(send, send, partial(handle.wait, self.limit_s))  # it has arrived: no wait
-        watched = self.state.watched
-        while watched and self.state.sending[watched[0]][1].done():
-            del self.state.sending[watched.popleft()]
+        for tag, (_, handle) in list(self.state.sending.items()):
+            if isinstance(ins, Send | Recv) or not handle.done():
+                break
+            del self.state.sending[tag]
 
     def empty_like(self, k: str, i: int) -> Tensor:
         variable = self._graph(i).variables[k]

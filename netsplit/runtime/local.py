@@ -16,15 +16,13 @@ from netsplit.graph.random_draws import DrawCounter, DrawKey, generators_kept
 from netsplit.profile.costs import Offload
 from netsplit.profile.measure.optimizer import check_element_wise
 from netsplit.program.instructions import Program
-from netsplit.program.other_batches import stepping_all
 from netsplit.runtime.checkpoint.torch_format import whole_tensors
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.faults import AS_BEFORE, failure_of, require_steady
+from netsplit.runtime.faults import AS_BEFORE, failure_of
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule, sliced_for
 from netsplit.runtime.sliced import SlicedParameters
 from netsplit.runtime.transport.handle import LocalTransport
-from netsplit.runtime.values import Absent
 
 __all__ = ["LocalRuntime"]
 
@@ -63,11 +61,10 @@ class LocalRuntime:
             )
             for name in program.devices
         }
-        self.program = stepping_all(program, program)
+        self.program = program
         self.offload = offload or Offload()
         self.metrics: Any = None
         self._kept: dict[int, tuple[Program, dict[str, Executor]]] = {}
-        self._stepping: dict[int, tuple[Program, Program]] = {}
 
     def train_batch(
         self,
@@ -79,7 +76,7 @@ class LocalRuntime:
         program: Program | None = None,
     ) -> float:
         """One iteration, as `DistributedRuntime.train_batch`; `program` is for another batch size."""
-        program = self.program if program is None else self._stepping_all(program)
+        program = self.program if program is None else program
         executors = self.executors_of(program)
         key = self.draws.training()
         losses = self.run(program, executors, inputs, targets, loss_fractions(program, fraction), step, key)
@@ -88,11 +85,6 @@ class LocalRuntime:
         outputs = {key: float(tensor) for key, tensor in losses.items()}
         self.metrics = mean_metrics(program, outputs)
         return mean_loss(program, outputs)
-
-    def _stepping_all(self, program: Program) -> Program:
-        if id(program) not in self._stepping:
-            self._stepping[id(program)] = program, stepping_all(program, self.program)
-        return self._stepping[id(program)][1]
 
     def run(
         self,
@@ -105,9 +97,9 @@ class LocalRuntime:
         key: DrawKey | None = None,
     ) -> dict[tuple[str, int], Tensor]:
         drawing = any(piece.draws for each in executors.values() for piece in each.pieces.whole.values())
-        one = next(iter(executors.values()))
+        one, feeds = next(iter(executors.values())), split_batch(program, inputs, targets)
         with generators_kept() if drawing else nullcontext(), one.grad_mode():
-            return self._run(program, executors, split_batch(program, inputs, targets), fractions, step, key)
+            return self._run(program, executors, feeds, fractions, step, key)
 
     def _run(
         self,
@@ -117,22 +109,12 @@ class LocalRuntime:
         fractions: list[float] | None,
         step: bool,
         key: DrawKey | None,
-        absent: Absent = frozenset(),
-        attempt: int = 1,
     ) -> dict[tuple[str, int], Tensor]:
         for name, executor in executors.items():
             own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
-            executor.begin(own, fractions, step, key, absent)
+            executor.begin(own, fractions, step, key)
         at = dict.fromkeys(program.devices, 0)
-        computed = False
         for place, name in enumerate(program.order):
-            if program.steps_last and not computed and at[name] >= executors[name].computing:
-                computed = True
-                nothing = frozenset(each for own in executors.values() for each in own.state.nothing)
-                if nothing != absent:
-                    self._abandon(executors)
-                    require_steady(program, attempt)
-                    return self._run(program, executors, feeds, fractions, step, key, nothing, attempt + 1)
             try:
                 executors[name].execute(at[name])
             except Exception as error:

@@ -350,10 +350,16 @@ class Share:
             factor *= self._factor(norm)
         if self.optimizer is not None and not (overflow and self.scale is not None):
             self._multiply_gradients(factor)
-            (self.moments or self.optimizer).step()
+            self.step_optimizer()
+        elif self.optimizer is not None:
+            self.optimizer.zero_grad(set_to_none=True)
         if self.scale is not None:
             self.scale.update(overflow)
+
+    def step_optimizer(self) -> None:
+        """Step and release gradients; where there are none, some optimisers count their steps."""
         if self.optimizer is not None:
+            (self.moments or self.optimizer).step()
             self.optimizer.zero_grad(set_to_none=True)
 
     def _multiply_gradients(self, factor: float) -> None:

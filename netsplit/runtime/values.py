@@ -7,7 +7,7 @@ parameters move to new storage: the old one lives as long as those micro-batches
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -34,14 +34,11 @@ from netsplit.runtime.share import Share
 from netsplit.runtime.transport.handle import Handle
 
 __all__ = [
-    "Absent", "Before", "Context", "HeldBack", "IterationValues", "Key", "WeightVersions", "backwards_of",
+    "Before", "Context", "HeldBack", "IterationValues", "Key", "WeightVersions", "backwards_of",
     "last_read", "places_of_copies", "readers_of", "sum_of", "versions_of", "way_of",
 ]  # fmt: skip
 
 Key = tuple[str, int]  # variable, micro-batch
-Absent = frozenset[Key]
-"""Gradients "k@q" that uncaptured code did not give: plain PyTorch leaves None there rather than zeros. This
-is known only after an iteration has been computed, which is then computed once more."""
 
 
 @dataclass
@@ -88,12 +85,9 @@ class IterationValues:
     to_come: dict[Key, int] = field(default_factory=dict)  # backwards, of what lasts or is pooled (`Program`)
     sums: dict[str, tuple[Tensor, bool]] = field(default_factory=dict)  # of gradients; True: not a view
     sending: dict[int, tuple[Send, Handle]] = field(default_factory=dict)  # by tag
-    watched: deque[int] = field(default_factory=deque)  # tags
     held_back: list[HeldBack] = field(default_factory=list)
     # messages a GPU's stream may still wait for, see `HandingOn.settle`
     unfinished: list[tuple[Instruction, Send | Recv | Collective, Handle]] = field(default_factory=list)
-    absent: Absent = frozenset()  # arriving zeros that are not added
-    nothing: set[Key] = field(default_factory=set)  # sent as zeros
     outputs: dict[Key, Tensor] = field(default_factory=dict)
 
     def use(self, k: str, i: int) -> Tensor:

@@ -26,7 +26,7 @@ from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRul
 from netsplit.runtime.sliced import SlicedParameters
 from netsplit.runtime.transport.handle import Handle
 from netsplit.runtime.transport.process import ProcessTransport
-from netsplit.runtime.values import Absent, IterationValues, Key
+from netsplit.runtime.values import IterationValues, Key
 from netsplit.runtime.workers.messages import Worker
 from netsplit.simulate.timeline import Event
 
@@ -65,13 +65,12 @@ class Attempt:
         fractions: Sequence[float] | None,
         step: bool,
         key: DrawKey,
-        absent: Absent = frozenset(),
     ) -> BatchFailure | None:
         """All up to the first step (see `Executor.begin`); raises only fatal errors."""
         executor, index = self.executor, 0
         try:
             with executor.grad_mode():
-                executor.begin(feeds, fractions, step, key, absent)
+                executor.begin(feeds, fractions, step, key)
                 for index in range(executor.computing):
                     executor.execute(index)
                 executor.hand_on(wait=True)
@@ -121,7 +120,6 @@ class Attempt:
             readers=dict(executor.readers),
             arriving=had.arriving,
             sending=had.sending,
-            watched=had.watched,
             unfinished=had.unfinished,
         )
         for held in had.held_back:
@@ -139,7 +137,7 @@ class Attempt:
                 executor.gather(instruction)
             elif isinstance(instruction, Scatter):  # gradients that all devices take back
                 executor.scatter(instruction)
-            executor.let_go(index)
+            executor.let_go(instruction)
         executor.meet()
 
     def _send_nothing(self, send: Send, begun: Sequence[Handle] = ()) -> None:
@@ -174,7 +172,6 @@ class DeviceComputed:
     """One device's answer before any device steps."""
 
     outputs: dict[Key, float]  # graph outputs made here
-    nothing: Absent  # missing gradients, sent as zeros
     rates: list[float]  # rates of the optimiser's groups in this step
 
 
@@ -278,7 +275,6 @@ def train(
     step: bool,
     mode: str,
     key: DrawKey,
-    absent: Absent,
 ) -> DeviceComputed | BatchFailure:
     """Compute an iteration up to its first step; of an `UnreadBatch` this device reads its own part."""
     executor: Executor = worker.memory["programs"][number]
@@ -295,12 +291,12 @@ def train(
         if isinstance(parts, BatchFailure):
             failure: BatchFailure | None = attempt.unfed(parts)
         else:
-            failure = attempt.compute(parts, fractions, step, key, absent)
+            failure = attempt.compute(parts, fractions, step, key)
     worker.heartbeat_file.at(-1)
     if failure is not None:
         return failure
     outputs = {name: float(tensor) for name, tensor in executor.state.outputs.items()}
-    return DeviceComputed(outputs, frozenset(executor.state.nothing), share.learning_rates)
+    return DeviceComputed(outputs, share.learning_rates)
 
 
 def inspect(

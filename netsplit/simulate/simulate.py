@@ -1,6 +1,6 @@
 """The predicting interpreter: the instructions the runtime executes, in time instead of tensors.
 
-A program becomes arrays, which `engine.carry_out` runs; its notes become a timeline.
+A program becomes arrays, which `carry_out` runs; its notes become a timeline.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from netsplit.cluster.cluster import Cluster
 from netsplit.compiled import Floats, Ints, packed_rows
 from netsplit.errors import ConfigError
 from netsplit.profile.costs import Costs, NodeBytes, Offload, StepScratch
-from netsplit.program.check import Arrivals, check_progress
+from netsplit.program.check import check_progress
 from netsplit.program.instructions import Backward, Collective, Program, Recv, Segment, Send
-from netsplit.simulate.engine.arrays import COMPUTES, WAITS, DeviceSeconds, Notes, ProgramArrays
-from netsplit.simulate.engine.carry_out import carry_out_noted
+from netsplit.simulate.carry_out import carry_out_noted
 from netsplit.simulate.lifetimes.device_memory import DeviceMemory
 from netsplit.simulate.lifetimes.segment import OfSize, own_bytes, segment_memory
 from netsplit.simulate.lifetimes.storages import MemoryProfile
 from netsplit.simulate.tasks import (
+    COMPUTES,
+    WAITS,
+    DeviceSeconds,
     Key,
     Message,
+    Notes,
+    ProgramArrays,
     ProgramTasks,
     Task,
     missing_link,
@@ -48,7 +52,7 @@ def simulate(program: Program, cluster: Cluster, costs: Costs, peaks: bool = Tru
 
     An instruction first costs its device `instruction_s` of its kind (a Send or Recv `message_s`); a
     computation then waits for what it reads and lasts the sum of its operators' seconds, longer where
-    `contention` or `copy_s_per_byte` of their kinds say so (`engine.carry_out`). The iteration ends when all
+    `contention` or `copy_s_per_byte` of their kinds say so (`carry_out`). The iteration ends when all
     devices have finished and all their sends are over.
 
     Raises:
@@ -263,7 +267,7 @@ def memory_profile(
 
     `alpha` is as `Costs.alpha`, 2 without moments; `transients`, `offload` and `scratch` as in `Costs`.
     """
-    arrivals, profiles, graphs = Arrivals.of(program), {}, [(program.graph, Fraction(1))]
+    profiles, graphs = {}, [(program.graph, Fraction(1))]
     if program.tail is not None:
         graphs.append((program.tail, Fraction(program.tail.batch_size, program.graph.batch_size)))
     segments: dict[str, list[Segment]] = {device: [] for device in program.devices}
@@ -291,7 +295,5 @@ def memory_profile(
             }
             sizes.append(OfSize(graph, own_bytes(graph), made))
         step = (scratch or {}).get(device, StepScratch())
-        profiles[device] = DeviceMemory(
-            program, device, alpha, sizes[0], sizes[-1], offload, arrivals, step
-        ).run()
+        profiles[device] = DeviceMemory(program, device, alpha, sizes[0], sizes[-1], offload, step).run()
     return profiles

@@ -263,7 +263,7 @@ def record_row(
     """What is predicted, beside what was measured where there is a history: trace, picture, metrics, row."""
     program, predicted = plan.simulated
     measured = history.measured if history is not None else None
-    write_trace(folder / "trace.json", predicted, measured, program, plan.event_parts)
+    write_trace(folder / "trace.json", predicted, measured, plan.event_parts)
     timeline_figure(predicted, measured, folder / "timeline.png")
     row = replace(row_of(plan, run.name, history, earlier), changes=sum(each.changed for each in decisions))
     write_json(folder / "row.json", asdict(row))  # which the report reads

@@ -21,8 +21,8 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from netsplit import __version__
 from netsplit.errors import NetSplitError
+from netsplit.files import standard_first
 from netsplit.interrupts import EXIT_INTERRUPTED, interrupted, interrupts_raised
-from netsplit.runtime.workers.modules import standard_first
 
 from .._entry import CONF, EXIT_MISTAKE
 

@@ -16,9 +16,9 @@ from rich.console import Console
 
 import netsplit
 from netsplit.errors import NetSplitError
+from netsplit.files import shadowing
 from netsplit.profile.measured import default_folder
 from netsplit.runtime.transport.neighbours import may_be_read
-from netsplit.runtime.workers.modules import shadowing
 from netsplit.tracking.host import gpu_names, host_tags
 
 from .machine import probe

@@ -205,7 +205,7 @@ def test_parallelize_trains_parts(pools: Pools, tmp_path: Path, unmeasured: None
         losses += [trained.train_batch(*batch) for batch in batches[2:]]
         state = trained.state_dict()
         inputs, _ = batches[0]
-        homes = trained.programs.program.initializer_device
+        homes = trained.programs.program.holders
         assert "qkv.weight" not in homes
         assert homes["qkv.weight[0:4, :]"] != homes["qkv.weight[4:8, :]"]
         said = trained.predict(*inputs)

@@ -30,8 +30,8 @@ from netsplit.program.schedules import (
     VMin,
 )  # fmt: skip
 from netsplit.simulate import Timeline, simulate
-from netsplit.simulate.engine.arrays import DeviceSeconds
 from netsplit.simulate.simulate import Run
+from netsplit.simulate.tasks import DeviceSeconds
 from netsplit.simulate.timeline import Event
 from tests.builders import compile_placed, graph_fed
 from tests.nets import placements

@@ -10,7 +10,7 @@ from netsplit.cluster.cluster import Cluster, Link
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
 from netsplit.program import GPipe
 from netsplit.simulate import simulate
-from netsplit.simulate.engine.arrays import DeviceSeconds
+from netsplit.simulate.tasks import DeviceSeconds
 from netsplit.simulate.timeline import Timeline
 from tests.builders import compile_placed, linked
 from tests.simulate.drawn import chain

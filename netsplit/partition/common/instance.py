@@ -23,7 +23,7 @@ from netsplit.graph.quotient import DisjointSets, Sets, atoms_of, units_of
 from netsplit.partition.base import Problem
 from netsplit.placement.placement import Stage
 from netsplit.profile.costs import DeviceCosts
-from netsplit.simulate.engine.arrays import DeviceSeconds
+from netsplit.simulate.tasks import DeviceSeconds
 
 __all__ = [
     "Csr",

@@ -12,9 +12,9 @@ from netsplit.compiled import compiled, inlined, inner
 from netsplit.partition.common.instance import Csr, Floats, Instance, Ints
 from netsplit.partition.engines.step.arrays import KINDS, SINGLE_BATCH, Arrays, moving_s
 from netsplit.partition.engines.step.lists import FORWARD, MESSAGE, STEP, Lists, lay_out
-from netsplit.simulate.engine.arrays import Notes, ProgramArrays
-from netsplit.simulate.engine.carry_out import carry_out
+from netsplit.simulate.carry_out import carry_out
 from netsplit.simulate.simulator import ONE_BATCH, Turns
+from netsplit.simulate.tasks import Notes, ProgramArrays
 
 __all__ = ["Arrays", "CompiledStep", "evaluate", "list_schedule", "makespan", "seconds_of", "upward_rank"]
 

@@ -36,7 +36,7 @@ import psutil
 import netsplit
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
-from netsplit.runtime.workers.modules import absolute_path, standard_first
+from netsplit.files import absolute_path, standard_first
 
 __all__ = [
     "KEPT_MEMORY", "KEY_VARIABLE", "LOOK_S", "STOP_S", "Hello", "Launcher", "await_free", "check_free",

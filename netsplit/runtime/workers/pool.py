@@ -26,6 +26,7 @@ import cloudpickle
 
 from netsplit.cluster.local import ClusterSpec
 from netsplit.errors import WorkerError
+from netsplit.files import absolute_path
 from netsplit.graph.recording.whole import by_value
 from netsplit.interrupts import interrupts_held, let_interrupt
 from netsplit.program.instructions import Program
@@ -55,7 +56,6 @@ from netsplit.runtime.workers.messages import (
     packed,
     read_place,
 )
-from netsplit.runtime.workers.modules import absolute_path
 
 __all__ = ["WorkerPool"]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from netsplit.graph.ir import Node, Variable
+from netsplit.graph.ir import Node
 from netsplit.simulate.lifetimes.segment import SegmentMemory, operand_of_weight, written_bases
 
 __all__ = ["BackwardWalk", "PutOff", "Walk", "backward_walk", "weights_walk"]
@@ -25,9 +25,6 @@ _SHAPED_AS = frozenset({"expand_as", "reshape_as", "view_as"})
 """Operators that read only the shape of all operands but the first."""
 _NO_GRADIENT = frozenset({"empty_like", "full_like", "new_zeros", "new_ones", "ones_like", "zeros_like"})
 """Operators that read only a tensor's shape."""
-_TURNED = frozenset({"T", "mT", "movedim", "numpy_T", "permute", "swapaxes", "t", "transpose"})
-_IN_OTHER_SIZES = frozenset({"flatten", "reshape", "reshape_as", "unflatten", "view", "view_as"})
-"""Operators whose backward copies a transposed gradient."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,6 @@ class BackwardWalk:
     passing: int = 0  # of these, bytes freed after the operator
     peak: tuple[int, int] = (0, 0)
     held: dict[str, tuple[_Gradient, bool]] = field(default_factory=dict)  # variable -> in what, all of it?
-    turned: set[str] = field(default_factory=set)  # variables with gradients in another layout
     apart: set[str] = field(default_factory=set)  # parameters
     leaves: list[str] = field(default_factory=list)
     put_off: list[PutOff] = field(default_factory=list)
@@ -92,8 +88,6 @@ class BackwardWalk:
         shape, written = self.shape, written_bases(self.shape.graph)
         for k in self.seeds:
             self.held[k] = (_Gradient(self._nbytes(k), holders=2), True)
-            if _is_turned(shape.graph.variables[k]):
-                self.turned.add(k)
         nodes = self._reached()
         self.savers = Counter(root for roots in shape.saving.values() for root in roots & shape.kept)
         self.first_reader = {k: node.name for node in nodes for k in self._wanted(node)}
@@ -217,18 +211,8 @@ class BackwardWalk:
         """The gradient of an input: the output's, a view of it, or a new one."""
         read, output = self.shape.graph.variables[k], self.shape.graph.variables[node.outputs[0]]
         gradient, whole = arrived[0]
-        turned, part = output.name in self.turned, node.kind in _PART_OF_GRADIENT
-        same = part or (_hands_on(node, k) and read.nbytes == output.nbytes)
-        copied = turned and node.kind in _IN_OTHER_SIZES
-        if same:
-            turned = not copied and turned != (node.kind in _TURNED)
-        elif "conv" in node.kind or "max_pool" in node.kind:
-            turned = _is_turned(read)
-        else:
-            turned = turned and output.shape == read.shape
-        if k not in self.held:  # else a sum, with its first term's layout
-            (self.turned.add if turned else self.turned.discard)(k)
-        if copied or not same:
+        part = node.kind in _PART_OF_GRADIENT
+        if not part and not (_hands_on(node, k) and read.nbytes == output.nbytes):
             return self._new(read.nbytes), True
         gradient.holders += 1
         return gradient, whole and not part
@@ -245,10 +229,9 @@ class BackwardWalk:
         self._drop(gradient)
 
     def _keep(self, k: str, gradient: _Gradient, whole: bool) -> None:
-        """Copy the gradient of a segment's input if it is shared or has another layout."""
-        variable = self.shape.graph.variables[k]
-        if gradient.holders > 1 or not whole or (k in self.turned) != _is_turned(variable):
-            self._new(variable.nbytes)
+        """Copy the gradient of a segment's input if it is shared."""
+        if gradient.holders > 1 or not whole:
+            self._new(self._nbytes(k))
             self._see()
             self._drop(gradient)
         self.leaves.append(k)
@@ -329,8 +312,3 @@ def _hands_on(node: Node, k: str) -> bool:
         or (node.kind in _SAME_FOR_FIRST and first)
         or (node.kind == "copy_" and not first)
     )
-
-
-def _is_turned(variable: Variable) -> bool:
-    strides = [step for n, step in zip(variable.shape, variable.strides, strict=True) if n > 1]
-    return strides != sorted(strides, reverse=True)

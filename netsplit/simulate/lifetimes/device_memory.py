@@ -12,8 +12,7 @@ Mirrors what the executor holds, storage by storage:
     … its weight part  what convolutions and products read, and the gradients of their outputs
     … to Step        gradients of parameters; weights of older versions while a micro-batch is on them
     Reduce           the gradients once more, in one vector, until the next Reduce or the Step
-    Send             the tensor, until the next computation is over; a small one until something arrives
-                     that was made from it (`program.acknowledge`)
+    Send             the tensor, until the next computation is over
     Recv             the buffer, from the instruction on
 
 Views and in-place results take no bytes of their own. What an operator allocates for itself counts while it
@@ -32,7 +31,6 @@ from typing import Any
 from netsplit.graph.arguments import storage_of
 from netsplit.optim.optimizers import largest_bucket
 from netsplit.profile.costs import Offload, StepScratch
-from netsplit.program.check import HELD_BYTES, Arrivals, acknowledged
 from netsplit.program.instructions import (
     Backward,
     Forward,
@@ -70,7 +68,6 @@ class DeviceMemory:
         usual: OfSize,
         last: OfSize,
         offload: Offload,
-        arrivals: Arrivals,
         scratch: StepScratch,
     ) -> None:
         self.program = program
@@ -110,13 +107,7 @@ class DeviceMemory:
         self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
         self.storages = Storages(self.versions, feed_bytes)
         self.gradients = VariableGradients(program, device, self.sizes, self.storages)
-        self.sending: dict[int, Key] = {}  # by tag
-        self.acknowledged = acknowledged(program, device, arrivals)
-        self.watched = {
-            ins.tag
-            for ins in self.instructions
-            if isinstance(ins, Send) and self.graph.variables[ins.source].nbytes > HELD_BYTES
-        }
+        self.sending: list[Key] = []
         self.put_off: dict[tuple[int, int], tuple[tuple[PutOff, ...], tuple[Key, ...]]] = {}
         # segment and micro-batch of a weight part still to come -> what it does, what it holds
         self.with_gradient: dict[int, set[str]] = {}  # step that takes them -> parameters
@@ -278,7 +269,7 @@ class DeviceMemory:
     def _send(self, ins: Send) -> None:
         i = ins.microbatch
         if ins.gradient:
-            self.sending[ins.tag] = self.gradients.sent(ins)
+            self.sending.append(self.gradients.sent(ins))
             return
         root = storage_of(self.graph, ins.read)
         if root not in self.fed:
@@ -287,10 +278,10 @@ class DeviceMemory:
             key = (f"copy {ins.tag}", i, 0)
             self.storages.hold(key, self.sizes.bytes_of(ins.read, i), transfer=True)
             self.storages.see()
-            self.sending[ins.tag] = key
+            self.sending.append(key)
         elif root not in self.fed:
             self.storages.hold((root, i, 0), self.sizes.at(i).own[root], transfer=True)
-            self.sending[ins.tag] = (root, i, 0)
+            self.sending.append((root, i, 0))
         self._use(ins.read, i)
 
     def _receive(self, ins: Recv) -> None:
@@ -373,12 +364,9 @@ class DeviceMemory:
         self.sums = []
 
     def _arrived(self, index: int) -> None:
-        over = [send.tag for send in self.acknowledged.get(index, ())]
         if not isinstance(self.instructions[index], Send | Recv):
-            over += [tag for tag in self.sending if tag in self.watched]
-        for tag in over:
-            if tag in self.sending:
-                self.storages.release(self.sending.pop(tag), transfer=True)
+            while self.sending:
+                self.storages.release(self.sending.pop(), transfer=True)
 
     def _hold(self, k: str, i: int, transfer: bool = False) -> None:
         if (root := storage_of(self.graph, k)) not in self.fed:

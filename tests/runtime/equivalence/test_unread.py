@@ -1,4 +1,4 @@
-"""Batches whose graphs leave parameters out: an optimiser steps on these, too, and on gradients that wait."""
+"""Batches whose graphs leave parameters out: an optimiser steps with these, too."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn, optim
 
+from netsplit.errors import NetSplitError
 from netsplit.graph import Graph, capture, initial_values
 from netsplit.program import GPipe, Program, Schedule
+from netsplit.program.other_batches import require_used
 from netsplit.rewrite import applied, replicate
-from netsplit.runtime.distributed import DistributedRuntime
 from netsplit.runtime.local import LocalRuntime
 from netsplit.runtime.share import OptimizerFactory, UpdateRule
 from tests.builders import cpus
@@ -118,34 +120,28 @@ PLACED: dict[str, Callable[..., Program]] = {
 }  # fmt: skip
 
 
-def trained(runtime: LocalRuntime | DistributedRuntime, step: Callable[..., float], group: int) -> Trained:
-    losses = []
-    for n, length in enumerate(LENGTHS):
-        losses.append(step(n, length, fraction=1 / group, step=n % group == group - 1))
-    return Trained(losses, runtime.state())
-
-
-def here(
-    placed: Callable[..., Program], factory: OptimizerFactory, group: int, clip_norm: float | None
-) -> Trained:
+def here(placed: Callable[..., Program], factory: OptimizerFactory, clip_norm: float | None) -> Trained:
     programs = {k: placed(k, GPIPE, shared_norm=clip_norm is not None) for k in (LONG, SHORT)}
     values = initial_values(model(), programs[LONG].graph)
     runtime = LocalRuntime(programs[LONG], cpus(3), values, factory, UpdateRule(clip_norm))
-
-    def step(n: int, length: int, **how: Any) -> float:
-        return runtime.train_batch(*batch(n, length), program=programs[length], **how)
-
-    return trained(runtime, step, group)
+    batches = [(batch(n, length), programs[length]) for n, length in enumerate(LENGTHS)]
+    losses = [runtime.train_batch(*each, program=program) for each, program in batches]
+    return Trained(losses, runtime.state())
 
 
-def wanted(factory: OptimizerFactory, group: int, clip_norm: float | None) -> Trained:
+def wanted(factory: OptimizerFactory, clip_norm: float | None) -> Trained:
     batches: Sequence[Example] = [batch(n, length) for n, length in enumerate(LENGTHS)]
-    return plain_loop(model(), LOSS, batches, 4, factory, group=group, clip_norm=clip_norm)
+    return plain_loop(model(), LOSS, batches, 4, factory, clip_norm=clip_norm)
 
 
-@covering(name=PLACED, optimizer=OPTIMIZERS, group=[1, 2], clip_norm=[None, 0.1])
-def test_every_device_steps_with_every_batch(
-    name: str, optimizer: str, group: int, clip_norm: float | None
-) -> None:
+@covering(name=PLACED, optimizer=OPTIMIZERS, clip_norm=[None, 0.1])
+def test_every_device_steps_with_every_batch(name: str, optimizer: str, clip_norm: float | None) -> None:
     factory = OPTIMIZERS[optimizer]
-    assert_same(here(PLACED[name], factory, group, clip_norm), wanted(factory, group, clip_norm))
+    assert_same(here(PLACED[name], factory, clip_norm), wanted(factory, clip_norm))
+
+
+def test_a_gradient_that_waits_is_not_left_out_of_a_step() -> None:
+    long, short = (apart(length, GPIPE) for length in (LONG, SHORT))
+    require_used(long, {*short.trained, *long.trained})
+    with pytest.raises(NetSplitError, match=r"a gradient of 'further.bias' waits .* drop_gradients"):
+        require_used(short, {*long.trained})

@@ -20,8 +20,8 @@ import torch
 
 from netsplit.cluster.cluster import Device
 from netsplit.cluster.local import ClusterSpec
+from netsplit.files import shadowing
 from netsplit.runtime.workers import launch
-from netsplit.runtime.workers.modules import shadowing
 from netsplit.runtime.workers.pool import WorkerPool
 from tests.workers import cpu_workers
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.compiled import Floats, Ints, Packed, inlined, inner
-from netsplit.simulate.engine.arrays import DeviceSeconds
+from netsplit.simulate.tasks import DeviceSeconds
 
 __all__ = [
     "EAGER_1F1B",

@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from netsplit.compiled import Floats, Ints, compiled, inlined, inner
-from netsplit.simulate.engine.arrays import (
+from netsplit.simulate.tasks import (
     COMPUTES,
     MOVES,
     WAITS,

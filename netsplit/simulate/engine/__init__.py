@@ -1,1 +1,0 @@
-"""Compiled loops of the simulator and of searches."""
