@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from netsplit.data.reading.loader import Loader, batches
     from netsplit.data.sets.digits import digits, digits_segmentation
     from netsplit.data.sets.hugging_face import hugging_face
-    from netsplit.data.sets.images import cifar10, imagefolder, imagenet, voc2012
+    from netsplit.data.sets.images import cifar10, imagefolder, voc2012
     from netsplit.data.sets.synthetic import records, synthetic
     from netsplit.data.sets.text import text
 
@@ -24,7 +24,6 @@ __all__ = [
     "digits_segmentation",
     "hugging_face",
     "imagefolder",
-    "imagenet",
     "records",
     "synthetic",
     "text",

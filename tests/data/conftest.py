@@ -12,7 +12,6 @@ from netsplit.data import (
     digits,
     digits_segmentation,
     imagefolder,
-    imagenet,
     synthetic,
     text,
     voc2012,
@@ -39,7 +38,7 @@ def builders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bui
         "synthetic_mask": lambda **keys: synthetic("mask", (2, 6, 5), 4, train=8, test=4, **keys),
         "synthetic_tokens": lambda **keys: synthetic("tokens", (7,), 5, train=8, test=4, **keys),
         "cifar10": lambda **keys: cifar10(cifar, **keys),
-        "imagenet": lambda **keys: imagenet(images, 12, 16, **keys),
+        "imagenet": lambda **keys: imagefolder(images, 12, resize=16, augment=True, **keys),
         "imagefolder": lambda **keys: imagefolder(images, 12, **keys),
         "voc2012": lambda **keys: voc2012(voc, 32, **keys),
     }
