@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -144,9 +143,6 @@ def _matching(patterns: Iterable[str], names: list[str]) -> frozenset[str]:
     return frozenset(matching)
 
 
-log = logging.getLogger(__name__)
-
-
 class OnnxModule(nn.Module):
     """What a file computes, node by node, by differentiable operators of torch.
 
@@ -270,10 +266,6 @@ def from_onnx(
         if not any(name in each for each in (file.computed, file.numbers, file.large)):
             raise NetSplitError(f"'{path}' has no value named '{name}': give names from the file.")
     part = file.part(ends)
-    for node in part.nodes:
-        if node.op in DRAWING and node.op != "Dropout":
-            log.warning("node '%s' (%s) draws random numbers, even in evaluation mode", node.name, node.op)
-            break
     return OnnxModule(part, _loss(file, ends, part))
 
 
