@@ -235,47 +235,32 @@ def is_spread(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class Strides:
-    """How a tensor lies in memory, whatever its sizes.
+    """How a tensor lies in memory, whatever its sizes; fields as of `Variable`."""
 
-    Args:
-        order: dimensions by falling stride, without those that are `repeated` (of stride 0).
-        apart: of each of these, whether its steps are farther apart than what lies within one takes.
-    """
-
-    contiguous: bool
     order: tuple[int, ...]
     repeated: tuple[int, ...]
-    apart: tuple[bool, ...]
+    spread: bool
 
     @classmethod
     def of(cls, tensor: Tensor) -> Strides:
-        sizes, steps = tensor.shape, tensor.stride()
-        repeated = repeated_dims(sizes, steps)
-        order = sorted((d for d in range(len(sizes)) if d not in repeated), key=lambda d: -steps[d])
-        apart, within = [], 1
-        for d in reversed(order):
-            apart.append(sizes[d] > 1 and steps[d] != within)
-            if sizes[d] > 1:
-                within = steps[d] * sizes[d]
-        return cls(tensor.is_contiguous(), tuple(order), repeated, tuple(reversed(apart)))
+        lies = tensor.shape, tensor.stride()
+        return cls(memory_order(*lies), repeated_dims(*lies), is_spread(*lies))
 
     def laid_out(self, tensor: Tensor) -> Tensor:
         """The tensor where it lies so, else a copy that does."""
-        if (self.contiguous and tensor.is_contiguous()) or Strides.of(tensor) == self:
+        if Strides.of(tensor) == self:
             return tensor
-        dims = (*self.repeated, *self.order)
-        moved = tensor.permute(dims)
-        for d in range(len(self.repeated)):
+        moved, order = tensor, self.order or tuple(range(tensor.dim()))
+        for d in self.repeated:
             moved = moved.narrow(d, 0, 1)
-        more = (*(False for _ in self.repeated), *(False, *self.apart)[: len(self.order)])
-        room = [size + one for size, one in zip(moved.shape, more, strict=True)]
-        copy = moved.new_empty((*room, 1 + any(self.apart[-1:]))).select(-1, 0)
-        for d, size in enumerate(moved.shape):
-            copy = copy.narrow(d, 0, size)
-        copy.copy_(moved)
-        return copy.permute([dims.index(d) for d in range(tensor.dim())]).expand(tensor.shape)
+        moved = moved.permute(order).contiguous()
+        if self.spread:
+            moved = moved.new_empty((*moved.shape, 2)).select(-1, 0).copy_(moved)
+        return moved.permute([order.index(d) for d in range(tensor.dim())]).expand(tensor.shape)
 
 
 def copy_as_it_lies(tensor: Tensor) -> Tensor:
-    """A copy with the same memory layout, where a tensor is cut out of another or repeats itself too."""
-    return Strides.of(tensor).laid_out(tensor.detach().clone())
+    """A copy with the same strides, where a tensor is cut out of another or repeats itself too."""
+    reach = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    memory = tensor.detach().as_strided((reach if tensor.numel() else 0,), (1,)).clone()
+    return memory.as_strided(tensor.shape, tensor.stride(), 0)

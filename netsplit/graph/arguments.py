@@ -119,8 +119,6 @@ def decoded(
 
 
 HANDING_ON = frozenset(["aten.alias.default", "aten.split_with_sizes.default", "aten.cat.default"])
-
-
 """Operators that hand initializers on unchanged, cut or concatenated."""
 
 _LOSSES_IN_FULL = frozenset(
@@ -152,8 +150,6 @@ def hands_on(graph: Graph) -> bool:
 
 
 _SPARSE = {"embedding": 4, "embedding_bag": 5, "_embedding_bag": 5, "_embedding_bag_forward_only": 5}
-
-
 """Operators of `aten` to the place of their argument `sparse`."""
 
 

@@ -146,7 +146,6 @@ CALL = "netsplit.call"
 HOOK = f"{CALL}.gradient_hook"
 """Begins the operator of a hook on a tensor's gradient (see `whole.py`)."""
 
-
 MOVE = f"{CALL}.group_"
 """Begins the operator of a node by which devices that compute together move a tensor (`rewrite.one_rank`)."""
 
@@ -196,7 +195,6 @@ class Node:
     saved_bytes: int = 0  # bytes of other tensors that its backward keeps alive
     no_grad: bool = False  # made where the model had switched autograd off
     autocast: str | None = None  # dtype of the model's own autocast, or "off"; None: the graph's
-    default_dtype: str | None = None  # torch's default dtype around it, where the model had set another
     checkpoint: str = ""  # the activation checkpoint of the model's own that it is part of
     blocked: tuple[str, ...] = ()  # inputs that carry gradients, and get none through this node
     part: NodeRole | None = None  # None: it is as it was captured

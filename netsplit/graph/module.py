@@ -27,8 +27,8 @@ from netsplit.graph.recording.stand_ins import named_tensors
 from netsplit.graph.remembered import remembered
 
 __all__ = [
-    "NODE", "VARIABLE", "copies_as_captured", "find_at_once", "initial_values", "path_of_tensor",
-    "place_of_tensor", "rebuild",
+    "NODE", "VARIABLE", "copies_as_captured", "find_at_once", "hold_tensor", "initial_values",
+    "path_of_tensor", "place_of_tensor", "rebuild",
 ]  # fmt: skip
 
 Known = dict[tuple[str, str], fx.Node]
@@ -261,7 +261,7 @@ class _Writer:
     def _hold(self, node: Node) -> None:
         for name in node.initializers:
             if ("init", name) not in self.known:
-                self.known["init", name] = self.fx.get_attr(_hold(self.root, name, self.values[name]))
+                self.known["init", name] = self.fx.get_attr(hold_tensor(self.root, name, self.values[name]))
 
 
 @once_of
@@ -293,7 +293,7 @@ def _returns_one_tensor(node: Node) -> bool:
     return len(returns) == 1 and isinstance(returns[0].type, torch._C.TensorType) and bool(node.outputs)
 
 
-def _hold(module: nn.Module, name: str, value: torch.Tensor) -> str:
+def hold_tensor(module: nn.Module, name: str, value: torch.Tensor) -> str:
     """Registers a tensor in a tree of bare modules under the name the model gave it; the path to it."""
     *path, leaf = _parts(name)
     for part in path:

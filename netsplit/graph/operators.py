@@ -39,17 +39,14 @@ def operator_of(graph: Graph, node: Node) -> Callable[..., Any]:
 
 
 def _has_mode(node: Node) -> bool:
-    return node.no_grad or node.autocast is not None or node.default_dtype is not None
+    return node.no_grad or node.autocast is not None
 
 
 def mode_of(node: Node, device: torch.device | str) -> AbstractContextManager[Any]:
-    """The model's own ``no_grad``, autocast and default dtype around a node, to run it in."""
+    """The model's own ``no_grad`` and autocast around a node, to run it in."""
     if not _has_mode(node):
         return nullcontext()
     stack = ExitStack()
-    if node.default_dtype is not None:
-        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-        torch.set_default_dtype(getattr(torch, node.default_dtype))
     if node.no_grad:
         stack.enter_context(torch.no_grad())
     if node.autocast == "off":
@@ -258,8 +255,6 @@ _SWITCHED = frozenset([
     "feature_alpha_dropout", "feature_alpha_dropout_", "native_dropout", "rrelu", "rrelu_",
     "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu",
 ])  # fmt: skip
-
-
 """Draw nothing at a rate of 0, nor in evaluation mode."""
 
 

@@ -25,7 +25,6 @@ __all__ = [
     "units_of",
 ]
 
-
 Sets = tuple[tuple[str, ...], ...]
 T = TypeVar("T", bound=Hashable)
 

@@ -39,7 +39,6 @@ __all__ = [
     "run_microbatch", "seed_generators",
 ]  # fmt: skip
 
-
 _ANY_LAYOUT = frozenset(["scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"])
 """Draw for tensors that they make themselves, always in one memory layout."""
 

@@ -29,15 +29,10 @@ __all__ = [
     "names_in", "quoted", "reached", "user_frame", "where_of",
 ]  # fmt: skip
 
-
 _DEEPEST = 4000
-
-
 """Python's recursion limit while modules run: ours add calls between theirs."""
 
-
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-
 
 _CLOSED = (*_PLAIN, Tensor, CodeType, torch.dtype, torch.device, np.ndarray, torch.Generator, Logger)
 
@@ -47,9 +42,7 @@ _MOST, _LONG = 20_000, 4096
 
 _PLACES = (sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"])
 
-
 _INSTALLED = (*_PLACES, *(each for each in sys.path if Path(each).name in ("site-packages", "dist-packages")))
-
 
 PutBack = Callable[[], Any]
 
@@ -278,12 +271,9 @@ def is_own_module(name: str) -> bool:
 
 _LONGEST = 120  # characters of a line of code that is quoted
 
-
 _TORCH = str(Path(torch.__file__).parent)
 
-
 _HERE = str(Path(__file__).parent)
-
 
 _STEP = str(Path(__file__).parent / "recording" / "step.py")
 

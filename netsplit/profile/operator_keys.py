@@ -39,7 +39,7 @@ def operator_key(graph: Graph, node: Node) -> str:
             return {"init": [init.dtype, init.shape, init.requires_grad]}
         return {key: said(each) for key, each in template.items()}
 
-    mode = [graph.autocast, node.autocast, node.no_grad, node.default_dtype]
+    mode = [graph.autocast, node.autocast, node.no_grad]
     back = [k in requires_backward for k in node.outputs]
     return json.dumps([node.op, said(node.args), said(dict(node.kwargs)), mode, back], default=str)
 

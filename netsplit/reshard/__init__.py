@@ -1,7 +1,6 @@
 """From a layout on one device mesh to another layout on another (AlpaComm).
 
     Layout, Layout ──unit_tasks──► slices ──orders──► senders, turns ──hops──► messages ──timing──► seconds
-                                                                     └──► verify_reshard
 
 Planned here; nothing is sent, and only `placements.py`, for DTensor's placements, needs torch.
 """
@@ -11,7 +10,6 @@ from netsplit.reshard.hops import STRATEGIES, Hop
 from netsplit.reshard.network import Network, network_of
 from netsplit.reshard.orders import ORDERS
 from netsplit.reshard.plan import ReshardPlan, plan_reshard
-from netsplit.reshard.verify_reshard import verify_reshard
 
 __all__ = [
     "ORDERS",
@@ -27,6 +25,5 @@ __all__ = [
     "network_of",
     "plan_reshard",
     "unit_tasks",
-    "verify_reshard",
     "volume",
 ]

@@ -56,7 +56,7 @@ def require_operators(graph: Graph) -> None:
 
 def in_no_mode(node: Node) -> bool:
     """Whether it runs in no mode of the model's own."""
-    return not (node.no_grad or node.autocast or node.default_dtype or node.checkpoint)
+    return not (node.no_grad or node.autocast or node.checkpoint)
 
 
 @once_of

@@ -152,7 +152,7 @@ class _Alike:
     @property
     def key(self) -> Hashable:
         node = self.given
-        mode = node.no_grad, node.autocast, node.default_dtype
+        mode = node.no_grad, node.autocast
         given = tuple(self.layouts.values()), tuple(self.initializers.values())
         return node.op, repr(self.arguments), mode, given, self.outputs
 

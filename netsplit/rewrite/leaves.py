@@ -313,7 +313,7 @@ def _refuse(call: SplitCall, graph: Graph) -> None:
         reason = "it runs under autocast, which casts parts of a weight differently from the whole"
     elif node.checkpoint:
         reason = "it is in one of the model's own activation checkpoints, which run again as a whole"
-    elif node.default_dtype is not None or node.blocked:
+    elif node.blocked:
         reason = "the model runs it in a mode that its parts would not have"
     elif node_draws(node) and node.op not in DRAWING:
         reason = "it draws random numbers, and parts would draw different ones"

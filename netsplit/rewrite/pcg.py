@@ -1,6 +1,6 @@
 """The parallel computation graph: operators with what of them is computed where, and what lies between them.
 
-    OperatorTasks of both ends ──layouts──► parallel operators of an edge ──► JSON, text, a picture (Graphviz)
+    OperatorTasks of both ends ──layouts──► parallel operators of an edge ──► JSON, text
 
     a by columns ──► x[n, S] ──combine──► [n, R] ──partition──► [S, R] ──► b by rows
 
@@ -12,10 +12,9 @@ Source: Unger et al., "Unity", OSDI 2022, section 3.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import prod
 from operator import and_, eq
 from typing import Any, Literal, TypeAlias
@@ -27,7 +26,7 @@ from netsplit.rewrite.emitter import handed_on
 from netsplit.rewrite.following import ways_of_graph
 from netsplit.rewrite.layouts import layouts_of
 from netsplit.rewrite.leaves import LeafPlanner
-from netsplit.rewrite.tasks import OperatorTasks, axis_words
+from netsplit.rewrite.tasks import OperatorTasks
 from netsplit.rewrite.ways import Cat, Place, Where
 
 __all__ = [
@@ -113,31 +112,6 @@ class ParallelGraph:
         """A line an edge: 'linear ─► linear_1.input: combine 2 of dimension 1, replicate 4'."""
         edges = _by_edge(self.operators).items()
         return "\n".join(f"{edge}: {', '.join(map(str, operators))}" for edge, operators in edges)
-
-    def dot(self, graph: Graph, devices: Mapping[str, Sequence[str]] | None = None) -> str:
-        """A picture for Graphviz: parallel operators as boxes on their edges; without weights.
-
-        Args:
-            devices: of an operator, where it is known.
-        """
-        view_of, lines = {each.node: each for each in self.views}, list[str]()
-        steps_of: dict[tuple[str, str], dict[str, None]] = {}
-        for each in self.operators:
-            steps_of.setdefault((each.tensor, each.reader), {})[str(each)] = None
-        for name in graph.nodes:
-            own = view_of.get(name, OperatorTasks(name))
-            axes = (f"{axis_words(cut.axis, cut.blocks)} in {len(cut.sizes)}" for cut in own.cuts)
-            view = (", ".join((devices or {}).get(name, ())),)
-            label = "\n".join(filter(None, [name, *axes, *(f"{n} times" for n in own.copies), *view]))
-            lines.append(f"  {json.dumps(name)} [label={json.dumps(label)}];")
-        for u, v, k in graph.edges:
-            between = steps_of.get((k, v), {})
-            steps = [json.dumps(f"{k} {v} {label}") for label in between]
-            labels = zip(steps, map(json.dumps, between), strict=True)
-            lines += [f"  {step} [label={label}, shape=box];" for step, label in labels]
-            way = [json.dumps(u), *steps, json.dumps(v)]
-            lines += [f"  {a} -> {b};" for a, b in pairwise(way)]
-        return "\n".join(["digraph {", *dict.fromkeys(lines), "}"])
 
 
 def _by_edge(operators: Sequence[ParallelOperator]) -> dict[str, list[ParallelOperator]]:

@@ -223,9 +223,9 @@ def write_plan(plan: Plan, folder: Path) -> list[str]:
         "summary.txt": str(plan.summary()),
     }
     if plan.parallel_graph is not None:
-        (operators, parallel), devices = plan.parallel_graph, placed_views(placement, problem.graph)
+        (_, parallel), devices = plan.parallel_graph, placed_views(placement, problem.graph)
         texts["parallel_graph.json"] = json.dumps(parallel.to_dict() | {"devices": devices}, indent=1)
-        texts["parallel_graph.dot"] = f"{parallel.dot(operators, devices)}\n"
+        texts["parallel_graph.txt"] = f"{parallel.summary()}\n"
     for name, text in texts.items():
         write_text(folder / name, text)
     graph_figure(problem.graph, placement, folder / "graph.png", costs=problem.costs, cluster=problem.cluster)

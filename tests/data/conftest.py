@@ -10,9 +10,7 @@ from netsplit.data import (
     Data,
     cifar10,
     digits,
-    digits_segmentation,
     imagefolder,
-    imagenet,
     synthetic,
     text,
     voc2012,
@@ -32,14 +30,13 @@ def builders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bui
     trust_cifar(patch, root / "cifar")
     yield {
         "digits": lambda **keys: digits(8, 1, **{"limit": 20, **keys}),
-        "digits_segmentation": lambda **keys: digits_segmentation(24, 10, 2, 1, 7, 5, **keys),
         "text": lambda **keys: text(16, root=texts, **{"limit": 9, **keys}),
         "text_masked": lambda **keys: text(16, masked=True, root=texts, **{"limit": 9, **keys}),
         "synthetic_image": lambda **keys: synthetic("image", (2, 6, 5), 4, train=8, test=4, **keys),
         "synthetic_mask": lambda **keys: synthetic("mask", (2, 6, 5), 4, train=8, test=4, **keys),
         "synthetic_tokens": lambda **keys: synthetic("tokens", (7,), 5, train=8, test=4, **keys),
         "cifar10": lambda **keys: cifar10(cifar, **keys),
-        "imagenet": lambda **keys: imagenet(images, 12, 16, **keys),
+        "imagenet": lambda **keys: imagefolder(images, 12, resize=16, augment=True, **keys),
         "imagefolder": lambda **keys: imagefolder(images, 12, **keys),
         "voc2012": lambda **keys: voc2012(voc, 32, **keys),
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from netsplit.data import imagenet
+from netsplit.data import imagefolder
 from tests.data.folders import WNIDS, make_imagenet
 
 PLAIN = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
@@ -18,7 +18,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_classes_are_the_wnids_in_order_and_files_go_with_them(root: Path) -> None:
-    data = imagenet(str(root), 32, 36, **PLAIN)
+    data = imagefolder(str(root), 32, resize=36, augment=True, **PLAIN)
     assert tuple(data.classes) == WNIDS
     assert (len(data.train), len(data.test), data.num_classes) == (9, 3, 3)
     for half in (data.train, data.test):

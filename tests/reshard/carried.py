@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from netsplit.reshard import Box, DeviceName, Layout, Mesh, Network, ReshardPlan
 
-__all__ = ["arrived", "between", "mesh_of", "network_for", "pieces_of"]
+__all__ = ["between", "carry_out", "mesh_of", "network_for"]
 
 
 def mesh_of(name: str, shape: tuple[int, ...]) -> Mesh:
@@ -36,6 +37,29 @@ def between(
 def pieces_of(layout: Layout, whole: NDArray[np.int64]) -> dict[DeviceName, NDArray[np.int64]]:
     """Every device's piece, by slicing."""
     return {device: whole[_slices(box)].copy() for device, box in layout.regions(whole.shape).items()}
+
+
+def carry_out(plan: ReshardPlan) -> None:
+    """Every element of every new piece is the whole tensor's, and what a NIC or a device does is in turn."""
+    whole = np.arange(prod(plan.shape)).reshape(plan.shape)
+    results, expected = arrived(plan, whole), pieces_of(plan.destination, whole)
+    assert results.keys() == expected.keys()
+    for device, piece in expected.items():
+        assert np.array_equal(results[device], piece), device
+    busy: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    close, network = 1e-9 * plan.seconds, plan.network
+    for hop, (start, end) in zip(plan.hops, plan.times, strict=True):
+        a, b = network.host_of[hop.source], network.host_of[hop.destination]
+        latency_s = network.seconds(0, hop.source, hop.destination)
+        assert all(plan.times[before][1] <= start + close for before in hop.after)
+        for one in (
+            (hop.source, a, "out") if a == b else (a, "out"),
+            (hop.destination, b, "in") if a == b else (b, "in"),
+        ):
+            busy.setdefault(one, []).append((start, end - latency_s))
+    for spans in map(sorted, busy.values()):
+        assert all(end <= start + close for (_, end), (start, _) in pairwise(spans))
+    assert plan.bound_s <= plan.seconds + close
 
 
 def arrived(plan: ReshardPlan, whole: NDArray[np.int64]) -> dict[DeviceName, NDArray[np.int64]]:

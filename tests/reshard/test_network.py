@@ -8,9 +8,10 @@ import pytest
 
 from netsplit.cluster.cluster import Cluster, Device, Link
 from netsplit.errors import ReshardError
-from netsplit.reshard import Layout, Mesh, Network, UnitTask, network_of, plan_reshard, verify_reshard
+from netsplit.reshard import Layout, Mesh, Network, UnitTask, network_of, plan_reshard
 from netsplit.reshard.hops import Hop
 from netsplit.reshard.plan import hop_times, least_seconds
+from tests.reshard.carried import carry_out
 
 
 def cluster_of(hosts: int, inside: Link, across: Link) -> Cluster:
@@ -69,7 +70,7 @@ def test_a_plan_on_a_cluster(bandwidth: float) -> None:
     names = [device.name for device in cluster.devices]
     layouts = Layout(Mesh(tuple(names[:4]), (2, 2)), "S0R"), Layout(Mesh(tuple(names[4:]), (2, 2)), "RS0")
     plan = plan_reshard(*layouts, (64, 64), 4, network_of(cluster))
-    verify_reshard(plan)
+    carry_out(plan)
     assert plan.bound_s == pytest.approx(64 * 64 * 4 / 2 / bandwidth)
 
 

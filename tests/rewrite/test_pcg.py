@@ -49,9 +49,8 @@ def test_an_edge_adds_combines_cuts_and_copies_in_this_order() -> None:
     ]
     edge = [str(each) for each in parallel_operators(GRAPH, tasks) if each.reader == "gelu"]
     assert edge == ["reduce 2", "combine 2 of dimension 1", "partition 2 of dimension 0", "replicate 3"]
-    assert '"linear gelu reduce 2" -> "linear gelu combine 2 of dimension 1"' in ParallelGraph.of(
-        GRAPH, tasks
-    ).dot(GRAPH)
+    edges = "reduce 2, combine 2 of dimension 1, partition 2 of dimension 0, replicate 3"
+    assert f"linear ─► gelu.self: {edges}" in ParallelGraph.of(GRAPH, tasks).summary()
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -23,7 +23,7 @@ from netsplit.data.dataset import IGNORED, Data, Drawn, limited
 from netsplit.data.keys import at_least, root_folder
 from netsplit.errors import ConfigError
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "cifar10", "imagefolder", "imagenet", "to_tensor", "voc2012"]
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "cifar10", "imagefolder", "to_tensor", "voc2012"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -134,6 +134,8 @@ def imagefolder(
     root: str,
     image_size: int = 224,
     channels: int = 3,
+    resize: int | None = None,
+    augment: bool = False,
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
     limit: int | None = None,
@@ -141,74 +143,28 @@ def imagefolder(
 ) -> Data:
     """Classes are the subfolders of `root`/train in alphabetical order; `root`/val is the test half.
 
-    Images are scaled and cropped to squares, the same in every epoch: float32 (channels, image_size,
-    image_size). `mean` and `std` have one value per channel, on the 0-1 scale. `limit` is the most files of
-    each half, drawn by `seed` over all classes.
-
-    Raises:
-        ConfigError: a folder is missing or empty, or a number cannot be used; with the file's name, when a
-            file that is asked for is no image.
-    """
-    if channels not in MODES:
-        raise ConfigError(f"dataset.channels is {channels}: give 1 for grey or 3 for colour.")
-    at_least(1, image_size=image_size)
-    tensor = to_tensor(mean, std, channels)
-    fitted = transforms.Compose([transforms.Resize(image_size), transforms.CenterCrop(image_size), tensor])
-    name = Path(root).expanduser().resolve().name
-    return _classified(name, root, MODES[channels], (fitted, fitted), limit, seed)
-
-
-def imagenet(
-    root: str,
-    image_size: int = 224,
-    resize: int = 256,
-    augment: bool = True,
-    mean: Sequence[float] = IMAGENET_MEAN,
-    std: Sequence[float] = IMAGENET_STD,
-    limit: int | None = None,
-    seed: int = 0,
-) -> Data:
-    """ImageNet (ILSVRC 2012) with the usual augmentation: float32 images (3, image_size, image_size).
-
-    Training images are random crops, scaled, and flipped half of the time; test images are centre crops after
-    scaling the shorter side to `resize`. Classes are the folders of train/ in alphabetical order, the
-    order of the 1,000 wnids.
+    Images are scaled and their middle is cut out: float32 (channels, image_size, image_size). Files are
+    opened on demand.
 
     Args:
-        augment: False: treat the training half like the test half.
+        resize: the shorter side before the middle is cut out; None: `image_size`.
+        augment: training images are random crops instead, scaled, and flipped half of the time.
+        mean, std: one value per channel, on the 0-1 scale.
         limit: the most files of each half, drawn by `seed` over all classes.
         seed: with epoch and index, determines the augmentation.
 
     Raises:
-        ConfigError: a folder is missing or empty, or a number cannot be used; with the file's name, when a
-            file that is asked for is no image.
+        ConfigError: a folder is missing or empty, val/ has a class that train/ does not have, or a number
+            cannot be used; with the file's name, when a file that is asked for is no image.
     """
-    tensor = to_tensor(mean, std)
+    if channels not in MODES:
+        raise ConfigError(f"dataset.channels is {channels}: give 1 for grey or 3 for colour.")
     at_least(1, image_size=image_size)
+    resize = image_size if resize is None else resize
     if resize < image_size:
         raise ConfigError(f"dataset.resize is {resize}: give at least dataset.image_size, {image_size}.")
-    centred = transforms.Compose([transforms.Resize(resize), transforms.CenterCrop(image_size), tensor])
-    augmented = transforms.Compose(
-        [transforms.RandomResizedCrop(image_size), transforms.RandomHorizontalFlip(), tensor]
-    )
-    return _classified("imagenet", root, "RGB", (augmented if augment else centred, centred), limit, seed)
-
-
-def _classified(
-    name: str,
-    root: str,
-    mode: str,
-    changes: Sequence[Callable[[Any], Tensor]],
-    limit: int | None,
-    seed: int,
-) -> Data:
-    """Both halves, each with its transform; files are opened on demand.
-
-    Raises:
-        ConfigError: a folder is missing or empty, or has a class that train/ does not have.
-    """
-    top = root_folder(root, "train/ and val/")
-    loader: Any = partial(open_picture, mode=mode)
+    tensor, top = to_tensor(mean, std, channels), root_folder(root, "train/ and val/")
+    loader: Any = partial(open_picture, mode=MODES[channels])
     try:
         train, test = (ImageFolder(str(top / half), loader=loader) for half in ("train", "val"))
         numbers = [train.class_to_idx[each] for each in test.classes]
@@ -219,11 +175,17 @@ def _classified(
     except KeyError as error:
         raise ConfigError(f"{top / 'val'} has a class that train/ does not have: {error}.") from error
     test.target_transform = numbers.__getitem__
+    centred = [transforms.Resize(resize), transforms.CenterCrop(image_size)]
+    drawn = [transforms.RandomResizedCrop(image_size), transforms.RandomHorizontalFlip()]
     halves = [
-        Drawn(Subset(half, limited(len(half), limit, seed).tolist()), Transformed(change), seed)
-        for half, change in zip((train, test), changes, strict=True)
+        Drawn(
+            Subset(half, limited(len(half), limit, seed).tolist()),
+            Transformed(transforms.Compose([*changes, tensor])),
+            seed,
+        )
+        for half, changes in ((train, drawn if augment else centred), (test, centred))
     ]
-    return Data(name, halves[0], halves[1], len(train.classes), train.classes)
+    return Data(top.resolve().name, halves[0], halves[1], len(train.classes), train.classes)
 
 
 def voc2012(

@@ -226,10 +226,7 @@ def _dims(
 
 
 Loss = Callable[..., Any]
-
-
 """Called with the model's output and the targets."""
-
 
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 

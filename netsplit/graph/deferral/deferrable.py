@@ -37,7 +37,7 @@ def deferrable_nodes(graph: Graph, nodes: Iterable[str] | None = None) -> frozen
         node.name
         for node in graph
         if node.name in chosen
-        and not (node.no_grad or node.autocast or node.default_dtype or node.checkpoint)
+        and not (node.no_grad or node.autocast or node.checkpoint)
         and any(k in requires_backward for k in node.outputs)
         and weight_operand(graph, node, chosen) is not None
     )

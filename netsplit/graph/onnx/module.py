@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from netsplit.errors import NetSplitError
+from netsplit.graph.module import hold_tensor, place_of_tensor
 from netsplit.graph.onnx.call import OnnxCall, Value, as_tensor
 from netsplit.graph.onnx.constants import evaluate_node, fold_constants, kinds_of
 from netsplit.graph.onnx.files import OnnxNode, load_model, metadata_of, nodes_of, onnx_package, opsets_of
@@ -144,9 +144,6 @@ def _matching(patterns: Iterable[str], names: list[str]) -> frozenset[str]:
     return frozenset(matching)
 
 
-log = logging.getLogger(__name__)
-
-
 class OnnxModule(nn.Module):
     """What a file computes, node by node, by differentiable operators of torch.
 
@@ -157,13 +154,18 @@ class OnnxModule(nn.Module):
     def __init__(self, part: OnnxPart, loss: OnnxModule | NetSplitError | None = None) -> None:
         super().__init__()
         self._part = replace(part, parameters={}, buffers={})  # tensors are not kept twice
-        self._keys: dict[str, tuple[str, str]] = {}
         # Not a submodule: its tensors are the loss's, not the model's.
         object.__setattr__(self, "_loss", loss)
+        names = {**part.parameters, **part.buffers}
+        if clash := [k for k in names if any(other.startswith(f"{k}.") for other in names)]:
+            raise NetSplitError(f"the ONNX file has '{clash[0]}' and weights within it: rename it there.")
         for name, array in part.parameters.items():
-            self._keep(name, nn.Parameter(as_tensor(array), name not in part.frozen))
+            hold_tensor(self, name, nn.Parameter(as_tensor(array), name not in part.frozen))
         for name, array in part.buffers.items():
-            self._keep(name, as_tensor(array))
+            hold_tensor(self, name, as_tensor(array))
+            if name in part.temporary:
+                module, leaf = place_of_tensor(self, name)
+                module._non_persistent_buffers_set.add(leaf)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -223,24 +225,8 @@ class OnnxModule(nn.Module):
     def _value(self, known: Mapping[str, Value | None], name: str) -> Any:
         if name in known:
             return known[name]
-        path, leaf = self._keys[name]
-        return getattr(self.get_submodule(path), leaf)
-
-    def _keep(self, name: str, tensor: Tensor) -> None:
-        """Keep a weight under the file's name, in a tree of modules where that has dots."""
-        *path, leaf = [part or "_" for part in name.split(".")]
-        module: nn.Module = self
-        for i, part in enumerate(path):
-            part = part if part in module._modules else _free(module, part)
-            if part not in module._modules:
-                module.add_module(part, nn.Module())
-            path[i], module = part, module.get_submodule(part)
-        leaf = _free(module, leaf)
-        if isinstance(tensor, nn.Parameter):
-            module.register_parameter(leaf, tensor)
-        else:
-            module.register_buffer(leaf, tensor, persistent=name not in self._part.temporary)
-        self._keys[name] = (".".join(path), leaf)
+        module, leaf = place_of_tensor(self, name)
+        return (module._parameters if leaf in module._parameters else module._buffers)[leaf]
 
 
 def from_onnx(
@@ -270,10 +256,6 @@ def from_onnx(
         if not any(name in each for each in (file.computed, file.numbers, file.large)):
             raise NetSplitError(f"'{path}' has no value named '{name}': give names from the file.")
     part = file.part(ends)
-    for node in part.nodes:
-        if node.op in DRAWING and node.op != "Dropout":
-            log.warning("node '%s' (%s) draws random numbers, even in evaluation mode", node.name, node.op)
-            break
     return OnnxModule(part, _loss(file, ends, part))
 
 
@@ -313,11 +295,3 @@ def _check_shape(name: str, tensor: Tensor, declared: tuple[int | None, ...] | N
         f"the input '{name}' has the shape {shape}, but the ONNX file takes ({wanted}): give that shape, or "
         "export the model with a free batch dimension."
     )
-
-
-def _free(module: nn.Module, name: str) -> str:
-    """A name that the module has no use for yet."""
-    held = (module.__dict__, module._parameters, module._buffers, module._modules)
-    while hasattr(type(module), name) or any(name in each for each in held):
-        name = f"{name}_"
-    return name

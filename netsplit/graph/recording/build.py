@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import fields, replace
-from typing import Any
 
 from netsplit.errors import CaptureError
 from netsplit.graph.analyse import (
@@ -163,43 +162,21 @@ def _written(name: str, recorder: Recorder, where: str) -> str:
 
 
 def _add_hooks(recorder: Recorder) -> None:
-    """A node for the hooks of every tensor that has some, which all its readers read instead of it."""
-    hooks = dict(recorder.hooks)
+    """A node for the hooks of every parameter that has some, which all its readers read instead of it."""
     for name, tensor in recorder.stand_ins.real.items():
         if getattr(tensor, "_post_accumulate_grad_hooks", None):
             raise CaptureError(
                 f"parameter '{name}' has a post-accumulate-grad hook, which needs gradients summed over "
                 "micro-batches: do its work in the optimiser."
             )
-        own = tuple((tensor._backward_hooks or {}).values()) if tensor.is_leaf else ()
-        if own and name in recorder.stand_ins.fake:
-            hooks["init", name] = [*own, *hooks.get(("init", name), [])]
-    for reference, own_hooks in hooks.items():
-        _hook(recorder, reference, own_hooks)
-
-
-def _hook(recorder: Recorder, reference: tuple[str, str], hooks: list[Any]) -> None:
-    tensor = recorder.tensor(*reference)
-    storage = storage_id(tensor)
-    for call in recorder.calls:
-        if any(storage_id(recorder.tensor(*each)) == storage for each in call.writes):
-            raise CaptureError(
-                f"a tensor with a gradient hook is written in place at {call.source or 'an unknown line'}: "
-                "use the out-of-place operator."
-            )
-    before = recorder.calls
-    producer = next((i for i, call in enumerate(before) if reference[1] in call.outputs), -1)
-    start = producer + 1 if reference[0] == "var" else 0
-    recorder.calls = []
-    with recorder.mode:
-        view = tensor.view_as(tensor)
-    recorder.call(GradientHook(hooks), [tensor], [view], [])
-    (hook,) = recorder.calls
-    hook = replace(hook, no_grad=False, autocast=None)
-    names = {reference: ("var", hook.outputs[0])}
-    recorder.calls = [*before[:start], hook, *(_renamed(call, names) for call in before[start:])]
-
-
-def _renamed(call: RecordedCall, names: Mapping[Reference, Reference]) -> RecordedCall:
-    blocked = tuple(names.get(("var", k), ("var", k))[1] for k in call.blocked)
-    return replace(call, **renamed(call, names), blocked=blocked)
+        hooks = tuple((tensor._backward_hooks or {}).values()) if tensor.is_leaf else ()
+        if hooks and name in recorder.stand_ins.fake:
+            before, recorder.calls = recorder.calls, []
+            stand_in = recorder.stand_ins.fake[name]
+            with recorder.mode:
+                view = stand_in.view_as(stand_in)
+            recorder.call(GradientHook(hooks), [stand_in], [view], [])
+            (hook,) = recorder.calls
+            hook = replace(hook, no_grad=False, autocast=None)
+            names: dict[Reference, Reference] = {("init", name): ("var", hook.outputs[0])}
+            recorder.calls = [hook, *(replace(call, **renamed(call, names)) for call in before)]

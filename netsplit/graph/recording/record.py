@@ -100,7 +100,6 @@ class Recorder(SchemaCheckMode):
         self.payloads: dict[str, Any] = {}
         self.tensors: dict[str, Tensor] = {}
         self.layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # first shapes, strides
-        self.hooks: dict[tuple[str, str], list[Any]] = {}
         self.modules: list[tuple[nn.Module, str]] = []
         self.failed: tuple[BaseException, tuple[nn.Module, ...]] | None = None  # where an error came up
         self.checkpoints: list[str] = []
@@ -315,12 +314,12 @@ class Recorder(SchemaCheckMode):
         no_grad, autocast = self._modes()
         checkpoint = self.checkpoints[-1] if self.checkpoints else ""
         self._keep += saved
-        default = torch.get_default_dtype()
+        if torch.get_default_dtype() is not self._default:
+            raise self.failure("it sets torch's default dtype")
         self.calls.append(
             RecordedCall(
                 name, op, (), tuple(outputs), (), args, kwargs, path, user_frame(), no_grad=no_grad,
-                autocast=autocast, default_dtype=None if default is self._default else _dtype(default),
-                checkpoint=checkpoint, tensors=tuple(saved), random=random, writes=writes,
+                autocast=autocast, checkpoint=checkpoint, tensors=tuple(saved), random=random, writes=writes,
             )
         )  # fmt: skip
 

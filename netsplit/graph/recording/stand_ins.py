@@ -30,7 +30,6 @@ __all__ = [
     "persistent_tensors", "refuse_other_parameters", "refuse_sharing", "refuse_tensors",
 ]  # fmt: skip
 
-
 _NORM = torch.ops.aten._native_batch_norm_legit.default
 _RNN_LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 _ENOUGH_BYTES = 2**20
@@ -315,8 +314,6 @@ class RecordedCall(Node):
 
 _MADE = ("full", "zeros", "ones", "empty")
 _OF_SHAPE = frozenset(f"aten.{name}.default" for kind in _MADE for name in (f"{kind}_like", f"new_{kind}"))
-
-
 """Operators that read only the shape and type of their tensors."""
 
 
@@ -348,7 +345,7 @@ def constant_value(
         outputs = (("var", k) for k in call.outputs if k)
         if needed.isdisjoint(memory(*each) for each in (*outputs, *call.writes)):
             continue
-        if call.random or call.op.startswith(CALL) or call.autocast or call.default_dtype:
+        if call.random or call.op.startswith(CALL) or call.autocast:
             return None
         makers.append(call)
         if call.op not in _OF_SHAPE:

@@ -9,7 +9,6 @@ assignments     ``self.buffer = value`` is a write into the buffer
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,7 +32,7 @@ from netsplit.graph.batches.tree import flatten
 from netsplit.graph.recording.record import Recorder, Unrecordable, Watched
 from netsplit.graph.recording.stand_ins import attribute_tensors
 from netsplit.graph.recording.whole import FunctionCall
-from netsplit.graph.user_code import has_contents, reached
+from netsplit.graph.user_code import reached
 
 __all__ = [
     "Whole", "checkpoints_replaced", "intercepted_functions", "said_to_compile", "script_unoptimised",
@@ -285,7 +284,7 @@ class TensorMethods(TorchFunctionMode):
         if func in _SWITCHED and isinstance(args[0], nn.Parameter):
             raise recorder.failure("it switches requires_grad of a parameter within the forward")
         if func is Tensor.register_hook:
-            return self._hook(*args)
+            raise recorder.failure("it registers a hook on a tensor's gradient within the forward")
         if func in _DIFFERENTIATED:
             raise recorder.failure(
                 "it takes gradients within the step (torch.autograd.grad)", differentiates=True
@@ -318,32 +317,6 @@ class TensorMethods(TorchFunctionMode):
             raise self.recorder.failure("it assigns .data of another shape or type to a tensor")
         with torch.no_grad():
             tensor.detach().copy_(value)
-
-    def _hook(self, tensor: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
-        reference = self.recorder.reference(tensor)
-        if reference is None or not self.recorder.ours(tensor).requires_grad:
-            raise self.recorder.failure("it registers a hook on a tensor that has no gradient")
-        if any(isinstance(value, FakeTensor) for value in _around(hook)):
-            raise self.recorder.failure("it registers a hook that computes with tensors of this forward")
-        self.recorder.hooks.setdefault(reference, []).append(hook)
-        return _HookHandle()
-
-
-def _around(hook: Any) -> Iterator[Any]:
-    """What a function holds beside its arguments."""
-    if isinstance(hook, functools.partial):
-        yield from (*hook.args, *hook.keywords.values(), *_around(hook.func))
-    for cell in getattr(hook, "__closure__", None) or ():
-        if has_contents(cell):
-            yield cell.cell_contents
-    yield from getattr(hook, "__defaults__", None) or ()
-
-
-class _HookHandle:
-    """The handle of a hook, which stays for the step."""
-
-    def remove(self) -> None:
-        raise RuntimeError("a hook registered in the forward cannot be removed in a captured step")
 
 
 def asked_by(depth: int, rooms: tuple[str, ...]) -> bool:

@@ -206,7 +206,6 @@ def _empty(tensor: Tensor) -> Tensor:
 
 log = logging.getLogger(__name__)
 
-
 _TORCH = (torch, torch.nn.functional, torch.Tensor, torch.linalg)
 
 
@@ -294,9 +293,7 @@ _FLAGS = (
     "mkldnn.rnn.fp32_precision",
 )  # fmt: skip
 
-
 _CUDA = torch.backends.cuda
-
 
 _KINDS = ("flash", "mem_efficient", "math", "cudnn")
 

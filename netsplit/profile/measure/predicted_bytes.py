@@ -102,7 +102,7 @@ class _WithoutValues:
             (k in self.graph.requires_backward, ("var", k) in self.live.last_reader, come.get(k))
             for k in node.outputs
         )
-        modes = (node.no_grad, node.autocast, node.default_dtype, node.blocked)
+        modes = (node.no_grad, node.autocast, node.blocked)
         return node.op, repr(renamed(node, numbers)), kinds, carrying, modes
 
     def _known(self, reference: Reference) -> Variable | Initializer:

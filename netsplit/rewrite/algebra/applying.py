@@ -153,7 +153,7 @@ def fingerprint(graph: Graph) -> str:
     every = []
     for node in graph:
         call = json.dumps(renamed(node, known), sort_keys=True, default=str)
-        mode = node.no_grad, node.autocast, node.default_dtype, bool(node.checkpoint)
+        mode = node.no_grad, node.autocast, bool(node.checkpoint)
         every.append(own_digest := _digest(node.op, call, mode))
         known |= {("var", k): ("var", f"{own_digest}.{j}") for j, k in enumerate(node.outputs) if k}
         for k in node.initializers:

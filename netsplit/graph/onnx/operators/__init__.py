@@ -27,7 +27,7 @@ HOST_ONLY = frozenset({"Constant", "ConstantOfShape", "EyeLike", "NonZero", "Ran
 """Operators that are computed where all their inputs are known without data, and refused where not."""
 
 DRAWING = frozenset({"Dropout", "RandomUniformLike", "RandomNormalLike", "Bernoulli"})
-"""Operators that draw random numbers: never computed beforehand."""
+"""Operators that draw random numbers, never computed beforehand; all but dropout are refused."""
 
 STATISTICS = {
     "BatchNormalization": (3, 4),
@@ -35,7 +35,6 @@ STATISTICS = {
     "NegativeLogLikelihoodLoss": (2,),
     "Clip": (1, 2),
     "Dropout": (1,),
-    "OneHot": (2,),
     "Pad": (2,),
     "Resize": (1, 2),
 }

@@ -1,8 +1,7 @@
-"""Operators on every element: arithmetic, comparison, activation, types, random numbers."""
+"""Operators on every element: arithmetic, comparison, activation, types."""
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from functools import reduce
@@ -79,40 +78,8 @@ def _clip(call: OnnxCall) -> Tensor:
     return torch.clamp(call.tensor(0), *numbers) if any(b is not None for b in bounds) else call.tensor(0)
 
 
-def _is_inf(call: OnnxCall) -> Tensor:
-    x = call.tensor(0)
-    infinite = torch.zeros_like(x, dtype=torch.bool)
-    infinite = infinite | (x == math.inf) if call.attr("detect_positive", 1) else infinite
-    return infinite | (x == -math.inf) if call.attr("detect_negative", 1) else infinite
-
-
-def _selu(call: OnnxCall) -> Tensor:
-    x = call.tensor(0)
-    alpha = call.attr("alpha", 1.67326319217681884765625)
-    return call.attr("gamma", 1.05070102214813232421875) * torch.where(x > 0, x, alpha * torch.expm1(x))
-
-
-def _swish(call: OnnxCall) -> Tensor:
-    x, alpha = call.tensor(0), call.attr("alpha", 1.0)
-    return x * torch.sigmoid(x if alpha == 1 else alpha * x)
-
-
-def _type(call: OnnxCall, name: str, default: torch.dtype | None = None) -> torch.dtype:
-    number = call.attr(name)
-    if number is None and default is not None:
-        return default
-    return dtype_of(number, f"node '{call.node.name}' ({call.node.op})")
-
-
-def _random(call: OnnxCall, normal: bool) -> Tensor:
-    """Drawn by torch's own generator; the file's `seed` is not looked at."""
-    like = call.tensor(0)
-    dtype = _type(call, "dtype", like.dtype)
-    if normal:
-        return torch.randn_like(like, dtype=dtype) * call.attr("scale", 1.0) + call.attr("mean", 0.0)
-    low, high = call.attr("low", 0.0), call.attr("high", 1.0)
-    drawn = torch.rand_like(like, dtype=dtype)
-    return drawn if (low, high) == (0.0, 1.0) else drawn * (high - low) + low
+def _cast(call: OnnxCall) -> Tensor:
+    return call.tensor(0).to(dtype_of(call.attr("to"), f"node '{call.node.name}' ({call.node.op})"))
 
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -146,20 +113,14 @@ ELEMENTWISE: dict[str, Function] = {
     "Sum": _variadic(torch.add),
     "Mean": lambda call: reduce(torch.add, call.tensors()) / len(call),
     "Where": lambda call: torch.where(call.tensor(0), call.tensor(1), call.tensor(2)),
-    "Cast": lambda call: call.tensor(0).to(_type(call, "to")),
+    "Cast": _cast,
     "CastLike": lambda call: call.tensor(0).to(call.tensor(1).dtype),
     "Clip": _clip,
-    "IsInf": _is_inf,
     "LeakyRelu": lambda call: F.leaky_relu(call.tensor(0), call.attr("alpha", 0.01)),
     "Elu": lambda call: F.elu(call.tensor(0), call.attr("alpha", 1.0)),
     "Celu": lambda call: F.celu(call.tensor(0), call.attr("alpha", 1.0)),
-    "Selu": _selu,
     "PRelu": _prelu,
     "ThresholdedRelu": lambda call: F.threshold(call.tensor(0), call.attr("alpha", 1.0), 0.0),
     "HardSigmoid": _hard_sigmoid,
     "Gelu": lambda call: F.gelu(call.tensor(0), approximate=call.attr("approximate", "none")),
-    "Swish": _swish,
-    "RandomUniformLike": lambda call: _random(call, normal=False),
-    "RandomNormalLike": lambda call: _random(call, normal=True),
-    "Bernoulli": lambda call: torch.bernoulli(x := call.tensor(0)).to(_type(call, "dtype", x.dtype)),
 }

@@ -149,11 +149,6 @@ def _cross_entropy(call: OnnxCall) -> Any:
     return (loss, F.log_softmax(call.tensor(0), dim=1)) if call.wants(1) else loss
 
 
-def _l2_normalised(call: OnnxCall) -> Tensor:
-    x, p, axis = call.tensor(0), call.attr("p", 2), call.attr("axis", -1)
-    return x / torch.linalg.vector_norm(x, ord=p, dim=axis, keepdim=True)
-
-
 LAYERS: dict[str, Function] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
@@ -169,7 +164,6 @@ LAYERS: dict[str, Function] = {
     "RMSNormalization": lambda call: F.rms_norm(
         x := call.tensor(0), x.shape[call.attr("axis", -1) :], call.tensor(1), call.attr("epsilon", 1e-5)
     ),
-    "LpNormalization": _l2_normalised,
     "LRN": _local_response,
     "Dropout": _dropout,
     "Softmax": lambda call: F.softmax(call.tensor(0), dim=call.attr("axis", -1)),

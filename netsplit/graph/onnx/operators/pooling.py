@@ -144,7 +144,6 @@ REDUCTIONS: dict[str, Callable[[OnnxCall], Tensor]] = {
     "ArgMin": _arg(torch.argmin),
 }
 
-
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 

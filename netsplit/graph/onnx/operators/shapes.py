@@ -106,15 +106,6 @@ def _gather(call: OnnxCall) -> Tensor:
     return rows.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
-def _gather_nd(call: OnnxCall) -> Tensor:
-    x, indices, batch = call.tensor(0), call.tensor(1), call.attr("batch_dims", 0)
-    places = list(indices.unbind(-1))
-    for dim in reversed(range(batch)):
-        rows = torch.arange(x.shape[dim], device=x.device)
-        places.insert(0, rows.reshape([-1 if d == dim else 1 for d in range(indices.ndim - 1)]))
-    return x[tuple(places)]
-
-
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 
@@ -168,15 +159,6 @@ def _cum_sum(call: OnnxCall) -> Tensor:
     return sums.flip(axis) if call.attr("reverse", 0) else sums
 
 
-def _one_hot(call: OnnxCall) -> Tensor:
-    depth, axis = int(call.number(1, 0)), call.attr("axis", -1)
-    off, on = call.tensor(2)[0], call.tensor(2)[1]
-    indices = _indices(call, 0, depth).long()
-    axis = axis % (indices.ndim + 1)
-    places = torch.arange(depth, device=indices.device).reshape([-1] + [1] * (indices.ndim - axis))
-    return torch.where(indices.unsqueeze(axis) == places, on, off)
-
-
 def _top_k(call: OnnxCall) -> tuple[Tensor, Tensor]:
     x, k, axis = call.tensor(0), int(call.number(1, 0)), call.attr("axis", -1)
     top = torch.topk(x, k, axis, bool(call.attr("largest", 1)), bool(call.attr("sorted", 1)))
@@ -190,13 +172,6 @@ def _depth_to_space(call: OnnxCall) -> Tensor:
         return F.pixel_shuffle(x, size)
     parts = x.reshape(n, size, size, c // size**2, h, w).permute(0, 3, 4, 1, 5, 2)
     return parts.reshape(n, c // size**2, h * size, w * size)
-
-
-def _space_to_depth(call: OnnxCall) -> Tensor:
-    x, size = call.tensor(0), call.attr("blocksize")
-    n, c, h, w = x.shape
-    parts = x.reshape(n, c, h // size, size, w // size, size).permute(0, 3, 5, 1, 2, 4)
-    return parts.reshape(n, c * size**2, h // size, w // size)
 
 
 SHAPES: dict[str, Function] = {
@@ -214,7 +189,6 @@ SHAPES: dict[str, Function] = {
     "GatherElements": lambda call: torch.gather(
         x := call.tensor(0), axis := call.attr("axis", 0), _indices(call, 1, x.shape[axis])
     ),
-    "GatherND": _gather_nd,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "Expand": lambda call: (x := call.tensor(0)).expand(torch.broadcast_shapes(x.shape, call.ints(1))),
@@ -222,8 +196,6 @@ SHAPES: dict[str, Function] = {
     "Pad": _pad,
     "Trilu": _trilu,
     "CumSum": _cum_sum,
-    "OneHot": _one_hot,
     "TopK": _top_k,
     "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
 }

@@ -70,11 +70,10 @@ UNARY = {
     "Atanh": X / 2.1, "Ceil": X, "Cos": X, "Cosh": X, "Elu": X, "Erf": X, "Exp": X, "Floor": X,
     "HardSigmoid": X, "HardSwish": X,
     "Identity": X, "IsNaN": np.where(X > 1, np.nan, X), "LeakyRelu": X, "Log": POSITIVE, "Neg": X,
-    "Not": X > 0, "Reciprocal": POSITIVE, "Relu": X, "Round": np.round(X * 4) / 2, "Selu": X, "Sigmoid": X,
+    "Not": X > 0, "Reciprocal": POSITIVE, "Relu": X, "Round": np.round(X * 4) / 2, "Sigmoid": X,
     "Sign": X, "Sin": X, "Sinh": X, "Softplus": X, "Softsign": X, "Sqrt": POSITIVE, "Tan": X / 2, "Tanh": X,
     "ThresholdedRelu": X, "Celu": X, "Shape": X, "Size": X, "Mish": X, "GlobalAveragePool": X,
     "GlobalMaxPool": X, "Flatten": X, "Transpose": X, "ArgMax": X, "ArgMin": X, "Softmax": X, "LogSoftmax": X,
-    "LpNormalization": X,
 }  # fmt: skip
 A, B, ROW = draw(2, 3, 4), draw(2, 3, 4, seed=1), draw(4, seed=2)
 WHOLE, OTHERS = np.array([[7, -7, 5], [-5, 9, -8]], np.int64), np.array([[2, 2, -3], [3, -4, 3]], np.int64)
@@ -113,7 +112,6 @@ CASES = [
     Case("Gelu", (X,), attributes={"approximate": "tanh"}, opset=20),
     Case("Clip", (X,), (floats(-0.5).reshape(()), floats(1).reshape(()))),
     Case("Clip", (X,), (None, floats(0.25).reshape(()))),
-    Case("IsInf", (np.where(X > 1, np.inf, X),)),
     Case("Cast", (X,), attributes={"to": 7}),
     Case("Cast", (WHOLE,), attributes={"to": 1}),
     Case("CastLike", (X, WHOLE)),
@@ -159,7 +157,6 @@ CASES = [
     Case("LayerNormalization", (A, draw(1)), attributes={"axis": 1, "epsilon": 0.1}),
     Case("GroupNormalization", (draw(2, 4, 3), draw(4), draw(4)), attributes={"num_groups": 2}, opset=21),
     Case("LRN", (draw(6, 6, 3, 3),), attributes={"size": 3, "alpha": 0.1}),
-    Case("Swish", (X,), attributes={"alpha": 1.5}, opset=24),
     Case("RMSNormalization", (A, draw(4)), opset=23),
     Case("Softmax", (A,), attributes={"axis": 1}),
     Case("LogSoftmax", (A,), attributes={"axis": 0}),
@@ -192,8 +189,6 @@ CASES = [
     Case("Gather", (A, np.array([[0, -1], [1, 1]]))),
     Case("Gather", (draw(6, 4), np.array([[0, 5], [1, 1]]))),
     Case("GatherElements", (A, np.array([[[0, -1, 1, 1]]] * 2)), attributes={"axis": 1}),
-    Case("GatherND", (A, np.array([[0, 1], [1, 2]]))),
-    Case("GatherND", (A, np.array([[1], [2]])), attributes={"batch_dims": 1}),
     Case("ScatterND", (A, np.array([[0, 1], [1, 2]]), draw(2, 4))),
     Case("ScatterND", (A, np.array([[0, 1], [0, 1]]), draw(2, 4)), attributes={"reduction": "add"}, opset=16),
     Case("ScatterElements", (A, np.array([[[0, -1, 1, 1]]] * 2), draw(2, 1, 4)), attributes={"axis": 1}),
@@ -207,11 +202,9 @@ CASES = [
     Case("Trilu", (A,)),
     Case("CumSum", (A,), (np.array(1),), {"exclusive": 1, "reverse": 1}),
     Case("CumSum", (A,), (np.array(2),)),
-    Case("OneHot", (ints(0, 2, -1),), (np.array(3), floats(-1, 5)), {"axis": 0}),
     Case("TopK", (A,), (ints(2),), {"axis": 1}, outputs=2),
     Case("DepthToSpace", (draw(2, 8, 2, 3),), attributes={"blocksize": 2}),
     Case("DepthToSpace", (draw(2, 8, 2, 3),), attributes={"blocksize": 2, "mode": "CRD"}),
-    Case("SpaceToDepth", (draw(2, 2, 4, 6),), attributes={"blocksize": 2}),
 ]
 # fmt: on
 
@@ -280,15 +273,11 @@ def test_a_resize_that_torch_does_not_know_is_refused(tmp_path: Path) -> None:
         run(case, tmp_path)
 
 
-@pytest.mark.parametrize("op", ["RandomUniformLike", "RandomNormalLike", "Bernoulli"])
-def test_what_is_drawn_has_the_shape_and_the_mean(op: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    outputs = run(Case(op, (np.full((100, 100), 0.5, np.float32),)), tmp_path)
-    assert outputs.shape == (100, 100)
-    assert abs(outputs.mean().item() - (0.0 if "Normal" in op else 0.5)) < 0.05
-    assert outputs.std() > 0.2
+@pytest.mark.parametrize("op", ["RandomUniformLike", "RandomNormalLike", "Bernoulli", "OneHot"])
+def test_what_is_not_known_is_refused_by_its_name(op: str, tmp_path: Path) -> None:
+    with pytest.raises(NetSplitError, match=f"not supported: {op} "):
+        run(Case(op, (np.full((2, 2), 0.5, np.float32),)), tmp_path)
 
 
 def test_no_operator_is_left_untested() -> None:
-    elsewhere = {"Bernoulli", "RandomNormalLike", "RandomUniformLike"}
-    assert {case.op for case in CASES + RESIZES} | elsewhere == set(OPERATORS)
+    assert {case.op for case in CASES + RESIZES} == set(OPERATORS)
