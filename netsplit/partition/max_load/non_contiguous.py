@@ -7,14 +7,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from netsplit.interrupts import cp_sat_solver, interruptible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.mixed_integer import highs
+from netsplit.partition.engines.placement_model import PlacementModel
 from netsplit.partition.engines.rows import Rows
 from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.chains import SliceGraph
@@ -33,48 +33,25 @@ _ORDERS = 4  # whose best contiguous split is the start
 _SMALL = 300  # (group, device) pairs that CP-SAT is asked to close
 
 
-def _placement_model(model: Hypergraph) -> tuple[Any, list[list[Any]]]:
-    """A model of CP-SAT with a Boolean for each group and device, within the memory."""
-    from ortools.sat.python import cp_model
-
-    cp = cp_model.CpModel()
-    x = [[cp.new_bool_var("") for _ in range(model.devices)] for _ in range(model.count)]
-    for g, row in enumerate(x):
-        cp.add_exactly_one(row)
-        for d in np.flatnonzero(~model.allowed[g]).tolist():
-            cp.add(row[d] == 0)
-    for d in range(model.devices) if model.has_memory else ():
-        used = sum(int(size) * x[g][d] for g, size in enumerate(model.state) if size)
-        for h, size in enumerate(model.held_bytes.tolist()):
-            held = cp.new_bool_var("")
-            for g in model.held[h].tolist():
-                cp.add_implication(x[g][d], held)
-            used += size * held
-        cp.add(used <= int(model.capacity[d]))
-    return cp, x
-
-
-def _solved(cp: Any, x: list[list[Any]], time_limit_s: float, seed: int) -> tuple[Any, bool, Ints | None]:
-    """The solver, whether nothing is possible, and [G] devices."""
-    from ortools.sat.python import cp_model
-
-    solver = cp_sat_solver(max(0.01, time_limit_s), seed, 2)
-    status = interruptible(lambda: solver.solve(cp), solver.stop_search)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return solver, status == cp_model.INFEASIBLE, None
-    chosen = np.array([[solver.boolean_value(v) for v in row] for row in x], bool)
-    return solver, False, chosen.argmax(axis=1).astype(np.int64)
+def _placement_model(model: Hypergraph) -> PlacementModel:
+    """Every group on a device that may have it, within the memory."""
+    held = {tuple(model.held[h].tolist()): int(size) for h, size in enumerate(model.held_bytes)}
+    made = PlacementModel(model.state.tolist(), held, model.capacity)
+    for g, d in np.argwhere(~model.allowed).tolist():
+        made.model.add(made.place[g][d] == 0)
+    return made
 
 
 def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int) -> tuple[float, Ints | None]:
     """A lower bound of the max load (at most `value`, seconds of a known answer), and a placement [G]."""
     unit = value / _UNITS
-    cp, x = _placement_model(model)
-    most = cp.new_int_var(0, int(_UNITS), "most")
-    for d in range(model.devices):
+    made = _placement_model(model)
+    cp, x = made.model, made.place
+    most = cp.new_int_var(0, int(_UNITS), "")
+    for d in made.devices:
         terms = [int(model.weight[g, d] / unit) * x[g][d] for g in range(model.count) if model.allowed[g, d]]
         for e in np.flatnonzero(model.hop[:, d] > 0).tolist():
-            cut = cp.new_bool_var("")
+            cut = made.literal()
             first, *rest = model.pins[e].tolist()
             for g in rest:
                 cp.add_bool_or(cut, x[first][d], x[g][d].negated())
@@ -82,8 +59,8 @@ def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int)
             terms.append(int(model.hop[e, d] / unit) * cut)
         cp.add(sum(terms) <= most)
     cp.minimize(most)
-    solver, impossible, where = _solved(cp, x, time_limit_s, seed)
-    return value if impossible else max(0.0, min(value, solver.best_objective_bound * unit)), where
+    solved = made.solve(time_limit_s, seed)
+    return value if solved.infeasible else max(0.0, min(value, solved.bound * unit)), solved.where
 
 
 class _LoneDevice:
@@ -272,7 +249,7 @@ def _packed(instance: Instance, deadline: float, seed: int) -> Ints:
     """[n] any placement that meets the memory, by CP-SAT."""
     model = Hypergraph.of(instance)
     limit_s = max(0.1, 0.5 * (deadline - time.perf_counter()))
-    where = _solved(*_placement_model(model), limit_s, seed)[2]
+    where = _placement_model(model).solve(limit_s, seed).where
     if where is None:
         raise infeasible(instance.problem, "max_load")
     return model.nodes(where)
