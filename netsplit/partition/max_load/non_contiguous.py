@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from netsplit.interrupts import interruptible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.mixed_integer import highs
 from netsplit.partition.engines.placement_model import PlacementModel
@@ -30,6 +31,7 @@ _UNITS = 1e8  # integer units in the known value: seconds are rounded down, so t
 _GROUPS = 200  # that `core_bound` looks at
 _ROUNDING = 1e-7  # relative: what the solvers' own tolerances may have moved a value by
 _ORDERS = 4  # whose best contiguous split is the start
+_SHORT = 6  # runs of annealing before a bound is looked for
 _SMALL = 300  # (group, device) pairs that CP-SAT is asked to close
 
 
@@ -138,111 +140,78 @@ def _loaded(rows: Rows, upper: Floats, cost: ArrayLike) -> highspy.Highs:
 
 
 def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> Choice:
-    """See `max_load.solve_max_load`."""
-    started = time.perf_counter()
-    deadline = started + 0.95 * time_limit_s
+    """Short annealing, the bounds, and then annealing as long as the time lasts or the gap is open; see
+    `max_load.solve_max_load`."""
+    deadline = time.perf_counter() + 0.95 * time_limit_s
     split = SliceGraph(instance, seed)
     split.steps(_ORDERS, deadline)
-    start = _packed(instance, deadline, seed) if split.where is None else split.where
-    incumbent = _Incumbent(instance, start)
-    incumbent.searching = True
-    with ThreadPoolExecutor(1) as pool:
-        search = pool.submit(_search, instance, incumbent, seed, deadline)
-        try:
-            _prove(instance, incumbent, deadline, gap)
-            if incumbent.gap > gap:
-                wait([search], max(0.0, deadline - time.perf_counter()))
-        finally:
-            incumbent.stop.set()
-            incumbent.halt[0] = 1
-        search.result()
-    return answer_of(instance, incumbent.where, incumbent.bound, gap, "annealing")
+    where = _packed(instance, deadline, seed) if split.where is None else split.where
+    best, bound = _Best(instance, where), 0.0
+    for turn in _annealed(instance, best, seed, deadline):
+        if turn == _SHORT:
+            bound = proven_bound(instance, best.value, deadline, gap, best.offer)
+        if turn >= _SHORT and best.value - bound <= gap * best.value:
+            break
+    return answer_of(instance, best.where, bound, gap, "annealing")
 
 
-def proven_bound(instance: Instance, value: float, deadline: float, gap: float) -> float:
-    """A lower bound of the max load of any placement, for one of `value` seconds that is known."""
-    incumbent = _Incumbent(instance, None)
-    incumbent.value = value
-    _prove(instance, incumbent, deadline, gap)
-    return incumbent.bound
+def proven_bound(
+    instance: Instance,
+    value: float,
+    deadline: float,
+    gap: float,
+    offer: Callable[[Ints], object] = lambda _: None,
+) -> float:
+    """A lower bound of the max load of any placement, where one of `value` seconds is known: of what costs
+    little, then of what costs more, until it is within `gap`. A placement that is come across is offered."""
+    model = Hypergraph.of(instance)
+    if not model.count:
+        return 0.0
+    now = time.perf_counter()
+    bound = max(sharing_bound(model), core_bound(model, now + 0.1 * (deadline - now)))
+    if value - bound > gap * value and model.count * model.devices <= _SMALL:
+        left_s = 0.4 * (deadline - time.perf_counter())
+        least, where = solve_small(model, value * (1 + 1e-6), left_s, instance.problem.seed)
+        bound = max(bound, least)
+        if where is not None:
+            offer(model.nodes(where))
+    return bound
 
 
-@dataclass
-class _Incumbent:
-    """The best answer and bound so far, shared by the search and the proof."""
+class _Best:
+    """The best answer so far."""
 
-    instance: Instance
-    start: Ints | None
-    stop: threading.Event = field(default_factory=threading.Event)
-    bound: float = 0.0
-    runs: int = 0
-    searching: bool = False
-
-    def __post_init__(self) -> None:
-        self.value = float("inf")
-        self.halt = np.zeros(1, np.int64)
-        self._lock = threading.Lock()
-        if self.start is not None:
-            self.offer(self.start)
+    def __init__(self, instance: Instance, where: Ints) -> None:
+        self.instance, self.where, self.value = instance, where, float("inf")
+        self.offer(where)
 
     def offer(self, where: Ints) -> None:
         value = float(self.instance.loads(where).max(initial=0.0))
-        with self._lock:
-            if value < self.value and self.instance.fits(where):
-                self.value, self.where = value, where
-
-    def raise_bound(self, bound: float) -> None:
-        with self._lock:
-            self.bound = max(self.bound, min(bound, self.value))
-
-    @property
-    def gap(self) -> float:
-        return (self.value - self.bound) / self.value if self.value > 0 else 0.0
+        if value < self.value and self.instance.fits(where):
+            self.value, self.where = value, where
 
 
-def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: float) -> None:
-    """Annealing from the best, cold and hot, and from nothing, with more and more steps."""
-    draw = random.Random(seed)
-    model = Hypergraph.of(instance)
-    annealer = LoadAnnealer.of(model)
-    rate = 5e5
-    turn = 0
-    while not incumbent.stop.is_set() and time.perf_counter() < deadline:
+def _annealed(instance: Instance, best: _Best, seed: int, deadline: float) -> Iterator[int]:
+    """Anneal from the best, cold and hot, and from nothing, with more and more steps; how often it has."""
+    draw, model, halt = random.Random(seed), Hypergraph.of(instance), np.zeros(1, np.int64)
+    annealer, rate = LoadAnnealer.of(model), 5e5
+    for turn in count():
+        left = deadline - time.perf_counter()
+        if left <= 0:
+            return
         if turn % 3 == 1:
             scattered = [draw.choice(np.flatnonzero(row).tolist()) for row in model.allowed]
             where, hot = np.array(scattered, np.int64), 0.02
         else:
-            where, hot = model.groups(incumbent.where), 0.003 if turn % 3 else 0.02
-        left = deadline - time.perf_counter()
-        budget = max(1000, int((0.4 if turn >= 6 else 0.05) * rate * left))
-        budget = min(budget, 40_000_000, 100_000 if turn < 3 else 1_000_000 if turn < 6 else budget)
+            where, hot = model.groups(best.where), 0.003 if turn % 3 else 0.02
+        steps = max(1000, int((0.4 if turn >= _SHORT else 0.05) * rate * left))
+        steps = min(steps, 40_000_000, 100_000 if turn < 3 else 1_000_000 if turn < _SHORT else steps)
+        run = partial(annealer.run, where, steps, draw.getrandbits(31), hot=hot, halt=halt)
         begun = time.perf_counter()
-        improved, _ = annealer.run(where, budget, draw.getrandbits(31), hot=hot, halt=incumbent.halt)
-        rate = 0.5 * rate + 0.5 * budget / max(time.perf_counter() - begun, 1e-6) if turn else rate
-        incumbent.offer(model.nodes(improved))
-        turn += 1
-        incumbent.runs = turn
-
-
-def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: float) -> None:
-    """Raises the bound, from what costs little to what costs more, until it is within `gap`."""
-    full = Hypergraph.of(instance)
-    if not full.count:
-        return
-    incumbent.raise_bound(sharing_bound(full))
-    span = deadline - time.perf_counter()
-    settled = time.perf_counter() + 0.08 * span
-    while incumbent.searching and incumbent.runs < 6 and time.perf_counter() < settled:
-        time.sleep(0.01)
-    if full.devices == 1:
-        incumbent.raise_bound(incumbent.value)
-    incumbent.raise_bound(core_bound(full, min(deadline, time.perf_counter() + 0.1 * span)))
-    if incumbent.gap > gap and full.count * full.devices <= _SMALL and incumbent.value > 0:
-        left_s = min(0.3 * span, deadline - time.perf_counter())
-        bound, where = solve_small(full, incumbent.value * (1 + 1e-6), left_s, instance.problem.seed)
-        incumbent.raise_bound(bound)
-        if where is not None:
-            incumbent.offer(full.nodes(where))
+        improved, _ = interruptible(run, lambda: halt.fill(1))
+        rate = 0.5 * rate + 0.5 * steps / max(time.perf_counter() - begun, 1e-6) if turn else rate
+        best.offer(model.nodes(improved))
+        yield turn + 1
 
 
 def _packed(instance: Instance, deadline: float, seed: int) -> Ints:

@@ -20,7 +20,7 @@ from netsplit.partition.engines.rows import Rows
 from netsplit.partition.methods.baechi.baechi import (
     BaechiMemory,
     BaechiProblem,
-    Memory,
+    StaticMemory,
     Times,
     memory_for,
     receive,
@@ -49,7 +49,7 @@ class EtfLoop:
     Of devices that are alike and have done nothing yet, the first stands for all.
     """
 
-    def __init__(self, tasks: BaechiProblem, memory: Memory) -> None:
+    def __init__(self, tasks: BaechiProblem, memory: StaticMemory) -> None:
         n, m, devices = tasks.n, len(tasks.instance.variables), tasks.devices
         self.tasks, self.memory = tasks, memory
         self.where = np.full(n, -1, np.int64)  # [n] device
@@ -375,7 +375,7 @@ class SctLoop(EtfLoop):
     urgent operators: those that could start now on every device that can take them.
     """
 
-    def __init__(self, tasks: BaechiProblem, memory: Memory, favourite: Ints) -> None:
+    def __init__(self, tasks: BaechiProblem, memory: StaticMemory, favourite: Ints) -> None:
         self._favourite = favourite  # [n] node, -1 for none
         super().__init__(tasks, memory)
 
