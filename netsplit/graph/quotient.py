@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import Any, TypeVar
 
 from netsplit.graph.ir import Graph, once_of
@@ -13,7 +13,6 @@ __all__ = [
     "DisjointSets",
     "Sets",
     "atoms_of",
-    "chosen_order",
     "joined",
     "longest_before",
     "passing",
@@ -132,7 +131,9 @@ def topological_order(after: Sequence[Collection[int]], key: Callable[[int], Any
         [n] a permutation of 0..n-1; shorter where there is a cycle: vertices of cycles and all behind
         them are left out.
     """
-    waits = _waits(after)
+    waits = [0] * len(after)
+    for u in chain.from_iterable(after):
+        waits[u] += 1
     turns = count()
 
     def entry(v: int) -> tuple[Any, int]:
@@ -163,35 +164,6 @@ def longest_before(
     for v in order:
         heaviest[v] = max((heaviest[u] + own[u] for u in before[v]), default=0)
     return heaviest
-
-
-def chosen_order(after: Sequence[Collection[int]], choose: Callable[[list[int]], int]) -> list[int]:
-    """`topological_order` by a choice at each place.
-
-    Args:
-        choose: picks one of the vertices that are ready, given in the order in which they became so.
-    """
-    waits = _waits(after)
-    ready = [v for v, left in enumerate(waits) if not left]
-    order: list[int] = []
-    while ready:
-        u = choose(ready)
-        ready.remove(u)
-        order.append(u)
-        for v in after[u]:
-            waits[v] -= 1
-            if not waits[v]:
-                ready.append(v)
-    return order
-
-
-def _waits(after: Sequence[Collection[int]]) -> list[int]:
-    """[n] how many vertices lead to each."""
-    waits = [0] * len(after)
-    for successors in after:
-        for v in successors:
-            waits[v] += 1
-    return waits
 
 
 def topological_priority(graph: Graph, key: Mapping[str, float]) -> dict[str, int]:

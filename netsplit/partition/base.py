@@ -89,7 +89,6 @@ class Objective(ABC):
     scheduled: bool = False  # of all micro-batches, as the chosen schedule has them; else of one alone
     contiguous: bool = False  # devices are stages of a pipeline, none of which waits in a circle
     both_ends_pay: bool = False  # `Instance.hop_s` each for what moves; else the link is occupied
-    over_ports: bool = False  # a device pays for its port to the host, and only without one for its links
     says: str = "an iteration takes"  # what people read before the seconds
     column: str = "busy"  # and above those of the devices
 

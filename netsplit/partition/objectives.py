@@ -62,7 +62,6 @@ class Period(Objective):
 
     contiguous: bool = False
 
-    over_ports = True
     says = "the largest load is"
     column = "load"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,30 +64,41 @@ def check_picos_engine(name: str) -> None:
 
 
 def picos_problem(model: LinearModel) -> tuple[Any, dict[Any, _Mask]]:
-    """A `picos.Problem` and its variables, each with the columns that it stands for."""
+    """A `picos.Problem` and its variables, each with the columns that it stands for. Binaries are integers
+    between 0 and 1: PICOS gives SCIP its binary variables without these bounds."""
     import picos
-    from picos.expressions import AffineExpression
+    from scipy.sparse import csr_array
 
-    problem, parts = picos.Problem(), _parts(model)
+    problem, parts = picos.Problem(), dict[Any, _Mask]()
+    for kind, own in ((picos.IntegerVariable, model.integer), (picos.RealVariable, ~model.integer)):
+        if size := int(own.sum()):
+            bounds = {"lower": model.lower[own].tolist(), "upper": model.upper[own].tolist()}
+            parts[kind(kind.__name__, size, **bounds)] = own
+    a = model.matrix.multiply(abs(model.matrix) >= _LEAST).tocsr()
     equal = model.row_lower == model.row_upper
-    rows = np.repeat(np.arange(len(equal)), np.diff(model.starts))
-    for relation, some in (("=", equal), ("<", ~equal)):
-        if not some.any():
-            continue
-        terms: dict[Any, Any] = {part: _block(model, rows, some, own) for part, own in parts.items()}
-        terms[()] = _column(-model.row_upper[some])
-        left = AffineExpression("A·x - b", (int(some.sum()), 1), terms)
-        problem.add_constraint(left == 0 if relation == "=" else left <= 0)
-    cost = {part: _column(model.cost[own]).T for part, own in parts.items()}
-    problem.set_objective("min", AffineExpression("c·x", (1, 1), cost))
+    for rows in filter(np.any, (equal, ~equal)):
+        left = sum(_constant(a[rows][:, own]) * part for part, own in parts.items())
+        right = _constant(csr_array(model.row_upper[rows, None]))
+        problem.add_constraint(left == right if rows is equal else left <= right)
+    problem.minimize = sum(_constant(csr_array(model.cost[None, own])) * part for part, own in parts.items())
     return problem, parts
+
+
+def _constant(matrix: Any) -> Any:
+    """A sparse matrix, as PICOS has it."""
+    import cvxopt
+    import picos
+
+    own = matrix.tocoo()
+    return picos.Constant("A", cvxopt.spmatrix(own.data, own.row, own.col, own.shape))
 
 
 def by_picos(model: LinearModel, name: str, time_limit_s: float, gap: float) -> Outcome:
     """Minimise the model by one of `picos_engines`, silently.
 
-    GLPK proves its optimum to the end; it gives no bound before that, looks at its clock only once the
-    relaxation of the whole model is solved, and hears Ctrl-C only when it ends.
+    PICOS has no word for a bound: there is one where the engine has proven its answer within the gap. GLPK
+    proves to the end, looks at its clock only once the relaxation of the whole model is solved, and hears
+    Ctrl-C only when it ends.
 
     Raises:
         ConfigError: the engine fails, as where its licence does not take the model's size.
@@ -113,11 +124,11 @@ def by_picos(model: LinearModel, name: str, time_limit_s: float, gap: float) -> 
         max_footprints=1,  # the model as it is, not rewritten for the engine
     )
     engine = f"{PREFIX}{name} (PICOS {picos.__version__})"
-    outcome = interruptible(lambda: _solved(problem, parts, model, name), lambda: _stop(problem, name))
+    outcome = interruptible(lambda: _solved(problem, parts, model, name, gap), lambda: _stop(problem, name))
     return replace(outcome, engine=engine)
 
 
-def _solved(problem: Any, parts: dict[Any, _Mask], model: LinearModel, name: str) -> Outcome:
+def _solved(problem: Any, parts: dict[Any, _Mask], model: LinearModel, name: str, gap: float) -> Outcome:
     """All that touches the engine, which ends with it: GLPK's memory belongs to the thread that took it."""
     from picos.modeling.solution import PS_INF_OR_UNB, PS_INFEASIBLE, SS_OPTIMAL
 
@@ -139,54 +150,19 @@ def _solved(problem: Any, parts: dict[Any, _Mask], model: LinearModel, name: str
             infeasible = answer.problemStatus in (PS_INFEASIBLE, PS_INF_OR_UNB)
             return Outcome("", "infeasible" if infeasible else _end_without_answer(native, name) or "limit")
         optimal = answer.primalStatus == SS_OPTIMAL
-        proven = optimal and (problem.continuous or name == "glpk")
-        bound = float(model.cost @ values) if proven else _bound(native, name)
+        value = float(model.cost @ values)
+        bound = value - (0.0 if name == "glpk" else gap * abs(value)) if optimal else None
         return Outcome("", "optimal" if optimal else "feasible", bound=bound, values=values)
     finally:
         problem.strategy.solver.reset_problem()
-
-
-def _parts(model: LinearModel) -> dict[Any, _Mask]:
-    """PICOS variables, and which columns each stands for. Binaries are integers between 0 and 1: PICOS gives
-    SCIP its binary variables without these bounds."""
-    import picos
-
-    parts = {}
-    for kind, own in ((picos.IntegerVariable, model.integer), (picos.RealVariable, ~model.integer)):
-        if size := int(own.sum()):
-            bounds = {"lower": model.lower[own].tolist(), "upper": model.upper[own].tolist()}
-            parts[kind(kind.__name__, size, **bounds)] = own
-    return parts
-
-
-def _block(model: LinearModel, rows: NDArray[np.intp], some: _Mask, own: _Mask) -> Any:
-    """Some rows and a variable's columns of A, as a matrix of cvxopt."""
-    import cvxopt
-
-    kept = some[rows] & own[model.columns] & (np.abs(model.values) >= _LEAST)
-    row, column = np.cumsum(some) - 1, np.cumsum(own) - 1
-    return cvxopt.spmatrix(
-        model.values[kept],
-        row[rows[kept]],
-        column[model.columns[kept]],
-        (int(some.sum()), int(own.sum())),
-    )
-
-
-def _column(values: Floats) -> Any:
-    import cvxopt
-
-    return cvxopt.matrix(np.ascontiguousarray(values, np.float64))
 
 
 def _keeps(model: LinearModel, values: Floats) -> bool:
     """Whether these are an answer: an engine that was stopped may give any numbers."""
     if not np.isfinite(values).all():
         return False
-    rows = np.repeat(np.arange(len(model.row_upper)), np.diff(model.starts))
-    terms = model.values * values[model.columns]
-    total, size = (np.bincount(rows, x, len(model.row_upper)) for x in (terms, np.abs(terms)))
-    slack = _TOLERANCE * np.maximum(1.0, size)
+    total = model.matrix @ values
+    slack = _TOLERANCE * np.maximum(1.0, abs(model.matrix) @ np.abs(values))
     whole = values[model.integer]
     return bool(
         np.all(total <= model.row_upper + slack)
@@ -195,22 +171,6 @@ def _keeps(model: LinearModel, values: Floats) -> bool:
         and np.all(values <= model.upper + _TOLERANCE * np.maximum(1.0, np.abs(values)))
         and np.all(np.abs(whole - np.round(whole)) <= 1e-5)
     )
-
-
-def _bound(native: Any, name: str) -> float | None:
-    """The engine's best bound, by its own interface, as PICOS has no word for it."""
-    known: dict[str, Callable[[], float]] = {
-        "gurobi": lambda: native.ObjBound,
-        "scip": lambda: native.getDualbound(),
-        "cplex": lambda: native.solution.MIP.get_best_objective(),
-    }
-    if name not in known:
-        return None
-    try:
-        bound = float(known[name]())
-    except Exception:  # each engine has errors of its own, for what it does not know
-        return None
-    return bound if abs(bound) < 1e20 else None
 
 
 def _end_without_answer(native: Any, name: str) -> Status | None:
@@ -365,11 +325,8 @@ def _gurobi(
         import gurobipy
     except ImportError:
         raise _Unlicensed("gurobipy is not installed") from None
-    from scipy.sparse import csr_array
-
     codes = gurobipy.GRB
     name = "gurobi " + ".".join(map(str, gurobipy.gurobi.version()))
-    rows, columns = len(model.row_upper), len(model.cost)
     try:
         with contextlib.ExitStack() as stack:
             environment = stack.enter_context(gurobipy.Env(empty=True))
@@ -379,10 +336,9 @@ def _gurobi(
             environment.start()
             solver = stack.enter_context(gurobipy.Model(env=environment))
             kinds = np.where(model.integer, codes.INTEGER, codes.CONTINUOUS)
-            x = solver.addMVar(columns, model.lower, model.upper, model.cost, kinds)
-            a = csr_array((model.values, model.columns, model.starts), (rows, columns))
+            x = solver.addMVar(len(model.cost), model.lower, model.upper, model.cost, kinds)
             senses = np.where(model.row_lower == model.row_upper, codes.EQUAL, codes.LESS_EQUAL)
-            solver.addMConstr(a, x, senses, model.row_upper)
+            solver.addMConstr(model.matrix, x, senses, model.row_upper)
             if start is not None:
                 x.setAttr("Start", np.asarray(start))
             solver.setParam("TimeLimit", max(0.01, deadline - time.perf_counter()))

@@ -98,6 +98,13 @@ class LinearModel:
     columns: Indices  # [c]
     values: Floats  # [c]
 
+    @property
+    def matrix(self) -> Any:
+        """A, a `scipy.sparse.csr_array`."""
+        from scipy.sparse import csr_array
+
+        return csr_array((self.values, self.columns, self.starts), (len(self.row_upper), len(self.cost)))
+
     def pass_to(self, solver: highspy.Highs) -> None:
         """Give HiGHS the model, which copies it."""
         import highspy

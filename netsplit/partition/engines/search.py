@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -314,7 +315,7 @@ class Search:
         """By peaks, where these say it; a search for one step admits what is counted to fit, too."""
         if self.simulated and self.metered:
             return bool(np.isfinite(candidate.value_s))
-        return candidate.fits or (self.metered and np.isfinite(self._simulated_s(candidate.placement)))
+        return candidate.fits or (self.metered and np.isfinite(self._scored(candidate.placement)[0]))
 
     def _anneal(self, starts: Sequence[Candidate]) -> list[Scheduled]:
         """Successive halving: every start a little, the better ones longer and colder."""
@@ -404,12 +405,8 @@ class Search:
             self.problem.graph, self.instance, self.annealer.clusters,
             lambda where: self.annealer.step.evaluate(where)[1], self.problem.seed,
         )  # fmt: skip
-
-        def moved(where: Ints, order: Ints) -> Scheduled:
-            return self._tried(where, order, "a simulated move")
-
-        starts.sort(key=_value_s)
-        for each in starts[:climbed]:
+        moved = partial(self._tried, source="a simulated move")
+        for each in sorted(starts, key=_value_s)[:climbed]:
             moves.climb(each, moved, lambda: self._may_simulate)
 
     def _tried(self, where: Ints, order: Ints, source: str) -> Scheduled:
@@ -429,7 +426,7 @@ class Search:
     def _value_of(self, placement: Placement) -> float:
         compiled = self.comparable and not self.metered and not placement.replicas
         if self.simulated and not compiled:
-            return self._simulated_s(placement)
+            return self._scored(placement)[0]
         where = self.instance.encode(placement.device_of)
         return self.annealer.step.makespan_s(where, order_of(self.instance, placement))
 
@@ -438,14 +435,9 @@ class Search:
         """Whether there is time for one more simulation."""
         return time.perf_counter() + self.simulation_s < self.searched
 
-    def _simulated_s(self, placement: Placement) -> float:
-        """Infinite: it peaks above a capacity."""
-        return self._scored(placement)[0]
-
     def _scored(self, placement: Placement) -> tuple[float, tuple[Exchange, ...]]:
-        simulator = self.problem.simulator
-        assert simulator is not None
-        began = time.perf_counter()
+        """Seconds, infinite where it peaks above a capacity, and what is handed on."""
+        simulator, began = self.problem.the_simulator, time.perf_counter()
         scored = simulator.scored(placement)
         predicted = scored.timeline
         took_s = time.perf_counter() - began

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from netsplit.interrupts import cp_sat_solver, interruptible
+from netsplit.interrupts import interruptible
 from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.mixed_integer import highs
+from netsplit.partition.engines.placement_model import PlacementModel
 from netsplit.partition.engines.rows import Rows
 from netsplit.partition.max_load.annealing import LoadAnnealer
 from netsplit.partition.max_load.chains import SliceGraph
@@ -30,51 +31,29 @@ _UNITS = 1e8  # integer units in the known value: seconds are rounded down, so t
 _GROUPS = 200  # that `core_bound` looks at
 _ROUNDING = 1e-7  # relative: what the solvers' own tolerances may have moved a value by
 _ORDERS = 4  # whose best contiguous split is the start
+_SHORT = 6  # runs of annealing before a bound is looked for
 _SMALL = 300  # (group, device) pairs that CP-SAT is asked to close
 
 
-def _placement_model(model: Hypergraph) -> tuple[Any, list[list[Any]]]:
-    """A model of CP-SAT with a Boolean for each group and device, within the memory."""
-    from ortools.sat.python import cp_model
-
-    cp = cp_model.CpModel()
-    x = [[cp.new_bool_var("") for _ in range(model.devices)] for _ in range(model.count)]
-    for g, row in enumerate(x):
-        cp.add_exactly_one(row)
-        for d in np.flatnonzero(~model.allowed[g]).tolist():
-            cp.add(row[d] == 0)
-    for d in range(model.devices) if model.has_memory else ():
-        used = sum(int(size) * x[g][d] for g, size in enumerate(model.state) if size)
-        for h, size in enumerate(model.held_bytes.tolist()):
-            held = cp.new_bool_var("")
-            for g in model.held[h].tolist():
-                cp.add_implication(x[g][d], held)
-            used += size * held
-        cp.add(used <= int(model.capacity[d]))
-    return cp, x
-
-
-def _solved(cp: Any, x: list[list[Any]], time_limit_s: float, seed: int) -> tuple[Any, bool, Ints | None]:
-    """The solver, whether nothing is possible, and [G] devices."""
-    from ortools.sat.python import cp_model
-
-    solver = cp_sat_solver(max(0.01, time_limit_s), seed, 2)
-    status = interruptible(lambda: solver.solve(cp), solver.stop_search)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return solver, status == cp_model.INFEASIBLE, None
-    chosen = np.array([[solver.boolean_value(v) for v in row] for row in x], bool)
-    return solver, False, chosen.argmax(axis=1).astype(np.int64)
+def _placement_model(model: Hypergraph) -> PlacementModel:
+    """Every group on a device that may have it, within the memory."""
+    held = {tuple(model.held[h].tolist()): int(size) for h, size in enumerate(model.held_bytes)}
+    made = PlacementModel(model.state.tolist(), held, model.capacity)
+    for g, d in np.argwhere(~model.allowed).tolist():
+        made.model.add(made.place[g][d] == 0)
+    return made
 
 
 def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int) -> tuple[float, Ints | None]:
     """A lower bound of the max load (at most `value`, seconds of a known answer), and a placement [G]."""
     unit = value / _UNITS
-    cp, x = _placement_model(model)
-    most = cp.new_int_var(0, int(_UNITS), "most")
-    for d in range(model.devices):
+    made = _placement_model(model)
+    cp, x = made.model, made.place
+    most = cp.new_int_var(0, int(_UNITS), "")
+    for d in made.devices:
         terms = [int(model.weight[g, d] / unit) * x[g][d] for g in range(model.count) if model.allowed[g, d]]
         for e in np.flatnonzero(model.hop[:, d] > 0).tolist():
-            cut = cp.new_bool_var("")
+            cut = made.literal()
             first, *rest = model.pins[e].tolist()
             for g in rest:
                 cp.add_bool_or(cut, x[first][d], x[g][d].negated())
@@ -82,8 +61,8 @@ def solve_small(model: Hypergraph, value: float, time_limit_s: float, seed: int)
             terms.append(int(model.hop[e, d] / unit) * cut)
         cp.add(sum(terms) <= most)
     cp.minimize(most)
-    solver, impossible, where = _solved(cp, x, time_limit_s, seed)
-    return value if impossible else max(0.0, min(value, solver.best_objective_bound * unit)), where
+    solved = made.solve(time_limit_s, seed)
+    return value if solved.infeasible else max(0.0, min(value, solved.bound * unit)), solved.where
 
 
 class _LoneDevice:
@@ -161,118 +140,85 @@ def _loaded(rows: Rows, upper: Floats, cost: ArrayLike) -> highspy.Highs:
 
 
 def solve_non_contiguous(instance: Instance, time_limit_s: float, seed: int, gap: float) -> Choice:
-    """See `max_load.solve_max_load`."""
-    started = time.perf_counter()
-    deadline = started + 0.95 * time_limit_s
+    """Short annealing, the bounds, and then annealing as long as the time lasts or the gap is open; see
+    `max_load.solve_max_load`."""
+    deadline = time.perf_counter() + 0.95 * time_limit_s
     split = SliceGraph(instance, seed)
     split.steps(_ORDERS, deadline)
-    start = _packed(instance, deadline, seed) if split.where is None else split.where
-    incumbent = _Incumbent(instance, start)
-    incumbent.searching = True
-    with ThreadPoolExecutor(1) as pool:
-        search = pool.submit(_search, instance, incumbent, seed, deadline)
-        try:
-            _prove(instance, incumbent, deadline, gap)
-            if incumbent.gap > gap:
-                wait([search], max(0.0, deadline - time.perf_counter()))
-        finally:
-            incumbent.stop.set()
-            incumbent.halt[0] = 1
-        search.result()
-    return answer_of(instance, incumbent.where, incumbent.bound, gap, "annealing")
+    where = _packed(instance, deadline, seed) if split.where is None else split.where
+    best, bound = _Best(instance, where), 0.0
+    for turn in _annealed(instance, best, seed, deadline):
+        if turn == _SHORT:
+            bound = proven_bound(instance, best.value, deadline, gap, best.offer)
+        if turn >= _SHORT and best.value - bound <= gap * best.value:
+            break
+    return answer_of(instance, best.where, bound, gap, "annealing")
 
 
-def proven_bound(instance: Instance, value: float, deadline: float, gap: float) -> float:
-    """A lower bound of the max load of any placement, for one of `value` seconds that is known."""
-    incumbent = _Incumbent(instance, None)
-    incumbent.value = value
-    _prove(instance, incumbent, deadline, gap)
-    return incumbent.bound
+def proven_bound(
+    instance: Instance,
+    value: float,
+    deadline: float,
+    gap: float,
+    offer: Callable[[Ints], object] = lambda _: None,
+) -> float:
+    """A lower bound of the max load of any placement, where one of `value` seconds is known: of what costs
+    little, then of what costs more, until it is within `gap`. A placement that is come across is offered."""
+    model = Hypergraph.of(instance)
+    if not model.count:
+        return 0.0
+    now = time.perf_counter()
+    bound = max(sharing_bound(model), core_bound(model, now + 0.1 * (deadline - now)))
+    if value - bound > gap * value and model.count * model.devices <= _SMALL:
+        left_s = 0.4 * (deadline - time.perf_counter())
+        least, where = solve_small(model, value * (1 + 1e-6), left_s, instance.problem.seed)
+        bound = max(bound, least)
+        if where is not None:
+            offer(model.nodes(where))
+    return bound
 
 
-@dataclass
-class _Incumbent:
-    """The best answer and bound so far, shared by the search and the proof."""
+class _Best:
+    """The best answer so far."""
 
-    instance: Instance
-    start: Ints | None
-    stop: threading.Event = field(default_factory=threading.Event)
-    bound: float = 0.0
-    runs: int = 0
-    searching: bool = False
-
-    def __post_init__(self) -> None:
-        self.value = float("inf")
-        self.halt = np.zeros(1, np.int64)
-        self._lock = threading.Lock()
-        if self.start is not None:
-            self.offer(self.start)
+    def __init__(self, instance: Instance, where: Ints) -> None:
+        self.instance, self.where, self.value = instance, where, float("inf")
+        self.offer(where)
 
     def offer(self, where: Ints) -> None:
         value = float(self.instance.loads(where).max(initial=0.0))
-        with self._lock:
-            if value < self.value and self.instance.fits(where):
-                self.value, self.where = value, where
-
-    def raise_bound(self, bound: float) -> None:
-        with self._lock:
-            self.bound = max(self.bound, min(bound, self.value))
-
-    @property
-    def gap(self) -> float:
-        return (self.value - self.bound) / self.value if self.value > 0 else 0.0
+        if value < self.value and self.instance.fits(where):
+            self.value, self.where = value, where
 
 
-def _search(instance: Instance, incumbent: _Incumbent, seed: int, deadline: float) -> None:
-    """Annealing from the best, cold and hot, and from nothing, with more and more steps."""
-    draw = random.Random(seed)
-    model = Hypergraph.of(instance)
-    annealer = LoadAnnealer.of(model)
-    rate = 5e5
-    turn = 0
-    while not incumbent.stop.is_set() and time.perf_counter() < deadline:
+def _annealed(instance: Instance, best: _Best, seed: int, deadline: float) -> Iterator[int]:
+    """Anneal from the best, cold and hot, and from nothing, with more and more steps; how often it has."""
+    draw, model, halt = random.Random(seed), Hypergraph.of(instance), np.zeros(1, np.int64)
+    annealer, rate = LoadAnnealer.of(model), 5e5
+    for turn in count():
+        left = deadline - time.perf_counter()
+        if left <= 0:
+            return
         if turn % 3 == 1:
             scattered = [draw.choice(np.flatnonzero(row).tolist()) for row in model.allowed]
             where, hot = np.array(scattered, np.int64), 0.02
         else:
-            where, hot = model.groups(incumbent.where), 0.003 if turn % 3 else 0.02
-        left = deadline - time.perf_counter()
-        budget = max(1000, int((0.4 if turn >= 6 else 0.05) * rate * left))
-        budget = min(budget, 40_000_000, 100_000 if turn < 3 else 1_000_000 if turn < 6 else budget)
+            where, hot = model.groups(best.where), 0.003 if turn % 3 else 0.02
+        steps = max(1000, int((0.4 if turn >= _SHORT else 0.05) * rate * left))
+        steps = min(steps, 40_000_000, 100_000 if turn < 3 else 1_000_000 if turn < _SHORT else steps)
+        run = partial(annealer.run, where, steps, draw.getrandbits(31), hot=hot, halt=halt)
         begun = time.perf_counter()
-        improved, _ = annealer.run(where, budget, draw.getrandbits(31), hot=hot, halt=incumbent.halt)
-        rate = 0.5 * rate + 0.5 * budget / max(time.perf_counter() - begun, 1e-6) if turn else rate
-        incumbent.offer(model.nodes(improved))
-        turn += 1
-        incumbent.runs = turn
-
-
-def _prove(instance: Instance, incumbent: _Incumbent, deadline: float, gap: float) -> None:
-    """Raises the bound, from what costs little to what costs more, until it is within `gap`."""
-    full = Hypergraph.of(instance)
-    if not full.count:
-        return
-    incumbent.raise_bound(sharing_bound(full))
-    span = deadline - time.perf_counter()
-    settled = time.perf_counter() + 0.08 * span
-    while incumbent.searching and incumbent.runs < 6 and time.perf_counter() < settled:
-        time.sleep(0.01)
-    if full.devices == 1:
-        incumbent.raise_bound(incumbent.value)
-    incumbent.raise_bound(core_bound(full, min(deadline, time.perf_counter() + 0.1 * span)))
-    if incumbent.gap > gap and full.count * full.devices <= _SMALL and incumbent.value > 0:
-        left_s = min(0.3 * span, deadline - time.perf_counter())
-        bound, where = solve_small(full, incumbent.value * (1 + 1e-6), left_s, instance.problem.seed)
-        incumbent.raise_bound(bound)
-        if where is not None:
-            incumbent.offer(full.nodes(where))
+        improved, _ = interruptible(run, lambda: halt.fill(1))
+        rate = 0.5 * rate + 0.5 * steps / max(time.perf_counter() - begun, 1e-6) if turn else rate
+        best.offer(model.nodes(improved))
+        yield turn + 1
 
 
 def _packed(instance: Instance, deadline: float, seed: int) -> Ints:
     """[n] any placement that meets the memory, by CP-SAT."""
     model = Hypergraph.of(instance)
     limit_s = max(0.1, 0.5 * (deadline - time.perf_counter()))
-    where = _solved(*_placement_model(model), limit_s, seed)[2]
+    where = _placement_model(model).solve(limit_s, seed).where
     if where is None:
         raise infeasible(instance.problem, "max_load")
     return model.nodes(where)

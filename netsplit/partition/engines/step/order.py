@@ -112,15 +112,13 @@ def _by_tick(phase: int, level: Ints, wanted: NDArray[np.bool_], m: int, order: 
 
 
 class _Listing(NamedTuple):
-    """How far a list schedule has come. Tasks are numbered (phase * segments + s) * m + i. A forward that may
-    not begin, as too many of its segment are open, is put aside until a backward ends: of each segment there
-    is one at most, as its micro-batches follow one another."""
+    """How far a list schedule has come. Tasks are numbered x * m + i, where x is phase * segments + s. One of
+    each x at most is ready, as its micro-batches follow one another."""
 
     missing: Ints  # [tasks] how many each waits for
-    ready: Ints  # [tasks] the urgencies of each device's, a heap
-    first: Ints  # [D] where each device's begin in `ready`, which has room for all of them
-    size: Ints  # [D] of those that are ready
-    aside: Ints  # [segments] task; -1: none
+    ready: Ints  # [2 segments] the micro-batch that waits for nothing; -1: none
+    first: Ints  # [D] segment; -1: none
+    following: Ints  # [segments] the next on the same device; -1: none
     running: Ints  # [D] task; -1: the device is idle
     ends: Ints  # [D]
     open: Ints  # [segments] forwards without backward
@@ -139,23 +137,23 @@ def _one_f_one_b(
     readers = _transposed(feeders)
     names = _by_first(home, devices)
     listing = _Listing(
-        _waits(feeders, readers, trained, m), np.zeros(len(order), np.int64),
-        _begins(home, trained, devices, m), np.zeros(devices, np.int64), np.full(count, -1),
-        np.full(devices, -1), np.zeros(devices, np.int64), np.zeros(count, np.int64),
+        _waits(feeders, readers, trained, m), np.full(2 * count, -1), np.full(devices, -1),
+        np.full(count, -1), np.full(devices, -1), np.zeros(devices, np.int64), np.zeros(count, np.int64),
     )  # fmt: skip
     # 1. ready
-    for s in range(count):
+    for s in range(count - 1, -1, -1):
+        listing.following[s], listing.first[home[s]] = listing.first[home[s]], s
         if listing.missing[s * m] == 0:
-            _offer(s * m, s, m, home, listing)
+            listing.ready[s] = 0
     begun, now = 0, 0
     for _ in range(2 * len(order) + 2):
         # 2. begin
         before = begun
         for d in names:
             if listing.running[d] < 0:
-                task = _most_urgent(d, m, trained, limit, listing)
-                if task >= 0:
-                    _begin(d, task, now, m, trained, listing, order[begun])
+                x = _most_urgent(d, m, trained, limit, listing)
+                if x >= 0:
+                    _begin(d, x, now, m, trained, listing, order[begun])
                     begun += 1
         busy = False
         for d in names:
@@ -164,8 +162,8 @@ def _one_f_one_b(
             if begun == len(order):
                 break
             # 3. nevertheless
-            task = _earliest(m, listing)
-            _begin(home[task // m], task, now, m, trained, listing, order[begun])
+            s = _earliest(listing)
+            _begin(home[s], s, now, m, trained, listing, order[begun])
             begun += 1
         # 4. end
         now = _LATE
@@ -174,7 +172,7 @@ def _one_f_one_b(
                 now = min(now, listing.ends[d])
         for d in names:
             if listing.running[d] >= 0 and listing.ends[d] == now:
-                _end(d, m, feeders, readers, home, trained, listing)
+                _end(d, m, feeders, readers, trained, listing)
 
 
 @inner
@@ -209,17 +207,6 @@ def _by_first(home: Ints, devices: int) -> Ints:
 
 
 @inner
-def _begins(home: Ints, trained: NDArray[np.bool_], devices: int, m: int) -> Ints:
-    """`_Listing.first`."""
-    first = np.zeros(devices + 1, np.int64)
-    for s in range(len(home)):
-        first[home[s] + 1] += m * (1 + trained[s])
-    for d in range(devices):
-        first[d + 1] += first[d]
-    return first
-
-
-@inner
 def _waits(feeders: Packed, readers: Packed, trained: NDArray[np.bool_], m: int) -> Ints:
     """`_Listing.missing`."""
     count = feeders[0] - 1
@@ -235,71 +222,41 @@ def _waits(feeders: Packed, readers: Packed, trained: NDArray[np.bool_], m: int)
 
 
 @inlined
-def _offer(task: int, s: int, m: int, home: Ints, listing: _Listing) -> None:
-    """Into its device's heap by urgency: backwards of early micro-batches, forwards of late segments."""
-    d, count = home[s], len(listing.open)
-    x, i = task // m, task % m
-    key = i * count + s if x >= count else (m + i) * count + count - 1 - s
-    heap, first, at = listing.ready, listing.first[d], listing.size[d]
-    listing.size[d] = at + 1
-    while at > 0 and heap[first + (at - 1) // 2] > key:
-        heap[first + at] = heap[first + (at - 1) // 2]
-        at = (at - 1) // 2
-    heap[first + at] = key
-
-
-@inlined
 def _most_urgent(d: int, m: int, trained: NDArray[np.bool_], limit: Ints, listing: _Listing) -> int:
-    """Taken from those that are ready; -1: none may begin."""
-    count = len(trained)
-    while listing.size[d] > 0:
-        key = _pop_key(d, listing)
-        if key < m * count:
-            return (count + key % count) * m + key // count
-        s, i = count - 1 - key % count, key // count - m
-        if not trained[s] or listing.open[s] < limit[s]:
-            return s * m + i
-        listing.aside[s] = s * m + i
-    return -1
+    """The x of what an idle device may begin, backwards of early micro-batches first, then forwards of late
+    segments; -1: none."""
+    count, best, least, s = len(trained), -1, _LATE, listing.first[d]
+    while s >= 0:
+        i = listing.ready[count + s]
+        if i >= 0 and i * count + s < least:
+            best, least = count + s, i * count + s
+        i = listing.ready[s]
+        if i >= 0 and (not trained[s] or listing.open[s] < limit[s]):
+            key = (m + i) * count + count - 1 - s
+            if key < least:
+                best, least = s, key
+        s = listing.following[s]
+    return best
 
 
 @inlined
-def _pop_key(d: int, listing: _Listing) -> int:
-    heap, first, size = listing.ready, listing.first[d], listing.size[d] - 1
-    listing.size[d] = size
-    top, key, at = heap[first], heap[first + size], 0
-    while 2 * at + 1 < size:
-        low = 2 * at + 1
-        if low + 1 < size and heap[first + low + 1] < heap[first + low]:
-            low += 1
-        if heap[first + low] > key:
-            break
-        heap[first + at] = heap[first + low]
-        at = low
-    heap[first + at] = key
-    return top
-
-
-@inlined
-def _earliest(m: int, listing: _Listing) -> int:
-    """Taken of those that were put aside, where none may begin: of the earliest micro-batch and segment."""
+def _earliest(listing: _Listing) -> int:
+    """The segment whose forward is ready, of the earliest micro-batch."""
     first = -1
-    for s in range(len(listing.aside)):
-        if listing.aside[s] >= 0 and (first < 0 or listing.aside[s] % m < listing.aside[first] % m):
+    for s in range(len(listing.open)):
+        if listing.ready[s] >= 0 and (first < 0 or listing.ready[s] < listing.ready[first]):
             first = s
-    task = listing.aside[first]
-    listing.aside[first] = -1
-    return task
+    return first
 
 
 @inlined
 def _begin(
-    d: int, task: int, now: int, m: int, trained: NDArray[np.bool_], listing: _Listing, computation: Ints
+    d: int, x: int, now: int, m: int, trained: NDArray[np.bool_], listing: _Listing, computation: Ints
 ) -> None:
-    x = task // m
     phase, s = x // len(trained), x % len(trained)
-    computation[0], computation[1], computation[2] = phase, s, task % m
-    listing.running[d] = task
+    computation[0], computation[1], computation[2] = phase, s, listing.ready[x]
+    listing.running[d] = x * m + listing.ready[x]
+    listing.ready[x] = -1
     listing.ends[d] = now + _UNITS[phase]
     if phase == FORWARD and trained[s]:
         listing.open[s] += 1
@@ -307,39 +264,29 @@ def _begin(
 
 @inlined
 def _end(
-    d: int,
-    m: int,
-    feeders: Packed,
-    readers: Packed,
-    home: Ints,
-    trained: NDArray[np.bool_],
-    listing: _Listing,
+    d: int, m: int, feeders: Packed, readers: Packed, trained: NDArray[np.bool_], listing: _Listing
 ) -> None:
     task, count = listing.running[d], len(trained)
     listing.running[d] = -1
     x, i = task // m, task % m
     s = x % count
     if i + 1 < m:
-        _done(task + 1, s, m, home, listing)
+        _done(task + 1, m, listing)
     if x < count:
         for k in range(readers[s], readers[s + 1]):
-            _done(readers[k] * m + i, readers[k], m, home, listing)
+            _done(readers[k] * m + i, m, listing)
         if trained[s]:
-            _done((count + s) * m + i, s, m, home, listing)
+            _done((count + s) * m + i, m, listing)
         return
     listing.open[s] -= 1
-    if listing.aside[s] >= 0:
-        _offer(listing.aside[s], s, m, home, listing)
-        listing.aside[s] = -1
     for k in range(feeders[s], feeders[s + 1]):
-        f = feeders[k]
-        if trained[f]:
-            _done((count + f) * m + i, f, m, home, listing)
+        if trained[feeders[k]]:
+            _done((count + feeders[k]) * m + i, m, listing)
 
 
 @inlined
-def _done(task: int, s: int, m: int, home: Ints, listing: _Listing) -> None:
+def _done(task: int, m: int, listing: _Listing) -> None:
     """One of those that the task waits for is done."""
     listing.missing[task] -= 1
     if listing.missing[task] == 0:
-        _offer(task, s, m, home, listing)
+        listing.ready[task // m] = task % m

@@ -13,7 +13,6 @@ Ties go by the order of the graph's nodes, so the graph's order has to be theirs
 from __future__ import annotations
 
 import heapq
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,7 +33,7 @@ __all__ = [
     "BaechiProblem",
     "Edge",
     "MTopo",
-    "Memory",
+    "StaticMemory",
     "Times",
     "even_level",
     "footprints",
@@ -205,26 +204,11 @@ def footprints(problem: Problem) -> dict[str, int]:
     return sizes
 
 
-class Memory(ABC):
-    """Bytes left on every device while operators are placed and run."""
+class StaticMemory:
+    """Bytes left on every device while operators are placed and run, by (5-18): a colocation set is taken
+    whole (see `Room`)."""
 
     left: Ints  # [D]
-
-    @abstractmethod
-    def placeable(self, nodes: Ints, placed: NDArray[np.bool_], asked: Ints) -> NDArray[np.bool_]:
-        """[len(nodes), len(asked)] whether each fits on each; `placed`: whose colocation set has a device."""
-
-    @abstractmethod
-    def run(self, v: int, where: Ints) -> None:
-        """Node v runs on ``where[v]``."""
-
-    @abstractmethod
-    def missing(self, v: int, placed: bool) -> Ints:
-        """[D] bytes by which v does not fit."""
-
-
-class StaticMemory(Memory):
-    """(5-18): a colocation set is taken whole (see `Room`)."""
 
     def __init__(self, tasks: BaechiProblem, capacity: Ints) -> None:
         self._room = Room(tasks.instance, capacity)
@@ -233,20 +217,23 @@ class StaticMemory(Memory):
         self._placed = np.zeros(len(tasks.instance.atoms), bool)
 
     def placeable(self, nodes: Ints, placed: NDArray[np.bool_], asked: Ints) -> NDArray[np.bool_]:
+        """[len(nodes), len(asked)] whether each fits on each; `placed`: whose colocation set has a device."""
         need = self._room.need[self._atom_of[nodes][:, None], asked]
         return np.asarray(placed[:, None] | (need <= self.left[asked]))
 
     def run(self, v: int, where: Ints) -> None:
+        """Node v runs on ``where[v]``."""
         a = int(self._atom_of[v])
         if not self._placed[a]:
             self._placed[a] = True
             self._room.take(a, int(where[v]))
 
     def missing(self, v: int, placed: bool) -> Ints:
+        """[D] bytes by which v does not fit."""
         return np.asarray(self._room.need[self._atom_of[v]] - self.left)
 
 
-class AuthorsMemory(Memory):
+class AuthorsMemory(StaticMemory):
     """The authors' accounting (m_etf.py, ETFDevice): an operator's own bytes, from when it runs, for good;
     of a colocation set that has no device all bytes, of which nothing is put aside for later members."""
 
@@ -267,7 +254,7 @@ class AuthorsMemory(Memory):
         return np.asarray((self._own if placed else self._set_bytes)[v] - self.left)
 
 
-def memory_for(tasks: BaechiProblem, rule: BaechiMemory) -> Memory:
+def memory_for(tasks: BaechiProblem, rule: BaechiMemory) -> StaticMemory:
     kind = StaticMemory if rule == "static" else AuthorsMemory
     return kind(tasks, tasks.instance.capacity)
 

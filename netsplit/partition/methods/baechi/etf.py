@@ -16,11 +16,11 @@ from netsplit.errors import InfeasibleError
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Csr, Floats, Ints, interchangeable_devices
 from netsplit.partition.engines.insertion.schedule import PlacingClock
-from netsplit.partition.engines.rows import LinearModel
+from netsplit.partition.engines.rows import Rows
 from netsplit.partition.methods.baechi.baechi import (
     BaechiMemory,
     BaechiProblem,
-    Memory,
+    StaticMemory,
     Times,
     memory_for,
     receive,
@@ -49,7 +49,7 @@ class EtfLoop:
     Of devices that are alike and have done nothing yet, the first stands for all.
     """
 
-    def __init__(self, tasks: BaechiProblem, memory: Memory) -> None:
+    def __init__(self, tasks: BaechiProblem, memory: StaticMemory) -> None:
         n, m, devices = tasks.n, len(tasks.instance.variables), tasks.devices
         self.tasks, self.memory = tasks, memory
         self.where = np.full(n, -1, np.int64)  # [n] device
@@ -322,32 +322,23 @@ def favourite_lp(compute: Floats, ends: Sequence[tuple[int, int]], cost: Floats)
         [e] x, 0 for a favourite child; and w.
     """
     import highspy
-    from scipy.sparse import coo_array
 
     unit = max(1.0, float(np.max(compute, initial=0.0)), float(np.max(cost, initial=0.0)))
-    n, e, seconds = len(compute), len(ends), compute / unit
-    source, target = np.array(ends, np.int64).reshape(-1, 2).T
-    edge, node, one = np.arange(e), np.arange(n), np.ones(e)
-    columns = e + n + 1  # x, s, w
-    entries = [
-        (edge, edge, cost / unit),
-        (edge, e + source, one),
-        (edge, e + target, -one),
-        (e + source, edge, -one),
-        (e + n + target, edge, -one),
-        (e + 2 * n + node, e + node, np.ones(n)),
-        (e + 2 * n + node, np.full(n, e + n), -np.ones(n)),
-    ]
-    row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
-    degrees = np.concatenate([np.bincount(source, minlength=n), np.bincount(target, minlength=n)])
-    most = np.concatenate([-seconds[source], 1.0 - degrees, -seconds])
-    rows = coo_array((value, (row, column)), (len(most), columns)).tocsr()
-    model = LinearModel(
-        lower=np.zeros(columns), upper=np.where(np.arange(columns) < e, 1.0, np.inf),
-        cost=np.append(np.zeros(columns - 1), 1.0), integer=np.zeros(columns, bool),
-        row_lower=np.full(len(most), -np.inf), row_upper=most,
-        starts=rows.indptr, columns=rows.indices, values=rows.data,
-    )  # fmt: skip
+    n, e, seconds = len(compute), len(ends), (compute / unit).tolist()
+    rows = Rows()  # over x, s, w
+    for k, (i, j) in enumerate(ends):
+        rows.add([(k, float(cost[k]) / unit), (e + i, 1.0), (e + j, -1.0)], -seconds[i])
+    for side in (0, 1):
+        of_node: list[list[int]] = [[] for _ in range(n)]
+        for k, pair in enumerate(ends):
+            of_node[pair[side]].append(k)
+        for own in of_node:
+            rows.add([(k, -1.0) for k in own], 1.0 - len(own))
+    for v in range(n):
+        rows.add([(e + v, 1.0), (e + n, -1.0)], -seconds[v])
+    none = np.zeros(e + n + 1)
+    upper = np.where(np.arange(e + n + 1) < e, 1.0, np.inf)
+    model = rows.model(none, upper, np.append(none[1:], 1.0), none)
     engine = highspy.Highs()
     engine.setOptionValue("output_flag", False)
     model.pass_to(engine)
@@ -384,7 +375,7 @@ class SctLoop(EtfLoop):
     urgent operators: those that could start now on every device that can take them.
     """
 
-    def __init__(self, tasks: BaechiProblem, memory: Memory, favourite: Ints) -> None:
+    def __init__(self, tasks: BaechiProblem, memory: StaticMemory, favourite: Ints) -> None:
         self._favourite = favourite  # [n] node, -1 for none
         super().__init__(tasks, memory)
 

@@ -13,12 +13,13 @@ Laborie et al., IBM ILOG CP Optimizer for scheduling, Constraints 2018; CP-SAT o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from netsplit.partition.common.instance import Floats, Instance, Ints, interchangeable_devices
+from netsplit.partition.engines.placement_model import PlacementModel
 
 __all__ = ["LatencyModel", "reachable"]
 
@@ -33,25 +34,23 @@ def reachable(instance: Instance) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return reach
 
 
-class LatencyModel:
+class LatencyModel(PlacementModel):
     """Builds the model in ticks; `end` is what to minimise, at most `horizon`.
 
     Seconds are rounded down, so that no schedule is longer in ticks than it is in seconds.
     """
 
     def __init__(self, instance: Instance, tick_s: float, horizon: int) -> None:
-        from ortools.sat.python import cp_model
-
         def ticks(seconds: Floats) -> Ints:
             return np.floor(np.minimum(seconds / tick_s, 2.0**40)).astype(np.int64)
 
         self.instance, self.horizon = instance, horizon
         self.forward_ticks, self.backward_ticks = ticks(instance.forward_s), ticks(instance.backward_s)
         self.transfer_ticks, self.step_ticks = ticks(instance.transfer_s), ticks(instance.step_s)
-        self.model: Any = cp_model.CpModel()
-        self.devices = range(len(instance.devices))
+        own, shared = instance.bytes_of_groups(instance.atom_of)
+        super().__init__(own, shared, instance.capacity, interchangeable_devices(instance))
+        self.x = [self.place[a] for a in instance.atom_of]  # [n][D]
         self.end = self._time()
-        self._place()
         self._order()
         self._compute()
         self._transfers()
@@ -62,40 +61,9 @@ class LatencyModel:
     def _time(self) -> Any:
         return self.model.new_int_var(0, self.horizon, "")
 
-    def _bool(self) -> Any:
-        return self.model.new_bool_var("")
-
     def _add(self, row: Any, *literals: Any) -> None:
         """A row that holds if all the literals do."""
         self.model.add(row).only_enforce_if(*literals)
-
-    # Which device.
-
-    def _place(self) -> None:
-        instance, model = self.instance, self.model
-        place = self.place = [[self._bool() for _ in self.devices] for _ in range(len(instance.atoms))]
-        self.x = [place[a] for a in instance.atom_of]  # [n][D]
-        for row in place:
-            model.add_exactly_one(row)
-        self._memory(place)
-        self._symmetry(place)
-
-    def _memory(self, place: list[list[Any]]) -> None:
-        instance, model = self.instance, self.model
-        own, shared = instance.bytes_of_groups(instance.atom_of)
-        for d in self.devices:
-            terms = [place[a][d] * nbytes for a, nbytes in enumerate(own) if nbytes]
-            for owners, nbytes in shared.items():
-                held = self._bool()
-                model.add_max_equality(held, [place[a][d] for a in owners])
-                terms.append(held * nbytes)
-            model.add(sum(terms) <= int(instance.capacity[d]))
-
-    def _symmetry(self, place: list[list[Any]]) -> None:
-        """Breaks symmetry: among alike devices, the next holds only atoms after the first one's first."""
-        for p, q in (pair for alike in interchangeable_devices(self.instance) for pair in pairwise(alike)):
-            for a, row in enumerate(place):
-                self.model.add_bool_or([~row[q], *(place[b][p] for b in range(a))])
 
     # In which order.
 
@@ -106,7 +74,7 @@ class LatencyModel:
         self.before: dict[tuple[int, int], Any] = {}
         true = model.new_constant(1)
         for i, j in combinations(range(n), 2):
-            b = true if reach[i, j] else self._bool()
+            b = true if reach[i, j] else self.literal()
             self.before[i, j], self.before[j, i] = b, ~b
             self._add(self.pos[i] < self.pos[j], b)
             if not reach[i, j]:
@@ -129,7 +97,7 @@ class LatencyModel:
         if a == b:
             return self._true
         if (a, b) not in self._same:
-            literal = self._same[a, b] = self._bool()
+            literal = self._same[a, b] = self.literal()
             for d in self.devices:
                 self.model.add_bool_or([~self.x[i][d], ~self.x[j][d], literal])
                 self.model.add_bool_or([~self.x[i][d], self.x[j][d], ~literal])
@@ -178,7 +146,7 @@ class LatencyModel:
 
     def _present(self, u: int, q: int, readers: list[int]) -> Any:
         """Literal: a reader is on q and the producer is not."""
-        literal, home = self._bool(), self.x[int(self.instance.producer[u])][q]
+        literal, home = self.literal(), self.x[int(self.instance.producer[u])][q]
         for c in readers:
             self.model.add_bool_or([~self.x[c][q], home, literal])
         self.model.add_implication(literal, ~home)
@@ -240,7 +208,7 @@ class LatencyModel:
             for q in self.devices:
                 (pu, su, eu), (pw, sw, ew) = self.returned[u, q], self.returned[w, q]
                 same = self.same(i, j)
-                first = self._bool()
+                first = self.literal()
                 self._add(last[u, q] >= last[w, q], first, pu, pw, same)
                 self._add(last[u, q] < last[w, q], ~first, pu, pw, same)
                 self._add(sw >= eu, first, pu, pw, same)
@@ -250,7 +218,7 @@ class LatencyModel:
         if len(readers) == 1:
             return self.pos[readers[0]]
         rank = self.model.new_int_var(0, self.instance.n - 1, "")
-        chosen = [self._bool() for c in readers]
+        chosen = [self.literal() for c in readers]
         self.model.add(sum(chosen) == present)
         for c, literal in zip(readers, chosen, strict=True):
             self._add(rank == self.pos[c], literal)
@@ -280,10 +248,7 @@ class LatencyModel:
     def hint(self, where: Sequence[int] | Ints, order: Sequence[int] | Ints) -> None:
         """A known placement and order to begin with; the solver finds the times that they have."""
         rank = np.argsort(order).tolist()
-        for a, row in enumerate(self.place):
-            home = int(where[self.instance.atoms[a][0]])
-            for d, x in enumerate(row):
-                self.model.add_hint(x, home == d)
+        self.hint_places([int(where[self.instance.atoms[a][0]]) for a in range(len(self.place))])
         for v, pos in enumerate(self.pos):
             self.model.add_hint(pos, rank[v])
         for i, j in combinations(range(len(rank)), 2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from operator import itemgetter
@@ -12,11 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from netsplit.graph.quotient import topological_priority
-from netsplit.interrupts import cp_sat_solver, interruptible
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.common.instance import Floats, Instance, Ints, interchangeable_devices
+from netsplit.partition.common.instance import Floats, Instance, Ints
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.baechi.baechi import MTopo
@@ -193,35 +191,18 @@ def _search(
     An answer is given in the model's order, and by the ends of forwards, by which no sender waits for its
     receiver to come to the receive. None: there is none.
     """
-    from ortools.sat.python import cp_model
-
     tick_s = most_s / _TICKS if most_s > 1e-200 else 1.0
     built = LatencyModel(instance, tick_s, _TICKS + 1)
     if start is not None:
-        built.hint(canonical(instance, start[0]), start[1])
-    solver = cp_sat_solver(max(0.01, deadline - time.perf_counter()), seed, workers)
-    solver.parameters.interleave_search = workers > 1
-    solver.parameters.relative_gap_limit = _GAP
-    code = interruptible(lambda: solver.solve(built.model), solver.stop_search)
-    bound_s = max(0.0, solver.best_objective_bound) * tick_s
-    if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return None if code == cp_model.INFEASIBLE else [], bound_s, tick_s
-    places = [[solver.boolean_value(x) for x in row] for row in built.x]
-    where = np.array(places, bool).argmax(axis=1).astype(np.int64)
-    rank, ends = (np.array([solver.value(t) for t in own]) for own in (built.pos, built.forward_end))
+        built.hint(*start)
+    solved = built.solve(deadline - time.perf_counter(), seed, workers, _GAP)
+    bound_s = max(0.0, solved.bound) * tick_s
+    if solved.where is None:
+        return None if solved.infeasible else [], bound_s, tick_s
+    where = solved.where[instance.atom_of]
+    rank, ends = (np.array([solved.solver.value(t) for t in own]) for own in (built.pos, built.forward_end))
     by_end = np.lexsort((rank, ends)).argsort()
     return [(where, np.argsort(rank)), (where, _ordered(instance, by_end))], bound_s, tick_s
-
-
-def canonical(instance: Instance, where: Sequence[int] | Ints) -> Ints:
-    """The same placement with devices that may swap names named in the order of their first atoms."""
-    where = np.asarray(where, np.int64)
-    first = [int(instance.atom_of[where == p].min(initial=instance.n)) for p in range(len(instance.devices))]
-    name = np.arange(len(instance.devices))
-    for alike in interchangeable_devices(instance):
-        for to, p in zip(alike, sorted(alike, key=lambda p: first[p]), strict=True):
-            name[p] = to
-    return np.asarray(name[where])
 
 
 def _incomparable(instance: Instance) -> int:

@@ -1,15 +1,15 @@
 """`pesto_full`: Pesto with non-overlap, congestion and coarsening, for any number of devices.
 
 Source: Hafeez et al., Towards optimal placement and scheduling of DNN operations with Pesto, Middleware
-2021; for more than two devices the form of Moirai (arXiv 2312.04025). Rows: `rows`; coarsening:
-`coarsen`.
+2021; for more than two devices the form of Moirai (arXiv 2312.04025). The model is `PestoModel`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import islice, permutations
 from typing import Any
 
@@ -17,18 +17,18 @@ import numpy as np
 
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.mixed_integer import check_engine
-from netsplit.partition.engines.rows import Outcome
-from netsplit.partition.methods.pesto.rows import PestoRows
+from netsplit.partition.engines.placement_model import PlacementModel
+from netsplit.partition.methods.pesto.model import PestoModel
 from netsplit.partition.methods.pesto.tasks import CoarseSchedule, CoarseTasks, coarsen
 from netsplit.partition.partitioner import Choice, Partitioner, infeasible
+from netsplit.placement.placement import Status
 
 __all__ = ["PestoFull"]
 
 _TRIALS = 600  # schedules that the search for a starting solution may compute
 _ORDERS = 24  # of the devices, among the starting placements
 _VERTICES_A_DEVICE = 4  # of the largest device, at least, so that merged vertices can be packed
-_ENGINE_FRACTION = 0.95  # of the time left: HiGHS looks at its clock between steps that may take a second
+_MOST_INTERVALS = 200_000  # of messages on links, in a model: some gigabyte
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,16 @@ class PestoFull(Partitioner):
     one placement for both. As in Pesto every edge of the coarsened graph is a transfer of its own: a tensor
     with two readers is sent twice.
 
-    HiGHS and Gurobi start from the best of the contiguous splits, improved by moving one vertex at a time.
-    The report's objective is the makespan in seconds; status, bound and gap are with respect to the coarsened
-    graph. Status "limit": nothing better than that start was found in time. As the clock stops the engine,
+    CP-SAT starts from the best of the contiguous splits, improved by moving one vertex at a time. The
+    report's objective is the makespan in seconds; status, bound and gap are with respect to the coarsened
+    graph. Status "limit": nothing better than that start was found in time. As the clock stops the solver,
     another run may find another answer, unless it is "optimal".
     """
 
     target: int = 60  # vertices at which coarsening stops
     time_limit_s: float = 60.0
     gap: float = 1e-3  # relative distance of objective and bound at which the search may stop
-    engine: str = "highs"
-    most_pairs: int = 20_000  # orders to decide, above which (or beyond `MOST_BYTES`) no engine is started
+    most_pairs: int = 20_000  # of tasks in no order, above which the start is the answer
 
     name = "pesto_full"
     optimises = "makespan of one training step on the coarsened graph, exclusive devices and links"
@@ -58,23 +57,22 @@ class PestoFull(Partitioner):
         self.require("target", self.target >= 1, "1 vertex or more")
         self.require_time_limit()
         self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, such as 0.001")
-        check_engine(self.engine)
-        self.require("most_pairs", self.most_pairs >= 0, "0 (no engine) or more")
+        self.require("most_pairs", self.most_pairs >= 0, "0 (the start alone) or more")
 
     def choose(self, problem: Problem) -> Choice:
         limit_s = self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
         deadline = time.perf_counter() + limit_s
         instance = Instance.of(problem)
         tasks, known = self._start(instance, deadline)
-        outcome, schedule = self._improve(tasks, known, deadline)
-        notes = {"vertices": len(tasks.coarse.vertices), "start_objective": known.makespan, **outcome.notes}
+        status, bound_s, schedule = self._improve(tasks, known, deadline)
+        notes = {"vertices": len(tasks.coarse.vertices), "start_objective": known.makespan}
         return Choice(
             instance.decode(tasks.nodes_at(schedule.where)),
             _node_keys(tasks, schedule),
-            status=outcome.status,
-            engine=outcome.engine,
+            status=status,
+            engine="" if status == "heuristic" else f"cp-sat {version('ortools')}",
             objective_s=schedule.makespan,
-            bound_s=max(_least_makespan(tasks), outcome.bound or 0.0),
+            bound_s=bound_s,
             notes=notes,
         )
 
@@ -96,34 +94,23 @@ class PestoFull(Partitioner):
 
     def _improve(
         self, tasks: CoarseTasks, known: CoarseSchedule, deadline: float
-    ) -> tuple[Outcome, CoarseSchedule]:
-        """The engine's answer where it is better than the known schedule; the bound in seconds."""
-        lower = _least_makespan(tasks)
-        if known.makespan - lower <= self.gap * known.makespan:
-            return Outcome("", "optimal"), known
-        margin: dict[int, int] = {}
-        while True:
-            rows = PestoRows(tasks, known, margin)
-            mip = rows.build(self.most_pairs)
-            if mip is None:
-                return Outcome("", "heuristic"), known
-            left_s = _ENGINE_FRACTION * (deadline - time.perf_counter())
-            raw = mip.solve(left_s, self.gap, tasks.instance.problem.seed, engine=self.engine)
-            bound = None if raw.bound is None else raw.bound * rows.unit_s
-            outcome = Outcome(raw.engine, "limit", bound=bound, notes=raw.notes)
-            if raw.values is None:
-                return outcome, known
-            values = raw.values.tolist()
-            where = rows.places(values)
-            over = tasks.instance.used_bytes(tasks.nodes_at(where)) - tasks.instance.capacity
-            if over.max() <= 0:
-                break
-            margin = {k: margin.get(k, 0) + max(0, int(nbytes)) for k, nbytes in enumerate(over)}
-        schedule = tasks.schedule(where, rows.order(values))
+    ) -> tuple[Status, float, CoarseSchedule]:
+        """The solver's answer, where it is better than the known schedule; its status, and a bound [s]."""
+        lower_s, devices = _least_makespan(tasks), len(tasks.instance.devices)
+        if known.makespan - lower_s <= self.gap * known.makespan:
+            return "optimal", lower_s, known
+        too_many = tasks.unordered > self.most_pairs or len(tasks.messages) * devices**2 > _MOST_INTERVALS
+        if too_many or not self.most_pairs:
+            return "heuristic", lower_s, known
+        model, left_s = PestoModel(tasks, known), deadline - time.perf_counter()
+        solved = model.solve(left_s, tasks.instance.problem.seed, gap=self.gap)
+        bound_s = max(lower_s, solved.bound * model.tick_s)
+        if solved.where is None:
+            return "limit", bound_s, known
+        schedule = tasks.schedule(solved.where.tolist(), model.order(solved))
         better = schedule.makespan < known.makespan * (1 - 1e-9)
-        if raw.status == "optimal" or better:
-            outcome = replace(outcome, status="optimal" if raw.status == "optimal" else "feasible")
-        return outcome, schedule if better else known
+        status: Status = "optimal" if solved.optimal else "feasible" if better else "limit"
+        return status, bound_s, schedule if better else known
 
 
 def _least_makespan(tasks: CoarseTasks) -> float:
@@ -205,12 +192,7 @@ def _descend(tasks: CoarseTasks, placements: list[tuple[int, ...]], deadline: fl
 
 
 def _packing(tasks: CoarseTasks, time_limit_s: float) -> tuple[int, ...] | None:
-    """Any placement of the classes that fits: the model's memory rows alone."""
-    one = CoarseSchedule((0,) * len(tasks.coarse.classes), (), (), 0.0)
-    rows = PestoRows(tasks, one)
-    rows.memory_rows()
-    answer = rows.mip.solve(time_limit_s, 0.0, tasks.instance.problem.seed, with_start=False)
-    if answer.values is None:
-        return None
-    where = rows.places(answer.values.tolist())
-    return where if tasks.instance.fits(tasks.nodes_at(where)) else None
+    """Any placement of the classes that fits."""
+    model = PlacementModel(*tasks.class_bytes, tasks.instance.capacity)
+    where = model.solve(time_limit_s, tasks.instance.problem.seed).where
+    return None if where is None else tuple(where.tolist())

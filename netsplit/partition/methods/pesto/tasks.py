@@ -278,6 +278,11 @@ class CoarseTasks:
         tail_s = longest_before(self.after, reversed(range(self.count)), self.least_s)
         return [float(s) for s in tail_s]
 
+    @property
+    def class_bytes(self) -> tuple[list[int], dict[tuple[int, ...], int]]:
+        """Bytes of each class alone, and of what just these classes hold."""
+        return self.instance.bytes_of_groups(self.nodes_at(range(len(self.coarse.classes))))
+
     def nodes_at(self, where: Sequence[int]) -> Ints:
         """[n] device of every node, of the devices of classes."""
         at = np.zeros(self.instance.n, np.int64)
@@ -285,14 +290,10 @@ class CoarseTasks:
             at[list(members)] = where[g]
         return at
 
-    def ordered(self, s: int, t: int) -> bool:
-        """Whether a path leads from one of two tasks to the other."""
-        return bool(self.reach[s] >> t & 1 or self.reach[t] >> s & 1)
-
-    def messages_ordered(self, q: int, r: int) -> bool:
-        """Whether one of two messages must have arrived before the other can be sent."""
-        (a, b), (c, d) = self.messages[q], self.messages[r]
-        return bool(self.reach[b] >> c & 1 or self.reach[d] >> a & 1)
+    @property
+    def unordered(self) -> int:
+        """Pairs of tasks between which no path leads."""
+        return self.count * (self.count + 1) // 2 - sum(own.bit_count() for own in self.reach)
 
     @cached_property
     def _follow(self) -> tuple[list[list[int]], list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import time
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from netsplit.errors import InfeasibleError
-from netsplit.graph.quotient import chosen_order, successors
+from netsplit.graph.quotient import longest_before, successors, topological_order
 from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats
 from netsplit.partition.methods.pipedream.antichains import (
@@ -30,6 +29,7 @@ __all__ = ["best_stages", "lower_bound_s"]
 
 _STATES = {False: 3000, True: 700}  # by whether there are several levels: seconds of the programme
 _WALK_S = 1.2e-3  # a block, to list the downsets of a chain or to find them too many
+_NOISE = 3.0  # operators of a path, by which orders differ
 _FEW = 100  # states of the programme that is run whatever the clock says
 
 
@@ -103,11 +103,16 @@ def best_stages(problem: Problem, time_limit_s: float) -> Choice:
         bound = bound if least is None else max(bound, min(best[0], least))
     else:
         draw = random.Random(problem.seed)
+        blocks, feeders = range(layers.blocks), layers.block_feeders
+        fed = successors(layers.blocks, ((a, b) for b in blocks for a in feeders[b]))
+        depth = longest_before(feeders, blocks, [1] * layers.blocks)
         took = 0.0  # by the states of a round; the programme over them watches the clock
         while best[0] > bound * (1 + 1e-9) and time.perf_counter() + took < deadline:
             begun = time.perf_counter()
-            orders = [_order(layers, draw, kind) for kind in ("depth", "breadth", "bytes", "drawn")]
-            families = [prefix_states(layers, order, limit // 4) for order in orders]
+            families = []
+            for sign in (-1, -1, 0, 1):  # branch after branch, any, and all branches at once
+                key = [sign * each + _NOISE * draw.random() for each in depth]
+                families.append(prefix_states(layers, topological_order(fed, key.__getitem__), limit // 4))
             joined = joined_states([own, *families], limit)
             count = max(count, len(joined))
             took = time.perf_counter() - begun
@@ -126,33 +131,3 @@ def _choice(problem: Problem, value: float, stages: tuple[Stage, ...], bound: fl
     return Choice(
         *staged(problem, stages), status=status, objective_s=value, bound_s=bound, notes=notes, stages=stages
     )
-
-
-def _order(layers: Layers, draw: random.Random, kind: str) -> list[int]:
-    """A topological order of the blocks: of those that could be next, by a key with some noise."""
-    count = len(layers.block_feeders)
-    fed = successors(count, ((a, b) for b, feeders in enumerate(layers.block_feeders) for a in feeders))
-    output_bytes = np.bincount(layers.block_of, weights=layers.output_bytes, minlength=layers.blocks)
-    unread = [len(own) for own in fed]
-    since: dict[int, int] = {}  # how many came before each when it could first come
-    places = itertools.count()
-    noise = 0.3
-
-    def key(b: int) -> float:
-        if kind == "drawn":
-            return draw.random()
-        if kind == "bytes":  # what it makes, less what nobody else reads any more
-            freed = sum(output_bytes[a] for a in layers.block_feeders[b] if unread[a] == 1)
-            return float(output_bytes[b] - freed) * (1 + noise * draw.random())
-        return (since[b] if kind == "breadth" else -since[b]) + noise * draw.random()
-
-    def least(ready: list[int]) -> int:
-        place = next(places)
-        for b in ready:
-            since.setdefault(b, place)
-        b = min(ready, key=key)
-        for a in layers.block_feeders[b]:
-            unread[a] -= 1
-        return b
-
-    return chosen_order(fed, least)

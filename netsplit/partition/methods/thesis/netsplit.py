@@ -108,16 +108,12 @@ class Grouped(Partitioner):
         check_engine(self.engine)
 
     @abstractmethod
-    def limit_s(self, problem: Problem) -> float:
-        """Seconds for the whole decision."""
-
-    @abstractmethod
     def times(self, problem: Problem, device_of: Mapping[str, str]) -> tuple[float, Mapping[str, float]]:
         """Makespan in seconds, and what forward computations are ordered by."""
 
     def choose(self, problem: Problem) -> Choice:
         """Raises, beside what `partition` does, ModelSizeError: the model would take too much memory."""
-        deadline = time.perf_counter() + self.limit_s(problem)
+        deadline = time.perf_counter() + min(self.time_limit_s, problem.time_limit_s or self.time_limit_s)
         atoms = len(atoms_of(problem.graph))
         least = self.groups or 2 * len(problem.cluster.devices)
         while True:
@@ -250,9 +246,6 @@ class NetSplit(Grouped):
             return "one pass; a device runs one operator at a time, as (5-11) asks"
         return "one pass, without exclusive devices (5-11): operators of one device may overlap"
 
-    def limit_s(self, problem: Problem) -> float:
-        return min(self.time_limit_s, problem.time_limit_s or self.time_limit_s)
-
     def place(
         self, problem: Problem, groups: Groups, deadline: float
     ) -> tuple[Outcome, dict[str, str] | None]:
@@ -282,9 +275,6 @@ class Pesto(Grouped):
     name = "pesto"
     optimises = "forward makespan of one micro-batch, nodes of one device may overlap"
     formulation = PestoFormulation
-
-    def limit_s(self, problem: Problem) -> float:
-        return self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
 
     def times(self, problem: Problem, device_of: Mapping[str, str]) -> tuple[float, Mapping[str, float]]:
         return forward_makespan(problem, device_of), thesis_times(problem, device_of).start_fp

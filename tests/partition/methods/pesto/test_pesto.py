@@ -12,9 +12,8 @@ from netsplit.errors import InfeasibleError
 from netsplit.graph.quotient import atoms_of
 from netsplit.partition import Problem
 from netsplit.partition.common.instance import Instance
-from netsplit.partition.engines.rows import Outcome
+from netsplit.partition.engines.placement_model import PlacementModel, Solved
 from netsplit.partition.methods.pesto.pesto_full import PestoFull
-from netsplit.partition.methods.pesto.rows import Mip
 from netsplit.partition.methods.pesto.tasks import coarsen
 from netsplit.partition.methods.thesis.netsplit import Pesto
 from netsplit.profile.costs import NodeSeconds
@@ -229,7 +228,7 @@ def test_a_coarse_answer_is_optimal_for_its_vertices_and_says_how_many_there_are
 
 
 def test_a_limit_answers_with_the_start(monkeypatch):
-    monkeypatch.setattr(Mip, "solve", lambda *_, **__: Outcome("none 0", "limit"))
+    monkeypatch.setattr(PlacementModel, "solve", lambda *_, **__: Solved(None, None, 0.0, False, False))
     placement = PestoFull(target=8).partition(large_problem(60))
     report = placement.report
     assert report.status == "limit"
