@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import netsplit
+from benchmarks.llama import Llama, LlamaSize, next_token_loss
 from netsplit.cluster.described import ClusterDescription, uniform_cluster
 from netsplit.errors import ConfigError, InfeasibleError, NetSplitError
 from netsplit.formats.own import save_workload
@@ -171,12 +172,36 @@ def test_a_plan_by_hand_is_predicted_for_all_that_its_devices_stand_for() -> Non
     assert whole.choice.parallelism == given
     assert (whole.schedule.microbatches, whole.batch_size, whole.choice.frontier[0].devices) == (16, 256, 16)
     assert set(whole.peak_bytes) == {"d0", "d8"}
-    assert "each device below stands for 8" in str(whole)
+    summary, first, *_ = str(whole.summary()), *whole.explain().lines()
+    for words in ("of 256 samples", "of 79 GiB on a device; each device below stands for 8"):
+        assert words in str(whole)
+        assert words in summary
+    assert str(given) in summary
+    assert str(given) in first
+    assert "each device stands for 8" in first
+    assert whole.to_dict()["devices_alike"] == 8
     assert "data 4 x tensor 2 x pipeline 2, gradients in slices, full recomputation" in str(whole)
     small = replace(many(16), capacities=dict.fromkeys(many(16).capacities, 1000))
     lacking = netsplit.plan(wide(), nn.MSELoss(), WIDE, small, schedule=OneFOneB(16), given=given)
     assert any("does not fit" in note for note in lacking.choice.remarks)
     assert lacking.iteration_s == whole.iteration_s
+
+
+def test_a_uniform_plan_says_tokens_a_second_and_what_its_degrees_do_not_divide() -> None:
+    size = LlamaSize(1, 64, 192, heads=4, groups=2, vocabulary=96)
+    batch = torch.zeros(16, 8, dtype=torch.long), torch.zeros(16, 8, dtype=torch.long)
+    plans = {
+        tensor: netsplit.plan(
+            Llama(size, 8), next_token_loss, batch, many(16), schedule=OneFOneB(16),
+            given=netsplit.Parallelism(data=2, tensor=tensor),
+        )
+        for tensor in (2, 4, 5)
+    }  # fmt: skip
+    assert plans[2].tokens_per_s == pytest.approx(8 * plans[2].samples_per_s)
+    assert f"{plans[2].tokens_per_s:,.0f} tokens/s" in str(plans[2].summary())
+    assert plans[2].choice.remarks == ()
+    assert any("'linear', cannot be cut into 4 parts" in each for each in plans[4].choice.remarks)
+    assert any("tensor 5 does not divide" in each for each in plans[5].choice.remarks)
 
 
 def test_of_many_alike_devices_the_best_uniform_plan_is_chosen() -> None:

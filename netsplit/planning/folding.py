@@ -9,9 +9,10 @@ collective takes; sums and slices of `data` ranks are collectives of the program
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 from netsplit.cluster.cluster import Cluster
 from netsplit.cluster.collectives import CollectiveName
@@ -21,16 +22,19 @@ from netsplit.graph.ir import Graph, once_of
 from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import Placement, SolverReport
 from netsplit.profile.costs import Costs, NodeSeconds
+from netsplit.profile.roofline import operator_class
 from netsplit.program.schedules import Schedule
 from netsplit.rewrite.megatron import tensor_parallel_tasks
 from netsplit.rewrite.one_rank import MoveName, one_rank, rank_move
+from netsplit.tables import counted
 
-__all__ = ["FoldedPlan", "rank_graph"]
+__all__ = ["FoldedPlan", "rank_graph", "uneven_products"]
 
 _COLLECTIVES: dict[MoveName, CollectiveName] = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
     "all_to_all": "all_gather",
 }  # fmt: skip
+_EVEN = 1.01  # times the mean, at most, of what a device computes of a product
 
 
 @once_of
@@ -45,6 +49,37 @@ def rank_graph(graph: Graph, tensor: int, sequence: bool) -> Graph:
                 raise
             whole.add(refusal.operator)
     return graph
+
+
+def uneven_products(graph: Graph, own: Graph, tensor: int) -> Iterator[str]:
+    """Sentences on products that the first of `tensor` devices computes more of than its part.
+
+    Args:
+        graph: as it was captured.
+        own: its `rank_graph`.
+    """
+    whole, uneven = list[str](), dict[str, float]()
+    for node in graph:
+        part = own.nodes[node.name]
+        for k, own_k in zip(node.initializers, part.initializers, strict=True):
+            shape, own_shape = graph.initializers[k].shape, own.initializers[own_k].shape
+            if len(shape) < 2 or operator_class(graph, node) != "matmul":
+                continue
+            if shape == own_shape:  # on pieces of the sequence, if anything is cut
+                whole += [node.name] if part.part is not None and not part.part.cuts else []
+            elif tensor * prod(own_shape) > _EVEN * prod(shape):
+                uneven[node.name] = prod(own_shape) / prod(shape)
+    if whole:
+        yield (
+            f"{counted(len(whole), 'product')}, such as '{whole[0]}', cannot be cut into {tensor} parts: "
+            "each device computes all of it (lower tensor)."
+        )
+    if uneven:
+        name = max(uneven, key=lambda each: uneven[each])
+        yield (
+            f"tensor {tensor} does not divide {counted(len(uneven), 'product')} evenly: of '{name}' one "
+            f"device computes {100 * uneven[name]:.0f} % rather than {100 / tensor:.0f} %; the others wait."
+        )
 
 
 @dataclass(frozen=True)

@@ -161,9 +161,23 @@ class Plan:
         return own if uniform is None else own.with_microbatches(uniform.data * own.microbatches)
 
     @property
+    def alike(self) -> int:
+        """Devices that each of its own stands for, as they do the same; 1 unless the plan is uniform."""
+        uniform = self.choice.parallelism
+        return 1 if uniform is None else uniform.data * uniform.tensor
+
+    @property
     def samples_per_s(self) -> float:
         """Predicted throughput."""
         return self.batch_size / self.iteration_s
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Predicted throughput where inputs and targets are texts [samples, tokens]; else None."""
+        own = self.problem.graph
+        texts = [own.variables[k].shape for k in own.input_variables if own.variables[k].dtype == "int64"]
+        alike = len(texts) > 1 and len({*texts}) == 1 and len(texts[0]) == 2
+        return texts[0][1] * self.samples_per_s if alike else None
 
     @property
     def batch_size(self) -> int:
@@ -188,6 +202,8 @@ class Plan:
         cut = counted(self.schedule.microbatches, "micro-batch", "es")
         again = ", some activations recomputed" * bool(self.placement.recomputed)
         ms, rate = f"{1e3 * self.iteration_s:,.1f} ms", f"{self.samples_per_s:,.1f} samples/s"
+        if self.tokens_per_s is not None:
+            rate += f", {self.tokens_per_s:,.0f} tokens/s"
         lines = [
             f"{chosen.kind} on {used}: {placed}, {self.schedule.name} with {cut}{again}",
             f"predicted: {ms} per iteration of {size} samples, {rate}",
@@ -201,8 +217,16 @@ class Plan:
         took = f"{counted(choice.tried, 'plan')} simulated in {self.seconds:.1f} s"
         if choice.measuring_s:
             took += f", {choice.measuring_s:.1f} s of it measuring operators in parts"
-        parts = self.lines_on_parts if choice.parallelism is None else []
+        parts = self.lines_on_parts if choice.parallelism is None else [self._fullest]
         return (*lines, *parts, took, *choice.remarks)
+
+    @property
+    def _fullest(self) -> str:
+        """Bytes of a uniform plan's fullest device."""
+        name, peak = max(self.peak_bytes.items(), key=lambda each: each[1])
+        limit = self.problem.cluster.device(name).capacity_bytes
+        alike = f"; each device below stands for {self.alike} that do the same" if self.alike > 1 else ""
+        return f"at most {peak / 2**30:.3g} of {limit / 2**30:.3g} GiB on a device{alike}"
 
     @property
     def nodes(self) -> dict[str, int]:
@@ -231,7 +255,11 @@ class Plan:
 
     def explain(self) -> Explanation:
         """What binds it, what its cut edges cost, and its critical path."""
-        return explain(self.problem, self.placement, None if self.program is None else self.simulated)
+        own = explain(self.problem, self.placement, None if self.program is None else self.simulated)
+        if self.choice.parallelism is None:
+            return own
+        stands = f" (each device stands for {self.alike} that do the same)" * (self.alike > 1)
+        return replace(own, method=f"{own.method} of {self.choice.parallelism}{stands}")
 
     @cached_property
     def event_parts(self) -> Mapping[str, EventParts]:
@@ -243,6 +271,25 @@ class Plan:
         method = f"{self.placement.method}: {self.placement.report.summary()}"
         if self.program is None:
             return self._summary_of_loads(method)
+        lines = self._lines_of_method(method) if self.choice.parallelism is None else self.lines
+        program, predicted = self.simulated
+        initializers, rows = program.graph.initializers, []
+        counted_whole = self.problem.memory == "static"
+        for name, load in self.loads.items():
+            held = [initializers[k] for k in program.held[name]]
+            rows.append((
+                name, load.operators, sum(prod(init.shape) for init in held if init.is_parameter),
+                predicted.busy_s(name), load.transfer_s, predicted.peak_bytes.get(name, 0),
+                *([load.nbytes] if counted_whole else []), load.capacity_bytes,
+                load.filled if load.capacity_bytes else None,
+            ))  # fmt: skip
+        columns, notes = _DEVICES, ["peak: the most bytes alive at once; it must stay within the limit"]
+        if counted_whole:
+            columns = (*_DEVICES[:-2], _STATIC, *_DEVICES[-2:])
+            notes = ["static: all parameters and variables at once; it must stay within the limit"]
+        return PlanSummary(tuple(lines), Table(columns, rows, notes=notes))
+
+    def _lines_of_method(self, method: str) -> list[str]:
         program, predicted = self.simulated
         schedule, size = self.schedule.name, self.problem.graph.batch_size
         sent_bytes = sum(event.nbytes for event in predicted.events if event.kind == "send")
@@ -263,21 +310,7 @@ class Plan:
         if predicted.host_bytes:
             sizes = (f"{nbytes(size)} of {name}" for name, size in predicted.host_bytes.items())
             lines.append(f"offload {self.problem.costs.offload.name}: the host holds {', '.join(sizes)}")
-        initializers, rows = program.graph.initializers, []
-        counted_whole = self.problem.memory == "static"
-        for name, load in self.loads.items():
-            held = [initializers[k] for k in program.held[name]]
-            rows.append((
-                name, load.operators, sum(prod(init.shape) for init in held if init.is_parameter),
-                predicted.busy_s(name), load.transfer_s, predicted.peak_bytes.get(name, 0),
-                *([load.nbytes] if counted_whole else []), load.capacity_bytes,
-                load.filled if load.capacity_bytes else None,
-            ))  # fmt: skip
-        columns, notes = _DEVICES, ["peak: the most bytes alive at once; it must stay within the limit"]
-        if counted_whole:
-            columns = (*_DEVICES[:-2], _STATIC, *_DEVICES[-2:])
-            notes = ["static: all parameters and variables at once; it must stay within the limit"]
-        return PlanSummary(tuple(lines), Table(columns, rows, notes=notes))
+        return lines
 
     def _summary_of_loads(self, method: str) -> PlanSummary:
         objective = self.problem.objective
@@ -342,6 +375,8 @@ class Plan:
                 "batch_size": self.batch_size,
                 "iteration_s": self.iteration_s,
                 "samples_per_s": self.samples_per_s,
+                "tokens_per_s": self.tokens_per_s,
+                "devices_alike": self.alike,
                 "peak_bytes": self.peak_bytes,
             }
         )

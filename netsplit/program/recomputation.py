@@ -4,9 +4,9 @@
     parts     └kept┘└─again─┘└again┘└kept┘
 
 A recomputed part keeps its inputs for every micro-batch in flight, its activations for one at a time. Many
-parts keep much between them, few parts have much inside: a run of recomputed nodes is cut where the sum is
-least (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, section 3). Schedules see only
-segments; the compiler takes their parts in order.
+parts keep much between them, few parts have much inside: a device's runs of recomputed nodes are cut where
+the sum is least (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, section 3). Schedules see
+only segments; the compiler takes their parts in order.
 """
 
 from __future__ import annotations
@@ -77,19 +77,27 @@ def in_parts(
         recomputed: names of nodes; what cannot be computed apart is recomputed where all its nodes are named.
         flights: micro-batches of each segment that are in flight (`in_flight`).
     """
-    own = storage_bytes(graph)
+    pieces = pieces_in_order(graph, segments)
+    runs = {segment.index: _runs(pieces[segment.index], recomputed) for segment in segments}
+    places = dict[tuple[int, int], list[int]]()
+    for device in dict.fromkeys(segment.device for segment in segments):
+        here = [each for each in segments if each.device == device]
+        places |= _places_of_cuts(graph, here, pieces, runs, flights)
     parts: list[Segment] = []
     of: list[tuple[int, ...]] = []
     again: set[int] = set()
-    pieces = pieces_in_order(graph, segments)
     for segment in segments:
         first = len(parts)
-        for names, anew in _runs(graph, segment, pieces[segment.index], recomputed, own, flights):
-            again |= {len(parts)} if anew else set()
-            part = segment_of(graph, len(parts), segment.device, names)
-            parts.append(
-                replace(segment, index=part.index, nodes=part.nodes, inputs=part.inputs, outputs=part.outputs)
-            )
+        for low, high, anew in runs[segment.index]:
+            for start, end in pairwise(places.get((segment.index, low), [low, high])):
+                again |= {len(parts)} if anew else set()
+                names = [name for piece in pieces[segment.index][start:end] for name in piece]
+                part = segment_of(graph, len(parts), segment.device, names)
+                parts.append(
+                    replace(
+                        segment, index=part.index, nodes=part.nodes, inputs=part.inputs, outputs=part.outputs
+                    )
+                )
         of.append(tuple(range(first, len(parts))))
     return SegmentParts(tuple(parts), tuple(of), frozenset(again))
 
@@ -211,45 +219,56 @@ class SegmentBytes:
         self.loose: Table = unsaved[rows, count] - unsaved[rows, rows]
         self.places = self.places + low
 
-    def cut(self, in_flight: int) -> list[int]:
-        """Places where the run is cut: what parts hand on, of micro-batches in flight, and the largest
-        inside, of one, are least together."""
+    def cut(self, limit: float) -> tuple[float, list[int]]:
+        """Places where the run is cut so that parts hand on the fewest bytes, and these bytes: parts with at
+        most `limit` inside. Infinite bytes: there are no such parts."""
         count = len(self.places)
-        a, b = np.triu_indices(count, 1)
-        sizes = np.unique(self.inside[a, b])
-        best, cuts = np.inf, [0, count - 1]
-        steps = _EVERY if len(sizes) <= _EVERY else _LIMITS
-        for limit in sizes[np.unique(np.linspace(0, len(sizes) - 1, steps).astype(int))][::-1]:
-            allowed = np.where(self.inside <= limit, in_flight * self.handed, np.inf)
-            least, before = np.full(count, np.inf), np.zeros(count, np.int64)
-            least[0] = 0.0
-            for place in range(1, count):
-                ways = least[:place] + allowed[:place, place]
-                before[place] = int(np.argmin(ways))
-                least[place] = ways[before[place]]
-            if least[-1] + limit < best:
-                best, cuts = least[-1] + limit, [count - 1]
-                while cuts[-1]:
-                    cuts.append(int(before[cuts[-1]]))
-        return [int(self.places[place]) for place in sorted(cuts)]
+        allowed = np.where(self.inside <= limit, self.handed, np.inf)
+        least, before = np.full(count, np.inf), np.zeros(count, np.int64)
+        least[0] = 0.0
+        for place in range(1, count):
+            ways = least[:place] + allowed[:place, place]
+            before[place] = int(np.argmin(ways))
+            least[place] = ways[before[place]]
+        cuts = [count - 1]
+        while cuts[-1]:
+            cuts.append(int(before[cuts[-1]]))
+        return float(least[-1]), [int(self.places[place]) for place in reversed(cuts)]
 
 
-def _runs(
-    graph: Graph,
-    segment: Segment,
-    pieces: Sequence[tuple[str, ...]],
-    recomputed: Collection[str],
-    own: dict[str, int],
-    flights: Mapping[int, int],
-) -> Iterable[tuple[list[str], bool]]:
+def _runs(pieces: Sequence[tuple[str, ...]], recomputed: Collection[str]) -> list[tuple[int, int, bool]]:
+    """Pieces of a segment, from one to before another, that are all recomputed or all kept."""
     anew = [all(name in recomputed for name in piece) for piece in pieces]
-    for again, run in groupby(range(len(pieces)), anew.__getitem__):
-        numbers = list(run)
-        cuts = [numbers[0], numbers[-1] + 1]
-        if again:
-            cuts = SegmentBytes(graph, segment, pieces, own, (cuts[0], cuts[1])).cut(flights[segment.index])
-        for low, high in pairwise(cuts):
-            yield [name for piece in pieces[low:high] for name in piece], again
+    grouped = [(again, list(run)) for again, run in groupby(range(len(pieces)), anew.__getitem__)]
+    return [(run[0], run[-1] + 1, again) for again, run in grouped]
+
+
+def _places_of_cuts(
+    graph: Graph,
+    segments: Sequence[Segment],
+    pieces: Sequence[Sequence[tuple[str, ...]]],
+    runs: Mapping[int, Sequence[tuple[int, int, bool]]],
+    flights: Mapping[int, int],
+) -> dict[tuple[int, int], list[int]]:
+    """Segment and its run's first piece -> where the run is cut, of those of one device that are recomputed:
+    what all parts hand on, of micro-batches in flight, and the largest inside, of one, are least together."""
+    own = storage_bytes(graph)
+    tables = {
+        (segment.index, low): SegmentBytes(graph, segment, pieces[segment.index], own, (low, high))
+        for segment in segments
+        for low, high, again in runs[segment.index]
+        if again
+    }
+    inside = [each.inside[np.triu_indices(len(each.places), 1)] for each in tables.values()]
+    sizes = np.unique(np.concatenate(inside or [np.zeros(0)]))
+    best, places = np.inf, dict[tuple[int, int], list[int]]()
+    steps = _EVERY if len(sizes) <= _EVERY else _LIMITS
+    for limit in sizes[np.unique(np.linspace(0, len(sizes) - 1, steps).astype(int))][::-1] if tables else ():
+        cuts = {key: each.cut(limit) for key, each in tables.items()}
+        nbytes = limit + sum(flights[s] * handed for (s, _), (handed, _) in cuts.items())
+        if nbytes < best:
+            best, places = nbytes, {key: each for key, (_, each) in cuts.items()}
+    return places
 
 
 def _lifetimes(

@@ -15,7 +15,7 @@ from netsplit.graph.ir import Graph
 from netsplit.partition.methods.mesh import layer_runs
 from netsplit.placement.parallelism import Parallelism
 from netsplit.placement.placement import Placement
-from netsplit.planning.folding import FoldedPlan, rank_graph
+from netsplit.planning.folding import FoldedPlan, rank_graph, uneven_products
 from netsplit.planning.plan import Plan
 from netsplit.planning.uniform import UniformSearch, UniformTried
 from netsplit.planning.whole.auto_schedule import AutoSchedule
@@ -78,6 +78,12 @@ class UniformPlans:
         cluster = self.source.cluster(graph, costs, 1)
         return FoldedPlan(self._layers(size, given.pipeline * given.chunks), own, costs, cluster, given)
 
+    def remarks(self, given: Parallelism, microbatches: int) -> tuple[str, ...]:
+        """What is uneven in a plan that was made."""
+        graph = self.graph(self.step.whole.samples // microbatches)
+        own = rank_graph(graph, given.tensor, given.sequence)
+        return tuple(uneven_products(graph, own, given.tensor)) if given.tensor > 1 else ()
+
     def graph(self, size: int) -> Graph:
         """The captured graph of a micro-batch of so many samples."""
         if size not in self.graphs:
@@ -132,13 +138,13 @@ def plan_given(step: ModelStep, source: PredictedCosts, schedule: Schedule, give
                 f"schedule.{name} is set beside given: leave it out, and give Parallelism({name}=...)."
             )
     step.stages.stage("simulate one rank of each stage")
-    plan = UniformPlans(step, source).plan(given, schedule)
+    plans = UniformPlans(step, source)
+    plan = plans.plan(given, schedule)
     room = plan.problem.cluster.devices[0].capacity_bytes
     tried = UniformTried(given, schedule, plan, max(plan.simulated[1].peak_bytes.values()) - room)
     lacks = f"does not fit: a device lacks {nbytes(tried.missing_bytes)}"
-    return _beside_others(
-        tried, [tried], step.whole.samples, plan.seconds, (lacks,) * (tried.missing_bytes > 0)
-    )
+    notes = (*plans.remarks(given, schedule.microbatches), *[lacks] * (tried.missing_bytes > 0))
+    return _beside_others(tried, [tried], step.whole.samples, plan.seconds, notes)
 
 
 def uniform_plan(step: ModelStep, source: PredictedCosts, auto: AutoSchedule) -> Plan:
@@ -159,7 +165,8 @@ def uniform_plan(step: ModelStep, source: PredictedCosts, auto: AutoSchedule) ->
     host = source.host if auto.splits or source.count > FEW else 1  # else products are whole
     search = UniformSearch(plans, samples, source.count, host, auto, limit_s, whole, refused)
     best = search.run()
-    notes = cutting.notes_for(best.schedule.microbatches)
+    count = best.schedule.microbatches
+    notes = (*cutting.notes_for(count), *plans.remarks(best.given, count))
     return _beside_others(best, search.tried, samples, time.perf_counter() - began, notes)
 
 
@@ -182,13 +189,10 @@ def _beside_others(
     for each in sorted(tried, key=lambda each: (max(each.missing_bytes, 0), each.iteration_s)):
         shown.setdefault((each.given.tensor, each.given.pipeline), each)
     given = best.given
-    alike = given.devices // given.pipeline
-    stands = f"each device below stands for {alike} that do the same"
     rows = tuple(_row(each, best, samples) for each in [*shown.values()][:_SHOWN])
-    remarks = (*notes, *([stands] if alike > 1 else []))
     choice = PlanChoice(
         rows,
-        remarks=remarks,
+        remarks=tuple(notes),
         splits=given.tensor > 1,
         tried=len(tried),
         batch_size=samples,

@@ -169,6 +169,18 @@ def test_no_part_divides_a_unit_or_the_models_own_checkpoint() -> None:
         assert sum(not set(unit).isdisjoint(segment.nodes) for segment in program.segments) == 1
 
 
+def test_segments_of_a_device_are_cut_together() -> None:
+    """Parts within each would hand on more, all in all, than the largest has inside."""
+    narrow, wide = nn.Linear(64, 16), nn.Linear(16, 64)
+    layers = (nn.Sequential(wide, nn.Tanh(), narrow, wide, nn.Tanh(), narrow) for _ in range(12))
+    batch = torch.zeros(64, 16), torch.zeros(64, 16)
+    graph = capture(nn.Sequential(*layers), nn.MSELoss(), batch)
+    cuts = tuple(graph.nodes)[6::6]
+    placed, every = cut(graph, []), frozenset(graph.nodes)
+    program = compiled(graph, placed, 1, GPipe(1), recomputed=every, cuts=cuts)
+    assert len(program.segments) == len(cuts) + 1
+
+
 def saving_chain(sizes: Sequence[int]) -> Graph:
     """Each node saves what it reads (100 bytes) and so many bytes beside."""
     nodes, reads = [], "x"

@@ -27,7 +27,7 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Floats
 from netsplit.partition.methods.baselines import slowest_run
 from netsplit.partition.partitioner import Choice, Partitioner
-from netsplit.placement.placement import Stage
+from netsplit.placement.placement import TOLD, Stage
 from netsplit.placement.sharding import crossing_bytes
 from netsplit.rewrite import applied
 from netsplit.rewrite.emitter import weights_of
@@ -99,14 +99,19 @@ class Mesh3D(Partitioner):
         first: dict[int, str] = {}
         for name, (run, _) in where.items():
             first.setdefault(run, name)
+        stages = tuple(
+            Stage(tuple(nodes), tuple(names[group * row + part : (group + 1) * row : self.tensor]))
+            for (group, part), nodes in sorted(members.items())
+        )
+        used = {name for stage in stages for name in stage.devices}
+        idle = [name for name in names[:needed] if name not in used]
+        told = f"mesh leaves {', '.join(idle)} without operators, as its layers cannot be cut: lower tensor."
         return Choice(
             device_of,
             key={name: run * len(rewritten) + at for at, (name, (run, _)) in enumerate(where.items())},
             objective_s=slowest_s,
-            stages=tuple(
-                Stage(tuple(nodes), tuple(names[group * row + part : (group + 1) * row : self.tensor]))
-                for (group, part), nodes in sorted(members.items())
-            ),
+            notes={TOLD: told} if idle else {},
+            stages=stages,
             begins=tuple(first[run] for run in sorted(first)),
             rewrites=(*graph.rewrites, *tasks),
         )

@@ -11,7 +11,7 @@ from netsplit.graph.checks.replicated import replicated_statistics, statistics_n
 from netsplit.partition.base import Problem
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.parallelism import Parallelism
-from netsplit.placement.placement import Placement
+from netsplit.placement.placement import TOLD, Placement
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.judge import KINDS, Judge, Kind, Tried
 from netsplit.rewrite.records import folded
@@ -187,6 +187,7 @@ def remarks_on(problem: Problem, placement: Placement) -> tuple[str, ...]:
             "BatchNorm's running statistics come from the first replica's micro-batches, as in "
             "DistributedDataParallel (schedule.replicas=false uses no replicas)."
         )
+    notes += [placement.report.notes[TOLD]] if TOLD in placement.report.notes else []
     return (*notes, *_guessed(problem, placement))
 
 

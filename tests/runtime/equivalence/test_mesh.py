@@ -179,6 +179,14 @@ def test_layers_are_cut_where_one_tensor_crosses() -> None:
     )
 
 
+def test_a_mesh_says_which_devices_are_left_without_operators() -> None:
+    model = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 16), nn.BatchNorm1d(16), nn.BatchNorm1d(16))
+    graph = capture(model, nn.MSELoss(), (torch.zeros(8, 16), torch.zeros(8, 16)))
+    plan = planned_of(graph, Mesh3D(tensor=2, pipeline=4), OneFOneB(4))
+    assert "mesh leaves cpu:5 without operators" in str(plan.summary())
+    assert "cpu:" not in planned("gpt", Mesh3D(tensor=2), OneFOneB(4)).placement.report.summary()
+
+
 def test_a_mesh_is_refused_where_it_has_no_devices() -> None:
     with pytest.raises(ConfigError, match="mesh needs 8 devices"):
         Mesh3D(2, 2, 2).partition(replace(planned("gpt", Mesh3D(1, 2, 2), SingleBatch()).asked))
