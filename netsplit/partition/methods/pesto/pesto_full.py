@@ -101,6 +101,8 @@ class PestoFull(Partitioner):
         lower = _least_makespan(tasks)
         if known.makespan - lower <= self.gap * known.makespan:
             return Outcome("", "optimal"), known
+        if not self.most_pairs:
+            return Outcome("", "heuristic"), known
         margin: dict[int, int] = {}
         while True:
             rows = PestoRows(tasks, known, margin)

@@ -30,10 +30,10 @@ twice that schedule counts as twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice
 
 import numpy as np
 
@@ -108,9 +108,12 @@ class PestoRows:
 
     def build(self, most_pairs: int) -> Mip | None:
         """The whole model; None if more than `most_pairs` orders would be open, or memory is not enough."""
-        self._time_columns()
+        self._windows()
+        self._overlaps = list(islice(self._overlapping(), most_pairs + 1))
+        self._disputes = list(islice(self._disputing(), most_pairs + 1))
         if self.orders > most_pairs:
             return None
+        self._time_columns()
         if engine_bytes(self.most_coefficients()) > MOST_BYTES:
             return None
         self._precedence_rows()
@@ -191,7 +194,8 @@ class PestoRows:
                 self.mip.column(float(at == k), upper=0.0 if self.alike and k > g else 1.0, integer=True)
             self.mip.at_most(((self._x(g, k), 1.0) for k in self.devices), 1.0, equal=True)
 
-    def _time_columns(self) -> None:
+    def _windows(self) -> None:
+        """When each task may start, if no schedule is longer than the known one."""
         tasks, unit = self.tasks, self.unit_s
         end = _SCALE * (1 + 1e-9)
         heads = [head / unit for head in tasks.head_s]
@@ -199,12 +203,15 @@ class PestoRows:
             end - (tail + least) / unit for tail, least in zip(tasks.tail_s, tasks.least_s, strict=True)
         ]
         self.earliest = [min(a, b) for a, b in zip(heads, self.latest, strict=True)]
+        self.least = [least / unit for least in tasks.least_s]
+
+    def _time_columns(self) -> None:
+        unit = self.unit_s
         self.start = [
             self.mip.column(s / unit, lower=a, upper=b)
             for s, a, b in zip(self.known.start, self.earliest, self.latest, strict=True)
         ]
-        self.least = [least / unit for least in tasks.least_s]
-        self.makespan = self.mip.objective = self.mip.column(_SCALE, upper=end)
+        self.makespan = self.mip.objective = self.mip.column(_SCALE, upper=_SCALE * (1 + 1e-9))
         disputed = {q for pair in self._disputes for q in pair}
         self.sent = {
             q: self.mip.column(self.known.sent[q] / unit, lower=self._window(q)[0], upper=self._window(q)[1])
@@ -216,11 +223,9 @@ class PestoRows:
         s, t = self.tasks.messages[q]
         return self.earliest[s] + self.least[s], max(self.latest[t], self.earliest[s] + self.least[s])
 
-    @cached_property
-    def _disputes(self) -> list[tuple[int, int]]:
+    def _disputing(self) -> Iterator[tuple[int, int]]:
         """Pairs of messages that may want one link at one time."""
         tasks = self.tasks
-        pairs = []
         for q, r in combinations(range(len(tasks.messages)), 2):
             (a, b), (c, d) = tasks.ends[q], tasks.ends[r]
             if (
@@ -228,21 +233,17 @@ class PestoRows:
                 and not tasks.messages_ordered(q, r)
                 and _meet(self._window(q), self._window(r))
             ):
-                pairs.append((q, r))
-        return pairs
+                yield q, r
 
     def _task_window(self, t: int) -> tuple[float, float]:
         """Earliest start and latest end of a task."""
         return self.earliest[t], self.latest[t] + self.least[t]
 
-    @cached_property
-    def _overlaps(self) -> list[tuple[int, int]]:
+    def _overlapping(self) -> Iterator[tuple[int, int]]:
         """Pairs of tasks that may want one device at one time."""
-        return [
-            (i, j)
-            for i, j in combinations(range(self.tasks.count), 2)
-            if _meet(self._task_window(i), self._task_window(j)) and not self.tasks.ordered(i, j)
-        ]
+        for i, j in combinations(range(self.tasks.count), 2):
+            if _meet(self._task_window(i), self._task_window(j)) and not self.tasks.ordered(i, j):
+                yield i, j
 
     def _precedence_rows(self) -> None:
         tasks = self.tasks
