@@ -99,8 +99,8 @@ class PestoFull(Partitioner):
         lower_s, devices = _least_makespan(tasks), len(tasks.instance.devices)
         if known.makespan - lower_s <= self.gap * known.makespan:
             return "optimal", lower_s, known
-        too_many = tasks.unordered > self.most_pairs or len(tasks.messages) * devices**2 > _MOST_INTERVALS
-        if too_many or not self.most_pairs:
+        small = self.most_pairs and len(tasks.messages) * devices**2 <= _MOST_INTERVALS
+        if not small or tasks.unordered > self.most_pairs:
             return "heuristic", lower_s, known
         model, left_s = PestoModel(tasks, known), deadline - time.perf_counter()
         solved = model.solve(left_s, tasks.instance.problem.seed, gap=self.gap)

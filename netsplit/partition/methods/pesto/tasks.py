@@ -309,10 +309,10 @@ class CoarseTasks:
         return follow, waits
 
     @cached_property
-    def _lists(self) -> tuple[list[list[float]], list[list[list[float]]], list[float]]:
+    def _lists(self) -> tuple[list[list[float]], list[float]]:
         tails = [-self.tail_s[t] - self.least_s[t] for t in range(self.count)]
         tails += [tails[t] for _, t in self.messages]
-        return self.seconds.tolist(), self.message_s.tolist(), tails
+        return self.seconds.tolist(), tails
 
     def schedule(self, where: Sequence[int], key: Sequence[float] | None = None) -> CoarseSchedule:
         """Start every task and message as early as those before it on its device or link allow.
@@ -322,11 +322,12 @@ class CoarseTasks:
             key: [T + Q] the order in which devices and links serve; None: first come, first served,
                 the longer remaining path first among equals.
         """
-        seconds, message_s, tails = self._lists
+        seconds, tails = self._lists
         follow, waits = self._follow[0], list(self._follow[1])
         ready = [0.0] * len(waits)
         start = [0.0] * len(waits)
         free: dict[object, float] = {}
+        message_s = self.message_s.item
         heap = [((key[i] if key else 0.0), tails[i], i) for i, left in enumerate(waits) if not left]
         heapq.heapify(heap)
         makespan = 0.0
@@ -339,7 +340,7 @@ class CoarseTasks:
             else:
                 a, b = self.ends[i - self.count]
                 resource = (where[a], where[b])
-                length = 0.0 if where[a] == where[b] else message_s[i - self.count][where[a]][where[b]]
+                length = 0.0 if where[a] == where[b] else message_s(i - self.count, where[a], where[b])
             if i < self.count or where[a] != where[b]:
                 start[i] = max(ready[i], free.get(resource, 0.0))
                 free[resource] = start[i] + length
