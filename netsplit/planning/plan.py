@@ -10,11 +10,13 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from html import escape
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from netsplit.errors import ConfigError
 from netsplit.files import plain
 from netsplit.graph.ir import Graph
+from netsplit.graph.onnx.write import NodeNotes, write_onnx
 from netsplit.partition.base import Problem
 from netsplit.pictures.drawing import ShownFigure
 from netsplit.pictures.graph_figure import graph_figure
@@ -362,6 +364,19 @@ class Plan:
         capacities = {name: load.capacity_bytes for name, load in self.loads.items()}
         peaks = {} if measured is None else measured.peak_bytes
         return ShownFigure(memory_figure(courses, capacities, peaks), title)
+
+    def write_onnx(self, path: str | Path) -> None:
+        """Write the placed graph as an ONNX file for Netron.
+
+        Metadata of a node: its device (of a replicated stage the first), seconds there, and bytes. Errors as
+        of `netsplit.graph.onnx.write_onnx`.
+        """
+        cluster, costs = self.problem.cluster, self.problem.costs.devices
+        device = self.placement.device_of
+        known = {name: costs[cluster.device(place).kind].nodes[name] for name, place in device.items()}
+        forward_s = {name: each.forward_s for name, each in known.items()}
+        backward_s = {name: each.backward_s for name, each in known.items()}
+        write_onnx(self.problem.graph, path, NodeNotes(device, forward_s, backward_s))
 
     def to_dict(self, unit: str = "s", unit_s: float = 1.0) -> dict[str, Any]:
         """JSON-ready. All times in `unit`, of `unit_s` seconds each, except `seconds`: how long it took."""

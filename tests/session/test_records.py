@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from netsplit.errors import InfeasibleError
 from netsplit.graph.ir import Graph
-from netsplit.partition import Choice, Partitioner, Problem, Single
+from netsplit.partition import Choice, MTopo, Partitioner, Problem, Single
 from netsplit.report import read_report
 from netsplit.rewrite import Rewrite, Split, applied
 from netsplit.session.comparison import Experiment, described, forecast
@@ -23,6 +24,18 @@ from tests.tracking.reports import parsed
 @pytest.fixture
 def experiment() -> Experiment:
     return experiment_of(Single())
+
+
+def test_a_plan_is_written_as_onnx_with_the_seconds_of_each_nodes_device(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    plan = described(experiment, two()).plan(MTopo())
+    plan.write_onnx(tmp_path / "placed.onnx")
+    (costs,) = plan.asked.costs.devices.values()
+    for node in onnx.load(str(tmp_path / "placed.onnx")).graph.node:
+        said = {each.key: each.value for each in node.metadata_props}
+        assert said["device"] == plan.placement.device_of[node.name]
+        assert float(said["backward_s"]) == pytest.approx(costs.nodes[node.name].backward_s)
 
 
 def test_a_planned_peak_above_the_capacity_is_recorded_and_in_the_table(
