@@ -27,12 +27,12 @@ CLUSTERS = ("cpu2", "cpu4")
 CAPTURED = (
     "amoebanet_d_small",
     "bert_small dataset=text dataset.masked=true",
-    "deeplab_v3_small dataset=masks",
+    "deeplab_v3_small dataset=digits_segmentation",
     "googlenet_small",
     "gpt_small dataset=text",
     "inception_v3_small dataset.image_size=75",
     "resnet152_small",
-    "unet_small dataset=masks",
+    "unet_small dataset=digits_segmentation",
     "vgg19_small",
     "wide_resnet152_small",
 )

@@ -7,7 +7,7 @@ from netsplit.lazy import lazy_names
 if TYPE_CHECKING:
     from netsplit.data.dataset import IGNORED, Data, Samples
     from netsplit.data.reading.loader import Loader, batches
-    from netsplit.data.sets.digits import digits
+    from netsplit.data.sets.digits import digits, digits_segmentation
     from netsplit.data.sets.hugging_face import hugging_face
     from netsplit.data.sets.images import cifar10, imagefolder, voc2012
     from netsplit.data.sets.synthetic import records, synthetic
@@ -21,6 +21,7 @@ __all__ = [
     "batches",
     "cifar10",
     "digits",
+    "digits_segmentation",
     "hugging_face",
     "imagefolder",
     "records",

@@ -13,7 +13,7 @@ from netsplit.data.reading.loader import Loader
 from netsplit.session.request import without_reading
 
 # Without batch normalisation the replicas' gradients are those of the whole batch.
-SMALL = ["model=unet_classic_small", "dataset=masks", "model.batch_norm=false"]
+SMALL = ["model=unet_classic_small", "dataset=digits_segmentation", "model.batch_norm=false"]
 OVERRIDES = [*SMALL, "batch_size=7", "dataset.limit=20", "epochs=2", "seed=3"]
 
 

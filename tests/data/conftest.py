@@ -10,6 +10,7 @@ from netsplit.data import (
     Data,
     cifar10,
     digits,
+    digits_segmentation,
     imagefolder,
     synthetic,
     text,
@@ -30,6 +31,7 @@ def builders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bui
     trust_cifar(patch, root / "cifar")
     yield {
         "digits": lambda **keys: digits(8, 1, **{"limit": 20, **keys}),
+        "digits_segmentation": lambda **keys: digits_segmentation(24, 10, 2, 1, 7, 5, **keys),
         "text": lambda **keys: text(16, root=texts, **{"limit": 9, **keys}),
         "text_masked": lambda **keys: text(16, masked=True, root=texts, **{"limit": 9, **keys}),
         "synthetic_image": lambda **keys: synthetic("image", (2, 6, 5), 4, train=8, test=4, **keys),

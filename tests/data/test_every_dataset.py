@@ -12,7 +12,7 @@ from netsplit.data import IGNORED, Data, batches
 from tests.data.conftest import Builder
 
 NAMES = [
-    "digits", "text", "text_masked", "synthetic_image", "synthetic_mask",
+    "digits", "digits_segmentation", "text", "text_masked", "synthetic_image", "synthetic_mask",
     "synthetic_tokens", "cifar10", "imagenet", "imagefolder", "voc2012",
 ]  # fmt: skip
 WITH_WORKERS = ["text_masked", "synthetic_image", "imagenet"]
