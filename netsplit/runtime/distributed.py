@@ -46,6 +46,10 @@ from netsplit.runtime.feeds import (
     loss_fractions,
     mean_loss,
     mean_metrics,
+    read_ahead,
+    require_alike,
+    require_read,
+    shared_microbatches,
     split_batch,
 )
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule, sliced_for
@@ -315,6 +319,10 @@ class DistributedRuntime:
         if self.pool.programs[TRAINING] is not program:
             self.finish()  # the failed program knows the place
             self.pool.programs[TRAINING] = program
+        if isinstance(feeds, BatchPlace) and not (program.steps_last and not shared_microbatches(program)):
+            read = self.pool.call(read_ahead, number, feeds)
+            require_read(self.pool, read)
+            require_alike(self.pool, read)
         fractions, key = loss_fractions(program, fraction), self.draws.training()
         with interrupts_held():
             return self._stepped(program, batch, feeds, number, (fractions, step, mode, key))

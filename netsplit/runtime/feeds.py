@@ -5,7 +5,7 @@ get the dataset once and then each batch's place.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,9 @@ from netsplit.runtime.workers.pool import WorkerPool
 
 __all__ = [
     "SharedSamples", "UnlikeBatch", "UnreadBatch", "as_batch", "drop_samples", "fed_devices", "give_samples",
-    "input_tensors", "loss_fractions", "mean_loss", "mean_metrics", "own_parts", "own_rows",
-    "packed_samples", "parts_read", "require_read", "samples_of", "split_batch",
+    "input_tensors", "loss_fractions", "mean_loss", "mean_metrics", "own_parts", "own_rows", "own_samples",
+    "packed_samples", "parts_read", "read_ahead", "require_alike", "require_read", "samples_of",
+    "shared_microbatches", "split_batch",
 ]  # fmt: skip
 
 
@@ -85,15 +86,29 @@ def own_rows(program: Program, device: str) -> list[int]:
 def own_parts(program: Program, device: str, batch: Batch) -> list[dict[str, Tensor]]:
     """Copies of a device's inputs by micro-batch; the batch has only the samples of `own_rows`."""
     parts: list[dict[str, Tensor]] = []
+    for i, (graph, part) in enumerate(
+        zip(_graphs(program), own_samples(program, device, batch), strict=True)
+    ):
+        tensors = dict(zip(graph.input_variables, part.tensors, strict=True))
+        parts.append({k: tensors[k].detach().clone() for k in program.fed(device, i)})
+    return parts
+
+
+def own_samples(program: Program, device: str, batch: Batch) -> list[Batch]:
+    """The same samples by micro-batch, inputs and targets; none where the device is not fed them."""
+    parts: list[Batch] = []
     start = 0
     for i, graph in enumerate(_graphs(program)):
-        fed = program.fed(device, i)
-        count = graph.batch_size if fed else 0
-        part = batch.rows(start, start + count)
+        count = graph.batch_size if program.fed(device, i) else 0
+        parts.append(batch.rows(start, start + count))
         start += count
-        tensors = dict(zip(graph.input_variables, part.tensors, strict=True))
-        parts.append({k: tensors[k].detach().clone() for k in fed})
     return parts
+
+
+def shared_microbatches(program: Program) -> list[int]:
+    """Micro-batches that several devices are fed, e.g. one of the inputs, another of the targets."""
+    every = range(program.microbatches)
+    return [i for i in every if sum(bool(program.fed(name, i)) for name in program.devices) > 1]
 
 
 def _check(program: Program, variable: Variable, tensor: Tensor, whole: Tensor, dim: int | None) -> None:
@@ -186,7 +201,7 @@ class SharedSamples:
     dims: tuple[int | None, ...]
 
 
-_SAMPLES, _READER = "samples", "reader"
+_SAMPLES, _READER, _READ = "samples", "reader", "read"
 
 
 def take_samples(worker: Worker, packed: bytes, probe: BatchPlace) -> tuple[str, str]:
@@ -211,18 +226,36 @@ def take_samples(worker: Worker, packed: bytes, probe: BatchPlace) -> tuple[str,
 def drop_samples(worker: Worker) -> None:
     """Forget the dataset and end its loading processes."""
     worker.memory.pop(_SAMPLES, None)
+    worker.memory.pop(_READ, None)
     reader: Reader | None = worker.memory.pop(_READER, None)
     if reader is not None:
         reader.close()
 
 
-def parts_read(worker: Worker, program: Program, place: BatchPlace) -> list[dict[str, Tensor]] | BatchFailure:
-    """This device's part of every micro-batch of a batch, or why it cannot be read."""
+def read_ahead(worker: Worker, number: int, place: BatchPlace) -> BatchFailure | dict[int, str]:
+    """Read a batch before it is trained; digests of the micro-batches that other devices read too."""
+    program, device = worker.memory["programs"][number].program, worker.device.name
     read = _read(worker, program, place)
     if isinstance(read, BatchFailure):
         return read
-    empty: list[dict[str, Tensor]] = [{} for _ in range(program.microbatches)]
-    return empty if read is None else own_parts(program, worker.device.name, read)
+    if read is None:
+        return {}
+    worker.memory[_READ] = place, own_parts(program, device, read)
+    samples = own_samples(program, device, read)
+    own = [i for i in shared_microbatches(program) if program.fed(device, i)]
+    return {i: digest_of(samples[i].tensors) for i in own}
+
+
+def parts_read(worker: Worker, program: Program, place: BatchPlace) -> list[dict[str, Tensor]] | BatchFailure:
+    """This device's part of every micro-batch of a batch, or why it cannot be read."""
+    device = worker.device.name
+    kept, parts = worker.memory.pop(_READ, (None, []))
+    if kept == place:
+        return parts
+    read = _read(worker, program, place)
+    if isinstance(read, BatchFailure):
+        return read
+    return [{} for _ in range(program.microbatches)] if read is None else own_parts(program, device, read)
 
 
 def _read(worker: Worker, program: Program, place: BatchPlace) -> Batch | BatchFailure | None:
@@ -277,6 +310,19 @@ def give_samples(
     fed = fed_devices(program)
     ranks = [rank for rank, name in enumerate(program.devices) if name in fed]
     return {pool.who(rank): pool.call_one(rank, take_samples, packed, probe) for rank in ranks}
+
+
+def require_alike(pool: WorkerPool, digests: Sequence[Mapping[int, str]]) -> None:
+    """Raises UnlikeBatch where workers read different samples of a micro-batch."""
+    first: dict[int, tuple[int, str]] = {}
+    for rank, own in enumerate(digests):
+        for i, digest in own.items():
+            other, expected = first.setdefault(i, (rank, digest))
+            if expected != digest:
+                raise UnlikeBatch(
+                    f"workers {pool.who(other)} and {pool.who(rank)} read different samples of micro-batch "
+                    f"{i}: the dataset changed, or uses a random generator of its own."
+                )
 
 
 def require_read(pool: WorkerPool, parts: Iterable[Any]) -> None:

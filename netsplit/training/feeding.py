@@ -95,8 +95,6 @@ class Feeding:
         needless = None
         if isinstance(self.data.train, Stream) and self.data.read_by != "workers":
             needless = "every worker would read the whole stream"
-        if not runtime.program.steps_last:
-            needless = "its schedule steps before it is known that every worker could read its part"
         reason = needless or self._cannot_be_given(kind) or self._read_alike(place)
         if reason is None:
             self.given = runtime
