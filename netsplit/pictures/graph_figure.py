@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path as FilePath
@@ -37,7 +38,7 @@ def graph_figure(
     path: str | FilePath | None = None,
     costs: Costs | None = None,
     cluster: Cluster | None = None,
-    boxes: int = 80,
+    boxes: int = 150,
 ) -> Figure:
     """Draw `graph`, into `path` if given (PNG or SVG by the suffix); returns the figure.
 
@@ -47,7 +48,8 @@ def graph_figure(
         boxes: about so many at most; nodes of one module are drawn as one box to get there.
     """
     groups = group_nodes(graph, placement.device_of, boxes)
-    layout = layered_layout(len(groups.groups), groups.edges)
+    layers = layered_layout(len(groups.groups), groups.edges).height
+    layout = layered_layout(len(groups.groups), groups.edges, _columns(len(groups.groups), layers))
     seconds = _node_seconds(placement, costs, cluster)
     named = [] if cluster is None else [device.name for device in cluster.devices]
     devices = [*named, *sorted(set(placement.device_of.values()) - set(named))]
@@ -58,7 +60,9 @@ def graph_figure(
     axes.set_ylim(layout.height, 0)
     axes.axis("off")
     for edge in groups.edges:
-        _draw_line(axes, layout.paths[edge], edge in groups.cut_edges)
+        for points in layout.paths[edge]:
+            _draw_line(axes, points, edge in groups.cut_edges)
+    _draw_jumps(axes, groups, layout)
     _draw_boxes(axes, groups, layout, seconds, colours)
     title = f"{placement.method}: {len(graph)} nodes in {len(groups.groups)} boxes"
     axes.set_title(title, fontsize=13, loc="left")
@@ -67,6 +71,12 @@ def graph_figure(
     if path is not None:
         save_figure(figure, path, dpi=100)
     return figure
+
+
+def _columns(boxes: int, layers: float) -> int:
+    """Number of columns that makes the picture about half as high as wide."""
+    mean_width = 1.2 + boxes / max(layers, 1.0)
+    return max(1, round(math.sqrt(layers * _LAYER_IN / (0.6 * mean_width * _BOX_IN))))
 
 
 def _node_seconds(placement: Placement, costs: Costs | None, cluster: Cluster | None) -> dict[str, float]:
@@ -128,6 +138,22 @@ def _time(seconds: float) -> str:
 
 def _fitted(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _draw_jumps(axes: Axes, groups: GroupGraph, layout: LayeredLayout) -> None:
+    """Lettered connectors at the foot of a column and the head of the next; red if the edge is cut."""
+    sources = dict.fromkeys(jump.source for jump in layout.jumps)
+    name_of = {source: _letters(number) for number, source in enumerate(sources)}
+    for jump in layout.jumps:
+        for x, y in (jump.foot, jump.head):
+            crossing = any((jump.source, target) in groups.cut_edges for target in jump.targets)
+            colour = _CUT_COLOUR if crossing else "#555555"
+            box = {"boxstyle": "circle,pad=0.25", "facecolor": "white", "edgecolor": colour}
+            axes.text(x, y, name_of[jump.source], ha="center", va="center", fontsize=9, bbox=box, zorder=5)
+
+
+def _letters(number: int) -> str:
+    return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
 
 
 def _draw_line(axes: Axes, points: Sequence[tuple[float, float]], crossing: bool) -> None:
