@@ -12,8 +12,8 @@ from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
 if TYPE_CHECKING:
     from netsplit.rewrite.algebra.applying import applied_rule, fingerprint
-    from netsplit.rewrite.algebra.builtin import rules_builtin
     from netsplit.rewrite.algebra.matching import Match, matches
+    from netsplit.rewrite.algebra.rule import rules_builtin
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
     from netsplit.rewrite.emitter import require_operators
     from netsplit.rewrite.following import followed
