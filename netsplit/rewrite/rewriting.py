@@ -26,12 +26,11 @@ from netsplit.rewrite.leaves import block_size, chosen_way, sizes_do_not_add_up,
 from netsplit.rewrite.lowering import Lowered, lowered, lowered_from
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, algebra_of, folded
 from netsplit.rewrite.samples import samples_axes
-from netsplit.rewrite.tasks import OperatorTasks, axis_words
+from netsplit.rewrite.tasks import OperatorTasks
 from netsplit.rewrite.ways import Axis, SplitCall
 
 __all__ = [
-    "NodePart", "NodeParts", "also", "applied", "does", "node_parts", "parts_label", "split_axes",
-    "split_operator",
+    "NodePart", "NodeParts", "also", "applied", "node_parts", "parts_label", "split_axes", "split_operator",
 ]  # fmt: skip
 
 
@@ -240,18 +239,6 @@ def _call(graph: Graph, node: str) -> tuple[SplitCall, Graph]:
     return SplitCall(own, layouts_of(graph), graph.initializers), captured
 
 
-_DOES = {
-    "alias": "hand weights on",
-    "split_with_sizes": "take apart",
-    "ne": "count targets",
-    "sum": "count targets",
-    "div": "divide by their count",
-    "sub": "number a part's rows",
-    "clamp": "number a part's rows",
-    **dict.fromkeys(("lt", "ge", "logical_or", "unsqueeze", "masked_fill"), "leave out other parts' rows"),
-}  # what else moves puts parts together
-
-
 @dataclass(frozen=True)
 class NodePart:
     """The part of an operator that a node computes, and where its weights come from."""
@@ -274,23 +261,11 @@ class NodePart:
         return tuple(f"{cut.index + 1}/{cut.count}" for cut in self.cuts)
 
     @property
-    def name(self) -> str:
-        """``linear_2 (fc1)``."""
-        return f"{self.operator} ({self.module})" if self.module else self.operator
-
-    @property
-    def which(self) -> str:
-        """``part 1/2 of dimension 0``; ``whole``."""
-        along = [axis_words(cut.axis, cut.blocks, self.samples and not i) for i, cut in enumerate(self.cuts)]
-        each = (f"{number} of {axis}" for number, axis in zip(self.numbers, along, strict=True))
-        return f"part {', then part '.join(each)}" if self.cuts else "whole"
-
-    @property
     def description(self) -> str:
-        """``linear_2 (fc1): part 1/2 of dimension 0 (50 %)``."""
-        words = f"{self.which} ({_percent(self.fraction)})" if self.cuts else self.which
-        copied = f", on copy {self.copy} of its weights" if self.copy is not None else ""
-        return f"{self.name}: {words}{copied}{', its weights as variables' if self.variables else ''}"
+        """``linear_2 (fc1): 1/2 of dim 1 · 50 %``."""
+        name = f"{self.operator} ({self.module})" if self.module else self.operator
+        copied = f", copy {self.copy} of weights" if self.cuts and self.copy is not None else ""
+        return f"{name}: {', '.join(self.lines)}{copied}"
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -350,11 +325,6 @@ def node_parts(graph: Graph) -> NodeParts:
         sampled = bool(cuts) and cuts[0].blocks == 1 and samples.get(operator) == cuts[0].axis
         parts[node.name] = NodePart(operator, node.module, cuts, sampled, copy, read == "home")
     return NodeParts(parts, frozenset(moving))
-
-
-def does(node: Node) -> str:
-    """What a node of `NodeParts.moving` does, in a few words: "take apart"."""
-    return _DOES.get(node.kind, "put together")
 
 
 def parts_label(parts: Sequence[NodePart]) -> str:
