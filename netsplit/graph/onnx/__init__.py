@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from netsplit.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from netsplit.graph.onnx.export import export_inference, export_training
+    from netsplit.graph.onnx.export import export_training
     from netsplit.graph.onnx.module import OnnxModule, from_onnx
 
-__all__ = ["OnnxModule", "export_inference", "export_training", "from_onnx"]
+__all__ = ["OnnxModule", "export_training", "from_onnx"]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -9,7 +9,6 @@ from torch import nn
 
 from netsplit.errors import NetSplitError
 from netsplit.graph.onnx import (
-    export_inference,
     export_training,
     from_onnx,
 )
@@ -39,6 +38,6 @@ NET = nn.Linear(2, 2)
 )
 def test_odd_input_gets_one_sentence(tmp_path: Path, read: Callable[[Path], object], words: str) -> None:
     path = tmp_path / "m.onnx"
-    export_inference(NET, torch.ones(2, 2), path)
+    export_training(NET, nn.MSELoss(), (torch.ones(2, 2), torch.ones(2, 2)), path)
     with pytest.raises(NetSplitError, match=words):
         read(path)
