@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from netsplit.rewrite.algebra.rule import rules_builtin
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
     from netsplit.rewrite.emitter import require_operators
-    from netsplit.rewrite.following import followed
     from netsplit.rewrite.lowering import lowered
     from netsplit.rewrite.megatron import tensor_parallel_tasks
     from netsplit.rewrite.pcg import ParallelGraph, parallel_operators, task_layouts
@@ -41,7 +40,6 @@ __all__ = [
     "columns_and_rows",
     "copies_after",
     "fingerprint",
-    "followed",
     "lowered",
     "matches",
     "parallel_operators",
