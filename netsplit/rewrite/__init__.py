@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from netsplit.rewrite.lowering import lowered
     from netsplit.rewrite.megatron import tensor_parallel_tasks
     from netsplit.rewrite.pcg import ParallelGraph, parallel_operators, task_layouts
-    from netsplit.rewrite.rewriting import also, applied, split_axes, split_operator
+    from netsplit.rewrite.rewriting import also, applied, split_axes
     from netsplit.rewrite.samples import along_samples, copies_after, replicate
     from netsplit.rewrite.seconds import rewritten_costs
 
@@ -49,7 +49,6 @@ __all__ = [
     "rewritten_costs",
     "rules_builtin",
     "split_axes",
-    "split_operator",
     "splits_of",
     "task_layouts",
     "tensor_parallel_tasks",

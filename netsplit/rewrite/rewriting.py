@@ -22,7 +22,7 @@ from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.emitter import operator_named, require_graph, require_operators, weights_of
 from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import layouts_of
-from netsplit.rewrite.leaves import block_size, chosen_way, sizes_do_not_add_up, ways_to_cut
+from netsplit.rewrite.leaves import ways_to_cut
 from netsplit.rewrite.lowering import Lowered, lowered, lowered_from
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, algebra_of, folded
 from netsplit.rewrite.samples import samples_axes
@@ -30,7 +30,7 @@ from netsplit.rewrite.tasks import OperatorTasks
 from netsplit.rewrite.ways import Axis, SplitCall
 
 __all__ = [
-    "NodePart", "NodeParts", "also", "applied", "node_parts", "parts_label", "split_axes", "split_operator",
+    "NodePart", "NodeParts", "also", "applied", "node_parts", "parts_label", "split_axes",
 ]  # fmt: skip
 
 
@@ -190,29 +190,6 @@ def _require_weights(graph: Graph, node: Node, rewrite: CopyWeights | ReadWeight
         raise RewriteError(f"{who} has no parameters to copy.")
 
 
-def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[int], blocks: int = 1) -> Graph:
-    """The graph with `node` in parts.
-
-    Args:
-        axis: a dimension of its first output, which may be negative; or one of an argument that no output
-            has, by name, as "weight.0"; or "groups". `split_axes` lists them.
-        parts: how many, of sizes that differ by one at most, as ``torch.tensor_split`` makes them; or their
-            sizes, which add up to the axis (or to one of its blocks).
-        blocks: cut each of so many equal blocks of the axis: 3, of queries, keys and values in one weight.
-
-    Raises:
-        RewriteError: there is no such node or axis, or it cannot be cut so; says why.
-    """
-    call, captured = _call(graph, node)
-    axis, way = chosen_way(call, axis, captured)
-    block = block_size(call, axis, way.size, blocks)
-    if isinstance(parts, int):
-        if not 1 < parts <= block:
-            raise sizes_do_not_add_up(call, axis, parts, block)
-        parts = tuple(block // parts + (i < block % parts) for i in range(parts))
-    return also(graph, Split(node, axis, tuple(parts), blocks))
-
-
 def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
     """The axes along which a node can be cut, and their sizes; none where it cannot be cut at all.
 
@@ -227,8 +204,7 @@ def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
 
 
 def _call(graph: Graph, node: str) -> tuple[SplitCall, Graph]:
-    """An operator, or a part of one, as a call that could be cut, and the graph of whole operators. Raises as
-    `split_operator`."""
+    """An operator, or a part of one, as a call that could be cut, and the graph of whole operators."""
     require_graph(graph)
     require_operators(graph)
     captured = out_of_place(_state(graph).captured)
