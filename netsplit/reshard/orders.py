@@ -95,15 +95,15 @@ def size_only(tasks: Sequence[HostTask]) -> HostSchedule:
     return timed(tasks, range(len(tasks)), chosen)
 
 
-def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: int = _DRAWS) -> HostSchedule:
+def greedy(tasks: Sequence[HostTask], seed: int) -> HostSchedule:
     """Sets of tasks that share no NIC, one after another, each the largest of some drawn ones.
 
-    Never longer than `naive` and `size_only`, with which it begins. Makes `rounds` whole schedules.
+    Never longer than `naive` and `size_only`, with which it begins. Makes a few whole schedules.
     """
     best = min(naive(tasks), size_only(tasks), key=lambda each: each.seconds)
     drawn = random.Random(seed)
     least_s = busiest_nic_s(tasks)
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         if best.seconds <= least_s:
             break
         left: dict[HostTask, list[int]] = {}
@@ -113,7 +113,7 @@ def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: i
         chosen = [0] * len(tasks)
         load: dict[str, float] = {}
         while left:
-            sets = (_disjoint(left, load, drawn) for _ in range(draws if len(left) > 1 else 1))
+            sets = (_disjoint(left, load, drawn) for _ in range(_DRAWS if len(left) > 1 else 1))
             largest = max(sets, key=lambda each: sum(1 + len(task.receivers) for task in each))
             for task, s in sorted(largest.items(), key=lambda each: -each[0].seconds[each[1]]):
                 i = left[task].pop()
