@@ -64,6 +64,8 @@ class NodeGroup:
     @property
     def label(self) -> str:
         """``relu+conv+bn``; what repeats is counted: ``(relu+conv+bn) x3``, ``conv x3 + relu x2``."""
+        if self.moves:
+            return "moves"
         kinds = [_SHORT.get(kind, kind) for kind in self.kinds]
         for period in range(1, len(kinds) // 2 + 1):
             if kinds == kinds[:period] * (len(kinds) // period):
@@ -194,8 +196,6 @@ class _Merger:
         linked = [n for n in names if self.graph.predecessors[n] or self.graph.successors[n]]
         computing = [n for n in linked if n not in self.parts.moving]
         kinds = [self.graph.nodes[name].kind.strip("_") for name in computing or linked or names]
-        if self.parts.moving.issuperset(names):
-            kinds = ["moves"]
         return NodeGroup(
             tuple(names),
             self.device(group),
