@@ -24,7 +24,7 @@ FIRST = ("parallelize", "ParallelModel")  # what most readers look for
 WHOLE = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 PARTS = {
     "partition": ("Partitioner", "Problem", "Choice"),
-    "rewrite": ("Split", "ReadWeights", "applied", "split_axes", "split_operator"),
+    "rewrite": ("Split", "ReadWeights", "applied", "split_axes"),
     "program.schedules": ("Schedule", "Pipeline"),
     "cluster.described": ("described_cluster", "DescribedDevice", "DescribedLink", "LinkCost"),
     "data": ("Data",),

@@ -258,7 +258,7 @@ def _variables(
 
 
 def inference_model(model: nn.Module, inputs: Tensor, merge: bool = True) -> Any:
-    """The ModelProto that `export_inference` writes; errors as it has them.
+    """The ModelProto of `exported_inference`; errors as it has them.
 
     With `merge=False` operators that compute the same of the same values stay as many as there are, as in
     PyTorch before autumn 2022, whose exporter did not merge them (pytorch pull request 85665).

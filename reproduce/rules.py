@@ -22,10 +22,9 @@ from itertools import combinations, islice, product
 from pathlib import Path
 from typing import Any
 
-from netsplit.rewrite.algebra.builtin import FILE
 from netsplit.rewrite.algebra.foreign import read_rules
 from netsplit.rewrite.algebra.proofs import follows, properties
-from netsplit.rewrite.algebra.rule import PARALLEL, Ref, Rule, Term
+from netsplit.rewrite.algebra.rule import FILE, PARALLEL, Ref, Rule, Term
 from reproduce.evaluation import Absent, DrawnTensor, cases, drawn_tensor, operator_values
 
 __all__ = [

@@ -15,6 +15,7 @@ are seconds; `unit` and `unit_s` say how to show them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Container
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -231,39 +232,25 @@ def _costs_out(costs: Costs) -> dict[str, Any]:
 
 
 def _cluster_in(item: dict[str, Any], where: str) -> Cluster:
-    devices = []
-    for entry in item["devices"]:
-        port, processors, whose = entry.get("port"), entry.get("processors"), f"device '{entry['name']}'"
-        capacity = entry.get("capacity_bytes")
-        if not isinstance(capacity, int) or capacity < 1:
-            raise ValueError(
-                f"{whose} has a capacity of {capacity!r}: give bytes, 1 or more, or leave the device out"
-            )
-        if processors is not None and not checked_number(processors, f"processors of {whose}", where):
-            raise ValueError(f"{whose} has 0 processors: give at least 1, or null for no limit")
-        devices.append(Device(**{**entry, "port": None if port is None else Link(**port)}))
-    links = {
-        (entry["source"], entry["target"]): Link(
-            *_numbers(entry, where, "latency_s", "seconds_per_byte"), entry.get("r_squared")
+    ends = [(entry["source"], entry["target"]) for entry in item["links"]]
+    costs = [{k: v for k, v in each.items() if k not in ("source", "target")} for each in item["links"]]
+    links, devices = files.records_of(Link, costs), files.records_of(Device, item["devices"])
+    nics = files.records_of(Nic, item.get("nics", ()))
+    for record in (*devices, *links, *nics):
+        for key, value in vars(record).items():
+            if isinstance(value, int | float) and key != "r_squared":
+                checked_number(value, f"{key} of a {type(record).__name__}", where, most=math.inf)
+    if wrong := [each.name for each in devices if not each.capacity_bytes or each.processors == 0]:
+        raise ValueError(
+            f"device '{wrong[0]}' has a capacity of 0, or 0 processors: give 1 or more, or null processors"
         )
-        for entry in item["links"]
-    }
     levels = tuple((count, rate) for count, rate in item.get("levels", ()))
-    nics = tuple(
-        Nic(
-            entry["host"], tuple(entry["devices"]), *_numbers(entry, where, "out_s_per_byte", "in_s_per_byte")
-        )
-        for entry in item.get("nics", ())
-    )
     try:
         rule = item.get("collectives", "ring")
-        cluster = Cluster(item["name"], tuple(devices), links, levels, nics, rule)
+        cluster = Cluster(
+            item["name"], tuple(devices), dict(zip(ends, links, strict=True)), levels, tuple(nics), rule
+        )
         cluster.check_links()
     except ConfigError as error:
         raise NetSplitError(f"{where}: {error}") from error
     return cluster
-
-
-def _numbers(entry: dict[str, Any], where: str, *keys: str) -> tuple[float, float]:
-    first, second = (checked_number(entry[key], key, f"{where}, cluster") for key in keys)
-    return first, second

@@ -12,11 +12,12 @@ from netsplit.errors import NetSplitError
 from netsplit.files import parsed_json, write_text
 from netsplit.graph.ir import Graph, Initializer, Node, Variable
 
-__all__ = ["dumps", "load", "loads", "parse_json", "save"]
+__all__ = ["dumps", "load", "loads", "parse_json", "records_of", "save"]
 
 _FORMAT = "netsplit-graph"
 _VERSION = 1
-T = TypeVar("T", Node, Variable, Initializer)
+T = TypeVar("T")
+Named = TypeVar("Named", Node, Variable, Initializer)
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -67,9 +68,9 @@ def loads(text: str, where: str = "graph") -> Graph:
     if not isinstance(data, dict) or data.get("format") != _FORMAT or data.get("version") != _VERSION:
         raise NetSplitError(f"{where}: not a {_FORMAT} file of version {_VERSION}.")
     try:
-        nodes = _read(Node, data["nodes"])
-        variables = _read(Variable, data["variables"])
-        initializers = _read(Initializer, data["initializers"])
+        nodes = records_of(Node, data["nodes"])
+        variables = records_of(Variable, data["variables"])
+        initializers = records_of(Initializer, data["initializers"])
         named = _by_name(nodes, "nodes", where)
         return Graph(
             nodes=named,
@@ -99,12 +100,12 @@ def load(path: str | Path) -> Graph:
     return loads(file.read_text(encoding="utf-8"), str(file))
 
 
-def _read(kind: type[T], items: Any) -> list[T]:
-    """Raises TypeError: they are no such records."""
+def records_of(kind: type[T], items: Any) -> list[T]:
+    """Records of a dataclass from mappings of their fields. Raises TypeError: they are something else."""
     from pydantic import TypeAdapter, ValidationError  # 40 ms, which only a file takes
 
     adapter: TypeAdapter[list[T]] = TypeAdapter(list[kind])  # type: ignore[valid-type]
-    known = {each.name for each in fields(kind)}
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     try:
         given = {key for item in items for key in item if key != "default_dtype" or item[key] is not None}
         if unknown := given - known:  # files of before had that key
@@ -115,7 +116,7 @@ def _read(kind: type[T], items: Any) -> list[T]:
         raise TypeError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
-def _by_name(items: list[T], key: str, where: str) -> dict[str, T]:
+def _by_name(items: list[Named], key: str, where: str) -> dict[str, Named]:
     names = [each.name for each in items]
     named = dict(zip(names, items, strict=True))
     if len(named) < len(names):

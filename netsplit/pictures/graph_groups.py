@@ -19,7 +19,7 @@ from math import log
 from typing import Any
 
 from netsplit.graph.ir import Graph
-from netsplit.rewrite.rewriting import NodePart, NodeParts, does, node_parts, parts_label
+from netsplit.rewrite.rewriting import NodePart, NodeParts, node_parts, parts_label
 
 __all__ = ["GroupGraph", "NodeGroup", "group_nodes"]
 
@@ -42,7 +42,7 @@ class NodeGroup:
     nodes: tuple[str, ...]
     device: str
     module: str
-    kinds: tuple[str, ...]  # of operators in order, of the nodes that have edges; what movements do
+    kinds: tuple[str, ...]  # of operators in order, of the nodes that have edges
     parts: tuple[NodePart, ...] = ()  # of operators
     moving: int = 0  # how many nodes only move tensors for parts
 
@@ -65,7 +65,7 @@ class NodeGroup:
     def label(self) -> str:
         """``relu+conv+bn``; what repeats is counted: ``(relu+conv+bn) x3``, ``conv x3 + relu x2``."""
         if self.moves:
-            return " + ".join(dict.fromkeys(self.kinds))
+            return "moves"
         kinds = [_SHORT.get(kind, kind) for kind in self.kinds]
         for period in range(1, len(kinds) // 2 + 1):
             if kinds == kinds[:period] * (len(kinds) // period):
@@ -196,8 +196,6 @@ class _Merger:
         linked = [n for n in names if self.graph.predecessors[n] or self.graph.successors[n]]
         computing = [n for n in linked if n not in self.parts.moving]
         kinds = [self.graph.nodes[name].kind.strip("_") for name in computing or linked or names]
-        if self.parts.moving.issuperset(names):
-            kinds = [does(self.graph.nodes[name]) for name in names]
         return NodeGroup(
             tuple(names),
             self.device(group),

@@ -13,16 +13,12 @@ bound is not below the best known schedule, or where the same NICs were as free 
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
-
-from netsplit.interrupts import cp_sat_solver, interruptible
+from typing import TypeAlias
 
 __all__ = [
-    "AUTO_ORDERS", "ORDERS", "HostSchedule", "HostTask", "depth_first", "exact", "greedy", "naive",
-    "size_only", "timed",
+    "ORDERS", "HostSchedule", "HostTask", "depth_first", "greedy", "naive", "size_only", "timed",
 ]  # fmt: skip
 
 _ROUNDS = 8
@@ -30,8 +26,6 @@ _DRAWS = 16
 _LOOKS = 200_000  # at a task, by the depth-first search
 _NODES = 20_000
 _BELOW = 1.0 - 1e-9
-_UNITS = 1_000_000  # integer units in the seconds that are known, for the solver
-_WORK = 10.0
 
 
 @dataclass(frozen=True)
@@ -101,15 +95,15 @@ def size_only(tasks: Sequence[HostTask]) -> HostSchedule:
     return timed(tasks, range(len(tasks)), chosen)
 
 
-def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: int = _DRAWS) -> HostSchedule:
+def greedy(tasks: Sequence[HostTask], seed: int) -> HostSchedule:
     """Sets of tasks that share no NIC, one after another, each the largest of some drawn ones.
 
-    Never longer than `naive` and `size_only`, with which it begins. Makes `rounds` whole schedules.
+    Never longer than `naive` and `size_only`, with which it begins. Makes a few whole schedules.
     """
     best = min(naive(tasks), size_only(tasks), key=lambda each: each.seconds)
     drawn = random.Random(seed)
     least_s = busiest_nic_s(tasks)
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         if best.seconds <= least_s:
             break
         left: dict[HostTask, list[int]] = {}
@@ -119,7 +113,7 @@ def greedy(tasks: Sequence[HostTask], seed: int, rounds: int = _ROUNDS, draws: i
         chosen = [0] * len(tasks)
         load: dict[str, float] = {}
         while left:
-            sets = (_disjoint(left, load, drawn) for _ in range(draws if len(left) > 1 else 1))
+            sets = (_disjoint(left, load, drawn) for _ in range(_DRAWS if len(left) > 1 else 1))
             largest = max(sets, key=lambda each: sum(1 + len(task.receivers) for task in each))
             for task, s in sorted(largest.items(), key=lambda each: -each[0].seconds[each[1]]):
                 i = left[task].pop()
@@ -257,56 +251,8 @@ class _OrderSearch:
             self.best = schedule
 
 
-def exact(tasks: Sequence[HostTask], known: HostSchedule, seed: int = 0, work: float = _WORK) -> HostSchedule:
-    """The best schedule by constraint programming (AlpaComm, equations 1 to 3), to one part in a million a
-    task, or the best that was found; never above the known.
-
-    Args:
-        work: the solver's own deterministic measure, about seconds: the answer is the same everywhere.
-    """
-    from ortools.sat.python import cp_model
-
-    if known.seconds <= 0.0:
-        return known
-    unit = known.seconds / _UNITS
-    cp = cp_model.CpModel()
-    total = cp.new_int_var(0, _UNITS + len(tasks), "total")
-    nics: dict[tuple[str, bool], list[Any]] = defaultdict(list)
-    begins, sends = [], []
-    for i, task in enumerate(tasks):
-        begin = cp.new_int_var(0, _UNITS + len(tasks), "")
-        senders = [cp.new_bool_var("") for _ in task.senders]
-        cp.add_exactly_one(senders)
-        cp.add_hint(begin, round(known.starts[i] / unit))
-        for s, sender in enumerate(senders):
-            units = round(task.seconds[s] / unit)
-            interval = cp.new_optional_fixed_size_interval_var(begin, units, sender, "")
-            nics[task.senders[s], True].append(interval)
-            for host in task.receivers:
-                nics[host, False].append(interval)
-            cp.add(total >= begin + units).only_enforce_if(sender)
-            cp.add_hint(sender, s == known.chosen[i])
-        begins.append(begin)
-        sends.append(senders)
-    for intervals in nics.values():
-        cp.add_no_overlap(intervals)
-    cp.minimize(total)
-    solver = cp_sat_solver(600.0, seed, 1)
-    solver.parameters.max_deterministic_time = work
-    status = interruptible(lambda: solver.solve(cp), solver.stop_search)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return known
-    chosen = [next(s for s, each in enumerate(senders) if solver.value(each)) for senders in sends]
-    order = sorted(range(len(tasks)), key=lambda i: (solver.value(begins[i]), i))
-    return min(known, timed(tasks, order, chosen), key=lambda each: each.seconds)
-
-
 def _searched(tasks: Sequence[HostTask], seed: int) -> HostSchedule:
     return depth_first(tasks, greedy(tasks, seed), most_nodes=_LOOKS // max(len(tasks), 10))
-
-
-def _solved(tasks: Sequence[HostTask], seed: int) -> HostSchedule:
-    return exact(tasks, greedy(tasks, seed), seed)
 
 
 Chooser: TypeAlias = Callable[[Sequence[HostTask], int], HostSchedule]
@@ -316,7 +262,4 @@ ORDERS: dict[str, Chooser] = {
     "size_only": lambda tasks, seed: size_only(tasks),
     "greedy": greedy,
     "depth_first": _searched,
-    "exact": _solved,
 }
-AUTO_ORDERS = ("naive", "size_only", "greedy", "depth_first")
-"""What auto tries: all but the solver."""

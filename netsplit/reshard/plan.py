@@ -16,7 +16,7 @@ from netsplit.errors import ReshardError
 from netsplit.layout import DeviceName, Layout, UnitTask, unit_tasks
 from netsplit.reshard.hops import STRATEGIES, Hop, Strategy, times_sent
 from netsplit.reshard.network import Network
-from netsplit.reshard.orders import AUTO_ORDERS, ORDERS, HostSchedule, HostTask
+from netsplit.reshard.orders import ORDERS, HostSchedule, HostTask
 from netsplit.tables import nbytes
 
 __all__ = ["ReshardPlan", "best_chunks", "plan_reshard"]
@@ -155,7 +155,7 @@ def _tried(
     for strategy in strategies:
         build = STRATEGIES[strategy]
         between = host_tasks(asked.tasks, asked.itemsize, asked.network, strategy)
-        for name in AUTO_ORDERS if auto else dict.fromkeys(["naive", asked.order]):
+        for name in ORDERS if auto else dict.fromkeys(["naive", asked.order]):
             schedule = ORDERS[name](list(between.values()), seed)
             tasks, senders = _decide(asked.tasks, list(between), schedule, asked.network, name != "naive")
             hops = _all_hops(tasks, senders, build, chunks, asked.itemsize, asked.network)

@@ -12,15 +12,14 @@ from netsplit.rewrite.tasks import OperatorTasks, TaskCut
 
 if TYPE_CHECKING:
     from netsplit.rewrite.algebra.applying import applied_rule, fingerprint
-    from netsplit.rewrite.algebra.builtin import rules_builtin
     from netsplit.rewrite.algebra.matching import Match, matches
+    from netsplit.rewrite.algebra.rule import rules_builtin
     from netsplit.rewrite.columns_rows import columns_and_rows, splits_of
     from netsplit.rewrite.emitter import require_operators
-    from netsplit.rewrite.following import followed
     from netsplit.rewrite.lowering import lowered
     from netsplit.rewrite.megatron import tensor_parallel_tasks
     from netsplit.rewrite.pcg import ParallelGraph, parallel_operators, task_layouts
-    from netsplit.rewrite.rewriting import also, applied, split_axes, split_operator
+    from netsplit.rewrite.rewriting import also, applied, split_axes
     from netsplit.rewrite.samples import along_samples, copies_after, replicate
     from netsplit.rewrite.seconds import rewritten_costs
 
@@ -41,7 +40,6 @@ __all__ = [
     "columns_and_rows",
     "copies_after",
     "fingerprint",
-    "followed",
     "lowered",
     "matches",
     "parallel_operators",
@@ -51,7 +49,6 @@ __all__ = [
     "rewritten_costs",
     "rules_builtin",
     "split_axes",
-    "split_operator",
     "splits_of",
     "task_layouts",
     "tensor_parallel_tasks",

@@ -1,29 +1,26 @@
-"""How far a cut reaches: operators before it and behind it that can be cut alike, with nothing put together.
+"""How far a cut reaches: operators before it that can be cut alike, with nothing put together.
 
     x ─► [a] ─► [gelu] ─► [b] ─► y      from what b sums over, backwards: gelu by columns, a by columns
-    x ─► [a] ─► [gelu] ─► [b] ─► y      from the rows of a, onwards: gelu by rows, b by rows, the loss
 
 An axis lies in each tensor in its own place: heads are steps of four elements there, and one here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heappop, heappush
-from math import lcm
 
 from netsplit.graph.arguments import Reference
 from netsplit.graph.ir import Graph, once_of
-from netsplit.rewrite.emitter import operator_named, require_graph, require_operators
+from netsplit.rewrite.emitter import require_operators
 from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import layouts_of
-from netsplit.rewrite.leaves import chosen_way, ways_to_cut
-from netsplit.rewrite.tasks import OperatorTasks, TaskCut
+from netsplit.rewrite.leaves import ways_to_cut
 from netsplit.rewrite.ways import Axis, Cat, SplitCall, Way, Where
 
-__all__ = ["AxisIn", "FollowedCut", "cut_fitting", "followed", "following_cuts", "ways_of_graph"]
+__all__ = ["AxisIn", "FollowedCut", "cut_fitting", "following_cuts", "ways_of_graph"]
 
 Ways = Mapping[str, Mapping[Axis, Way]]
 """Operator -> how it can be cut along each of its axes."""
@@ -68,10 +65,6 @@ class FollowedCut:
 
     def _in(self, where: Where) -> AxisIn:
         return AxisIn(where.dim, self.scale * where.times, where.blocks * self.blocks)
-
-    def tasks(self, sizes: Sequence[int]) -> OperatorTasks:
-        own = tuple(int(self.scale * size) for size in sizes)
-        return OperatorTasks(self.call.node.name, (TaskCut(self.axis, own, self.blocks),))
 
 
 def cut_fitting(
@@ -150,35 +143,3 @@ def _variables(cut: FollowedCut) -> dict[str, AxisIn] | None:
         if tag == "var" and read.setdefault(k, pieces) != pieces:
             return None
     return read
-
-
-def followed(graph: Graph, node: str, axis: Axis, sizes: Sequence[int]) -> tuple[OperatorTasks, ...]:
-    """Tasks of an operator in parts of these sizes, and of all before it and behind it that are cut alike.
-
-    Backwards as far as operators make its pieces and nothing for others; onwards as far as readers can be cut
-    along them, with no weights in parts.
-
-    Raises:
-        RewriteError: there is no such operator or axis, or it cannot be cut along it.
-    """
-    require_graph(graph)
-    calls, ways = ways_of_graph(graph)
-    operator_named(graph, node)
-    axis, way = chosen_way(calls[node], axis, graph)
-    size, first = way.size, following_cuts(graph, FollowedCut(calls[node], axis, way), way.size)
-    cuts = {each.call.node.name: each for each in first}
-    unit = lcm(*(each.scale.denominator for each in first))
-    if any(each % unit for each in sizes):
-        raise calls[node].error(axis, f"operators cut with it need sizes that are multiples of {unit}")
-    lies: dict[str, AxisIn] = {}
-    for each in first:
-        lies |= (_variables(each) or {}) | each.makes()
-    for name, call in calls.items():
-        if name in cuts:
-            continue
-        fitting = (cut_fitting(call, k, own, size, lies, by_outputs=False) for k, own in ways[name].items())
-        cut = next((c for c in fitting if c and not c.cuts_weights and not unit % c.scale.denominator), None)
-        if cut is not None:
-            cuts[name] = cut
-            lies |= cut.makes()
-    return tuple(cuts[name].tasks(sizes) for name in graph.nodes if name in cuts)

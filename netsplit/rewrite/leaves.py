@@ -27,8 +27,8 @@ from netsplit.rewrite.tasks import OperatorTasks, Path, TaskCut, Weights, sizes_
 from netsplit.rewrite.ways import Arguments, Axis, OperatorPart, PartialSum, Place, SplitCall, Way, Where
 
 __all__ = [
-    "Arg", "CutsBefore", "Leaf", "LeafPlanner", "TaskOutput", "block_size", "chosen_way", "laid_out",
-    "require_copies", "sizes_do_not_add_up", "ways_to_cut", "with_tensors",
+    "Arg", "CutsBefore", "Leaf", "LeafPlanner", "TaskOutput", "laid_out", "require_copies", "ways_to_cut",
+    "with_tensors",
 ]  # fmt: skip
 
 Arg = tuple[Reference, Region]
@@ -155,16 +155,14 @@ class LeafPlanner:
         if then is not None:
             size = then[0].size_in(call)
             if size is not None and (size != then[0].size or call.is_empty):
-                sizes = sizes_in_proportion(cut.sizes, block_size(call, cut.axis, size, cut.blocks), samples)
+                sizes = sizes_in_proportion(cut.sizes, _block_size(call, cut.axis, size, cut.blocks), samples)
                 self.cuts[key] = then[0], sizes
                 return then[0], sizes, then
-        axis, way = chosen_way(call, cut.axis, self.graph)
-        if axis != cut.axis:  # one cut has one name: records are compared, and told
-            raise call.error(cut.axis, f"a Split numbers dimensions from 0: give {axis}")
-        block = block_size(call, axis, way.size, cut.blocks)
+        axis, way = cut.axis, _chosen_way(call, cut.axis, self.graph)
+        block = _block_size(call, axis, way.size, cut.blocks)
         sizes = sizes_in_proportion(cut.sizes, block, samples)
         if sizes != cut.sizes:
-            reason = sizes_do_not_add_up(call, axis, cut.sizes, block)
+            reason = _sizes_do_not_add_up(call, axis, cut.sizes, block)
             self.scaled.append((operator, cut, str(reason)))
         if 0 in sizes:
             raise call.error(
@@ -173,7 +171,7 @@ class LeafPlanner:
                 "along the samples, micro-batches of at least a sample per part",
             )
         if len(sizes) < 2 or min(sizes) < 1 or sum(sizes) != block:
-            raise sizes_do_not_add_up(call, axis, cut.sizes, block)
+            raise _sizes_do_not_add_up(call, axis, cut.sizes, block)
         self.cuts[key] = way, sizes
         return way, sizes, then
 
@@ -258,12 +256,10 @@ def ways_to_cut(call: SplitCall, graph: Graph) -> dict[Axis, Way]:
     return {axis: way for axis, way in ways_of(call).items() if isinstance(way, Way) and way.size > 1}
 
 
-def chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> tuple[Axis, Way]:
-    """How a node is cut along an axis, and that axis's own name. Raises `RewriteError`: it cannot be."""
+def _chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> Way:
+    """How a node is cut along an axis. Raises `RewriteError`: it cannot be."""
     _refuse(call, graph)
     ways = ways_of(call)
-    if isinstance(axis, int) and axis < 0:
-        axis += len(call.output)
     way = ways.get(axis)
     if way is None:
         if not has_rule(call.node.op):
@@ -273,19 +269,18 @@ def chosen_way(call: SplitCall, axis: Axis, graph: Graph) -> tuple[Axis, Way]:
         raise call.error(axis, f"it has no such dimension: {there}")
     if isinstance(way, str):
         raise call.error(axis, way)
-    return axis, way
+    return way
 
 
-def sizes_do_not_add_up(call: SplitCall, axis: Axis, parts: int | Sequence[int], block: int) -> RewriteError:
-    """The refusal of these sizes, or of this number of parts."""
-    shown = f"{parts} parts" if isinstance(parts, int) else f"sizes {brief(list(parts))}"
-    return call.error(axis, f"{shown} of {block}: give two parts or more, none of them empty, that add up")
+def _sizes_do_not_add_up(call: SplitCall, axis: Axis, sizes: Sequence[int], block: int) -> RewriteError:
+    why = f"sizes {brief(list(sizes))} of {block}: give two parts or more, none of them empty, that add up"
+    return call.error(axis, why)
 
 
-def block_size(call: SplitCall, axis: Axis, size: int, blocks: int) -> int:
-    """The size of each of `blocks` equal blocks; raises as `split_operator`."""
-    block, rest = divmod(size, max(blocks, 1))
-    if blocks < 1 or rest:
+def _block_size(call: SplitCall, axis: Axis, size: int, blocks: int) -> int:
+    """The size of each of `blocks` equal blocks. Raises `RewriteError`: it does not divide."""
+    block, rest = divmod(size, blocks)
+    if rest:
         raise call.error(axis, f"its {size} do not divide into {blocks} equal blocks")
     return block
 

@@ -22,16 +22,15 @@ from netsplit.rewrite.algebra.rule import Algebra
 from netsplit.rewrite.emitter import operator_named, require_graph, require_operators, weights_of
 from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.layouts import layouts_of
-from netsplit.rewrite.leaves import block_size, chosen_way, sizes_do_not_add_up, ways_to_cut
+from netsplit.rewrite.leaves import ways_to_cut
 from netsplit.rewrite.lowering import Lowered, lowered, lowered_from
 from netsplit.rewrite.records import CopyWeights, ReadWeights, Rewrite, Split, algebra_of, folded
 from netsplit.rewrite.samples import samples_axes
-from netsplit.rewrite.tasks import OperatorTasks, axis_words
+from netsplit.rewrite.tasks import OperatorTasks
 from netsplit.rewrite.ways import Axis, SplitCall
 
 __all__ = [
-    "NodePart", "NodeParts", "also", "applied", "does", "node_parts", "parts_label", "split_axes",
-    "split_operator",
+    "NodePart", "NodeParts", "also", "applied", "node_parts", "parts_label", "split_axes",
 ]  # fmt: skip
 
 
@@ -191,29 +190,6 @@ def _require_weights(graph: Graph, node: Node, rewrite: CopyWeights | ReadWeight
         raise RewriteError(f"{who} has no parameters to copy.")
 
 
-def split_operator(graph: Graph, node: str, axis: Axis, parts: int | Sequence[int], blocks: int = 1) -> Graph:
-    """The graph with `node` in parts.
-
-    Args:
-        axis: a dimension of its first output, which may be negative; or one of an argument that no output
-            has, by name, as "weight.0"; or "groups". `split_axes` lists them.
-        parts: how many, of sizes that differ by one at most, as ``torch.tensor_split`` makes them; or their
-            sizes, which add up to the axis (or to one of its blocks).
-        blocks: cut each of so many equal blocks of the axis: 3, of queries, keys and values in one weight.
-
-    Raises:
-        RewriteError: there is no such node or axis, or it cannot be cut so; says why.
-    """
-    call, captured = _call(graph, node)
-    axis, way = chosen_way(call, axis, captured)
-    block = block_size(call, axis, way.size, blocks)
-    if isinstance(parts, int):
-        if not 1 < parts <= block:
-            raise sizes_do_not_add_up(call, axis, parts, block)
-        parts = tuple(block // parts + (i < block % parts) for i in range(parts))
-    return also(graph, Split(node, axis, tuple(parts), blocks))
-
-
 def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
     """The axes along which a node can be cut, and their sizes; none where it cannot be cut at all.
 
@@ -228,8 +204,7 @@ def split_axes(graph: Graph, node: str) -> dict[Axis, int]:
 
 
 def _call(graph: Graph, node: str) -> tuple[SplitCall, Graph]:
-    """An operator, or a part of one, as a call that could be cut, and the graph of whole operators. Raises as
-    `split_operator`."""
+    """An operator, or a part of one, as a call that could be cut, and the graph of whole operators."""
     require_graph(graph)
     require_operators(graph)
     captured = out_of_place(_state(graph).captured)
@@ -238,18 +213,6 @@ def _call(graph: Graph, node: str) -> tuple[SplitCall, Graph]:
     if own.part is None or not own.part.cuts:
         return SplitCall(captured.nodes[node], layouts_of(captured), captured.initializers), captured
     return SplitCall(own, layouts_of(graph), graph.initializers), captured
-
-
-_DOES = {
-    "alias": "hand weights on",
-    "split_with_sizes": "take apart",
-    "ne": "count targets",
-    "sum": "count targets",
-    "div": "divide by their count",
-    "sub": "number a part's rows",
-    "clamp": "number a part's rows",
-    **dict.fromkeys(("lt", "ge", "logical_or", "unsqueeze", "masked_fill"), "leave out other parts' rows"),
-}  # what else moves puts parts together
 
 
 @dataclass(frozen=True)
@@ -274,23 +237,11 @@ class NodePart:
         return tuple(f"{cut.index + 1}/{cut.count}" for cut in self.cuts)
 
     @property
-    def name(self) -> str:
-        """``linear_2 (fc1)``."""
-        return f"{self.operator} ({self.module})" if self.module else self.operator
-
-    @property
-    def which(self) -> str:
-        """``part 1/2 of dimension 0``; ``whole``."""
-        along = [axis_words(cut.axis, cut.blocks, self.samples and not i) for i, cut in enumerate(self.cuts)]
-        each = (f"{number} of {axis}" for number, axis in zip(self.numbers, along, strict=True))
-        return f"part {', then part '.join(each)}" if self.cuts else "whole"
-
-    @property
     def description(self) -> str:
-        """``linear_2 (fc1): part 1/2 of dimension 0 (50 %)``."""
-        words = f"{self.which} ({_percent(self.fraction)})" if self.cuts else self.which
-        copied = f", on copy {self.copy} of its weights" if self.copy is not None else ""
-        return f"{self.name}: {words}{copied}{', its weights as variables' if self.variables else ''}"
+        """``linear_2 (fc1): 1/2 of dim 1 · 50 %``."""
+        name = f"{self.operator} ({self.module})" if self.module else self.operator
+        copied = f", copy {self.copy} of weights" if self.cuts and self.copy is not None else ""
+        return f"{name}: {', '.join(self.lines)}{copied}"
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -350,11 +301,6 @@ def node_parts(graph: Graph) -> NodeParts:
         sampled = bool(cuts) and cuts[0].blocks == 1 and samples.get(operator) == cuts[0].axis
         parts[node.name] = NodePart(operator, node.module, cuts, sampled, copy, read == "home")
     return NodeParts(parts, frozenset(moving))
-
-
-def does(node: Node) -> str:
-    """What a node of `NodeParts.moving` does, in a few words: "take apart"."""
-    return _DOES.get(node.kind, "put together")
 
 
 def parts_label(parts: Sequence[NodePart]) -> str:

@@ -85,7 +85,7 @@ def test_a_box_says_which_part_of_which_dimension_it_is() -> None:
         "linear+gelu\n2/2 of dim 1 · 25 %",
         "linear\n2\n1/2 of input.1 · 75 %",
         "linear\n2\n2/2 of input.1 · 25 %",
-        "put together",
+        "moves",
         "loss\nloss",
     } <= texts.keys()
     assert not [text for text in texts if "alias" in text or "add" in text]

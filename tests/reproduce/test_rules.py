@@ -1,6 +1,6 @@
 """The file of generated rules: made anew as far as graphs of two operators, and what it has."""
 
-from netsplit.rewrite.algebra.builtin import generated_rules
+from netsplit.rewrite.algebra.rule import generated_rules
 from reproduce.rules import ALGEBRA, property_counts, prove, rule_candidates, summary
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from netsplit.graph import Graph, capture, initial_values, rebuild
+from netsplit.rewrite import Split, also, split_axes
 from netsplit.runtime.checkpoint.torch_format import whole_tensors
 
-__all__ = ["STEPS", "Step", "StepResult", "assert_same_step", "result_of"]
+__all__ = ["STEPS", "Step", "StepResult", "assert_same_step", "result_of", "split_operator"]
 
 ROUNDING = 1e-12
 """Fraction of the largest gradient: sums of at most some hundred reordered terms, each rounded to 2^-53."""
@@ -204,3 +205,13 @@ def _again(model: nn.Sequential) -> nn.Module:
 
 
 STEPS = _steps()
+
+
+def split_operator(
+    graph: Graph, node: str, axis: int | str, parts: int | Sequence[int], blocks: int = 1
+) -> Graph:
+    """The graph with a node in parts of these sizes, or in so many of about the same."""
+    if isinstance(parts, int):
+        block = split_axes(graph, node).get(axis, 0) // max(blocks, 1)
+        parts = [block // parts + (i < block % parts) for i in range(parts)]
+    return also(graph, Split(node, axis, tuple(parts), blocks))

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from netsplit.errors import RewriteError
 from netsplit.graph import capture
 from netsplit.rewrite import matches
-from netsplit.rewrite.algebra.builtin import FILE, rules_builtin
 from netsplit.rewrite.algebra.foreign import read_rules
 from netsplit.rewrite.algebra.proofs import is_proven, properties
-from netsplit.rewrite.algebra.rule import Rule, rule_of
+from netsplit.rewrite.algebra.rule import FILE, Rule, rule_of, rules_builtin
 from reproduce.evaluation import cases
 from reproduce.rules import PARALLEL_PROPERTIES
 

@@ -15,9 +15,6 @@ from netsplit.rewrite import (
     along_samples,
     applied,
     columns_and_rows,
-    followed,
-    lowered,
-    split_axes,
     splits_of,
 )
 from netsplit.rewrite.records import proportioned
@@ -84,21 +81,3 @@ def test_nothing_is_put_together_between_columns_and_rows() -> None:
     cut = applied(graph, chain.splits((1.0, 1.0)))
     assert [node.kind for node in cut if ":" not in node.name] == ["add", "cross_entropy_loss"]
     assert not any(node.kind == "cat" for node in cut)
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_a_cut_is_followed_both_ways(name: str) -> None:
-    """From what a product sums over back to columns; from the batch on to the loss."""
-    step = STEPS[name]
-    graph = step.graph()
-    for chain in columns_and_rows(graph):
-        splits = {each.node: each for each in chain.splits((1.0, 1.0))}
-        last = list(chain.cuts)[-1]
-        tasks = followed(graph, last, splits[last].axis, splits[last].sizes)
-        chosen = {each.node: each.cuts[0].sizes for each in tasks}
-        assert all(chosen[node] == split.sizes for node, split in splits.items())
-        assert_same_step(step, lowered(graph, tasks))
-    first = next(node.name for node in graph if split_axes(graph, node.name).get(0) == 8)
-    tasks = followed(graph, first, 0, (3, 5))
-    assert len(tasks) > 1 or name == "grouped", "where a BatchNorm is next"
-    assert_same_step(step, lowered(graph, tasks))

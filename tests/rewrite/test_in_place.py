@@ -15,9 +15,10 @@ from netsplit.graph import capture
 from netsplit.partition.common.homes import devices_of_nodes
 from netsplit.program import GPipe
 from netsplit.program.other_batches import with_tail
-from netsplit.rewrite import ReadWeights, Split, along_samples, applied, split_axes, split_operator
+from netsplit.rewrite import ReadWeights, Split, along_samples, applied, split_axes
 from netsplit.rewrite.in_place import out_of_place
 from tests.nets import SGD, Case
+from tests.rewrite.models import split_operator
 from tests.runtime.equivalence.running import assert_same, compiled, local
 from tests.runtime.references import plain_loop
 

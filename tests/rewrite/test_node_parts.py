@@ -22,7 +22,7 @@ from netsplit.rewrite import (
 from netsplit.rewrite.emitter import MOVES
 from netsplit.rewrite.rewriting import node_parts, parts_label
 from tests.examples import tried
-from tests.rewrite.test_training import HEADS, NAMES, drawn
+from tests.rewrite.test_training import NAMES, drawn
 from tests.runtime.equivalence.running import captured
 
 SQUARE = 8  # samples, and features: a size tells no dimension from another
@@ -73,15 +73,13 @@ def test_the_dimension_of_the_samples_is_called_so(cut: object) -> None:
     }  # fmt: skip
 
 
-def test_copies_weights_as_variables_and_blocks_are_told() -> None:
+def test_copies_and_weights_as_variables_are_told() -> None:
     graph = square()
     rewrites = (Split("linear", 1, (4, 4)), CopyWeights("linear:1", 1), ReadWeights("linear_1"))
     parts = node_parts(applied(graph, rewrites))
-    assert parts.of["linear:1"].description.endswith("2/2 of dimension 1 (50 %), on copy 1 of its weights")
-    assert parts.of["linear_1"].description == "linear_1 (2): whole, its weights as variables"
+    assert parts.of["linear:1"].description.endswith(": 2/2 of dim 1 · 50 %, copy 1 of weights")
+    assert parts.of["linear_1"].description == "linear_1 (2): weights as variables"
     assert parts.cut.keys() == {"linear:0", "linear:1"}
-    heads = node_parts(applied(captured("attention", 4), HEADS))
-    assert "part 1/2 of dimension 2, in 3 blocks (50 %)" in heads.of["linear:0"].description
 
 
 def test_what_runs_together_is_told_in_a_few_words() -> None:

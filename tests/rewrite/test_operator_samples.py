@@ -10,8 +10,9 @@ from torch.testing._internal.opinfo.core import OpInfo
 
 from netsplit.errors import RewriteError
 from netsplit.graph import Graph, Node
-from netsplit.rewrite import split_axes, split_operator
+from netsplit.rewrite import split_axes
 from tests.cover import few
+from tests.rewrite.models import split_operator
 from tests.rewrite.operator_samples import SampledStep, called_here, kind_of, sampled_steps, sizes_to_try
 
 OPERATORS: dict[str, list[OpInfo]] = {}

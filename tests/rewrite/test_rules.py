@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from netsplit.errors import RewriteError
 from netsplit.graph import capture
-from netsplit.rewrite import ReadWeights, applied, split_axes, split_operator
-from tests.rewrite.models import STEPS, Step, assert_same_step
+from netsplit.rewrite import ReadWeights, applied, split_axes
+from tests.rewrite.models import STEPS, Step, assert_same_step, split_operator
 
 
 class SharedKeys(nn.Module):

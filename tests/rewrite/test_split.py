@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from netsplit.errors import RewriteError
 from netsplit.graph import Graph, capture, initial_values, rebuild
-from netsplit.rewrite import split_axes, split_operator
+from netsplit.rewrite import split_axes
 from tests.examples import tried
-from tests.rewrite.models import STEPS, Step, assert_same_step, result_of
+from tests.rewrite.models import STEPS, Step, assert_same_step, result_of, split_operator
 from tests.rewrite.recording import assert_as_recorded, recorded
 
 PATIENT = settings(deadline=None)
@@ -188,7 +188,7 @@ def test_what_is_refused_says_why() -> None:
     assert "0 (8), 1 (12), 'input.1' (6)" in refused(mlp, "linear", "weight.7", 2)
     words = STEPS["transformer"].graph()
     assert "give blocks=1" in refused(words, "embedding", "weight.0", 2, blocks=2)
-    assert "13 parts of 12" in refused(mlp, "linear", 1, 13)
+    assert "leave a part empty" in refused(mlp, "linear", 1, 13)
     assert "[5, 5] of 12" in refused(mlp, "linear", 1, [5, 5])
     assert "not divide into 5 equal blocks" in refused(mlp, "linear", 1, 2, blocks=5)
     assert "no operator 'linear_9'" in refused(mlp, "linear_9", 1, 2)

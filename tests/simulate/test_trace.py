@@ -94,11 +94,11 @@ def test_both_timelines_say_which_parts_of_operators_an_event_is_about() -> None
         for segment in program.segments:
             span = by_name[f"forward segment {segment.index}"]
             own = [node_parts(graph).of[v].description for v in segment.nodes if v in node_parts(graph).of]
-            assert ("part" in span["name"]) == any("part " in each for each in own)
+            assert ("part" in span["name"]) == any(" of " in each for each in own)
             assert span["args"].get("parts", []) == own
         for name in ("send linear:1", "send gradient of linear:1"):
             (made,) = by_name[name]["args"]["parts"]
-            assert "part 2/2 of dimension 2, in 3 blocks (50 %)" in made
+            assert ": 2/2 of dim 2 · 50 %" in made
     part = node_parts(graph).of["linear:1"]
     crowded = spans(chrome_trace(told, parts={"linear:1": 11 * [part]}), 1)
     assert [s["args"]["parts"] for s in crowded if "parts" in s["args"]] == [

@@ -34,24 +34,9 @@ from netsplit.graph.user_code import kept, line_of, where_of
 from netsplit.tables import nbytes
 
 __all__ = [
-    "SideBySide",
-    "TensorsAtOnce",
-    "attribute_values",
-    "by_name",
-    "changed_attribute",
-    "copies",
-    "difference",
-    "first_names",
-    "free_bytes",
-    "has_values",
-    "holding",
-    "largest",
-    "own",
-    "room_for",
-    "stance",
-    "threads_for",
-    "unseen",
-    "with_own_calls",
+    "SideBySide", "TensorsAtOnce", "attribute_values", "by_name", "changed_attribute", "copies",
+    "difference", "first_names", "free_bytes", "has_values", "holding", "largest", "own", "room_for",
+    "stance", "threads_for", "unseen", "with_own_calls",
 ]  # fmt: skip
 
 _MOST_OF_MEMORY = 0.8  # of the machine's free memory, that comparisons may take

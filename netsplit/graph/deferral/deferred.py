@@ -36,15 +36,6 @@ _current: WeightGradients | None = None
 """Not one for each thread: autograd runs a CUDA backward on a thread of its own."""
 
 
-def _queue_for(edge: Edge) -> WeightGradients | None:
-    """The queue that takes the gradient of this edge, if any; parameters with hooks get theirs at once."""
-    if _current is None:
-        return None
-    leaf = getattr(edge[0], "variable", None)
-    hooked = leaf is not None and (leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
-    return None if hooked else _current
-
-
 @dataclass
 class _Deferred:
     edges: tuple[Edge, ...]  # where each of the gradients goes
@@ -56,8 +47,8 @@ class _Deferred:
 class WeightGradients:
     """Weight gradients put off by backwards, to be computed by `run` on the stream that these ran on.
 
-    What a backward read and passed on may not be written before. Parameters with hooks get their gradient at
-    once.
+    What a backward read and passed on may not be written before. Hooks of parameters, which in a graph are
+    nodes, are not called.
     """
 
     def __init__(self) -> None:
@@ -136,7 +127,7 @@ class WeightGradients:
 def _accumulate(edge: Edge, grad: Tensor) -> None:
     """Send a gradient along an edge of the autograd graph; straight into the leaf where there is one."""
     leaf = getattr(edge[0], "variable", None)
-    if leaf is None or leaf._post_accumulate_grad_hooks:
+    if leaf is None:
         torch.autograd.backward((GradientEdge(*edge),), (grad,))
     elif leaf.grad is not None:
         leaf.grad += grad
@@ -179,7 +170,7 @@ class _Deferrable(Function):
         if grad is None:
             return tuple(results)
         needs, edges = ctx.needs_input_grad[2:5], ctx.next_functions  # of tensors alone
-        queue = _queue_for(edges[1]) if needs[1] else None
+        queue = _current if needs[1] else None
         later = [i for i in ctx.put_off if needs[i]] if queue is not None else []
         now = [i for i in range(3) if needs[i] and i not in later]
         if now:

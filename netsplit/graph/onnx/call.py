@@ -52,9 +52,6 @@ class OnnxCall:
     training: bool
     device: torch.device
 
-    def __len__(self) -> int:
-        return len(self.values)
-
     def refuse(self, why: str) -> NetSplitError:
         """The error to raise: the node with its operator, and why it cannot be done."""
         return NetSplitError(f"node '{self.node.name}' ({self.node.label}): {why}")

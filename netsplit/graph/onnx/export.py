@@ -1,4 +1,4 @@
-"""A model, alone or with its loss, as an ONNX file (thesis, section 4.1.1)."""
+"""A model with its loss as an ONNX file (thesis, section 4.1.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from netsplit.graph.onnx.files import METADATA, onnx_package
 from netsplit.graph.recording.step import as_tuple
 from netsplit.graph.user_code import kept, line_of
 
-__all__ = ["export_inference", "export_training", "exported_inference"]
+__all__ = ["export_training", "exported_inference"]
 
 _LIMIT = 2**31 - 2**20
 """Bytes that one protobuf file may have; more weights go to a file beside it."""
@@ -72,32 +72,19 @@ def export_training(
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise NetSplitError("the batch to export with is not a pair: give (inputs, targets).")
     if not callable(loss):
-        raise NetSplitError(f"the loss to export is {loss!r}: give a function, or use export_inference.")
+        raise NetSplitError(f"the loss to export is {loss!r}: give a function.")
     inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
     step = _StepModule(model, loss, len(inputs))
     _write(_exported(step, inputs, targets, opset, fixed_batch), Path(path))
 
 
-def export_inference(
-    model: nn.Module,
-    inputs: Tensor | Iterable[Tensor],
-    path: str | Path,
-    *,
-    opset: int = 17,
-    fixed_batch: bool = False,
-) -> None:
-    """Write the model in evaluation mode, as exporters do: constants folded, batch normalisation too.
+def exported_inference(model: nn.Module, inputs: Tensor | Iterable[Tensor]) -> Any:
+    """The ModelProto of a model in evaluation mode, with constants and batch normalisations folded.
 
-    Arguments and errors as of `export_training`.
+    Raises:
+        NetSplitError: as `export_training`.
     """
-    _write(exported_inference(model, inputs, opset=opset, fixed_batch=fixed_batch), Path(path))
-
-
-def exported_inference(
-    model: nn.Module, inputs: Tensor | Iterable[Tensor], *, opset: int = 17, fixed_batch: bool = False
-) -> Any:
-    """The ModelProto that `export_inference` writes; arguments and errors as it has them."""
-    return _exported(_StepModule(model, None, 10**6), as_tuple(inputs), (), opset, fixed_batch)
+    return _exported(_StepModule(model, None, 10**6), as_tuple(inputs), (), 17, False)
 
 
 def _exported(

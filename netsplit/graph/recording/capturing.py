@@ -385,8 +385,23 @@ def _same(tensor: Tensor, before: Tensor) -> bool:
 
 
 def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The first of `other_values` that the model takes; else the batch as it is."""
-    for candidate in other_values(batch):
+    """Other plausible values of the same shapes and layouts, which the model takes; else the batch as it is.
+
+    Samples change places, and noise is added to floating-point numbers; indices and lengths may have to stay.
+    """
+    generator = torch.Generator().manual_seed(1)
+    moved, still = [], []
+    for tensor in batch:
+        other = tensor.detach().clone()
+        if other.dim() and len(other) > 1:
+            other = other.roll(1, 0)
+        if other.is_floating_point() and other.numel():
+            spread = float(other.float().std()) if other.numel() > 1 else 1.0
+            noise = torch.randn(other.shape, generator=generator)
+            other = other + (0.3 * (spread or 1.0) * noise).to(other.dtype).to(other.device)
+        moved.append(Strides.of(tensor).laid_out(other))
+        still.append(moved[-1] if tensor.is_floating_point() else copy_as_it_lies(tensor))
+    for candidate in (tuple(moved), tuple(still)):
         try:
             with kept(*step.children()):
                 step(*map(copy_as_it_lies, candidate))
@@ -394,29 +409,3 @@ def valid_other_values(step: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tens
             continue
         return candidate
     return tuple(map(copy_as_it_lies, batch))
-
-
-def other_values(batch: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Batches of other values: all moved; and all but indices and lengths, which may have to stay."""
-    moved = _moved(batch)
-    still = (
-        copy_as_it_lies(t) if not t.is_floating_point() else m for t, m in zip(batch, moved, strict=True)
-    )
-    return moved, tuple(still)
-
-
-def _moved(batch: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """A batch of the same shapes and layouts with other plausible values: noise is added to floating-point
-    numbers, and samples change places."""
-    generator = torch.Generator().manual_seed(1)
-    others = []
-    for tensor in batch:
-        moved = tensor.detach().clone()
-        if moved.dim() and len(moved) > 1:
-            moved = moved.roll(1, 0)
-        if moved.is_floating_point() and moved.numel():
-            spread = float(moved.float().std()) if moved.numel() > 1 else 1.0
-            noise = torch.randn(moved.shape, generator=generator)
-            moved = moved + (0.3 * (spread or 1.0) * noise).to(moved.dtype).to(moved.device)
-        others.append(Strides.of(tensor).laid_out(moved))
-    return tuple(others)

@@ -39,7 +39,7 @@ _ENOUGH_BYTES = 2**20
 class StandInMode(FakeTensorMode):
     """The mode of every recording; tensors of the code around it that have data may be read.
 
-    It finds shapes of a batch normalisation faster than torch, and the bytes of the workspace that an LSTM
+    It has the strides and dtypes of a batch normalisation right, and the bytes of the workspace that an LSTM
     layer keeps for its backward on a CPU, where torch says 0.
     """
 

@@ -8,14 +8,20 @@ Operators are those of `Operator`, few and abstract: `patterns.py` says which of
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from netsplit.errors import RewriteError, brief
 from netsplit.rewrite.tasks import tuples_of
 
-__all__ = ["PARALLEL", "Algebra", "Operator", "Origin", "Proof", "Ref", "Rule", "Term", "rule_of"]
+__all__ = [
+    "FILE", "PARALLEL", "Algebra", "Operator", "Origin", "Proof", "Ref", "Rule", "Term", "both_ways",
+    "generated_rules", "rule_of", "rules_builtin",
+]  # fmt: skip
 
 Ref: TypeAlias = str | tuple[int, int]
 """An input of the rule by its name; or of the term of this number, the output of that."""
@@ -201,3 +207,28 @@ def _read(node: ast.expr, terms: list[Term]) -> Ref:
     if term not in terms:
         terms.append(term)
     return (terms.index(term), part)
+
+
+FILE = Path(__file__).with_name("generated.json")
+"""``python -m reproduce.rules`` makes it."""
+
+
+@cache
+def rules_builtin() -> tuple[Rule, ...]:
+    """Those of `builtin.txt`, each both ways, where that may be."""
+    text = FILE.with_name("builtin.txt").read_text(encoding="utf-8")
+    named = [line.split(": ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return both_ways([rule_of(equation, name, proof="proven") for name, equation in named])
+
+
+@cache
+def generated_rules() -> list[Rule]:
+    """Those of the file, one way round."""
+    texts = json.loads(FILE.read_text(encoding="utf-8"))["rules"]
+    return [rule_of(text, origin="generated", proof="proven") for text in texts]
+
+
+def both_ways(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """The rules and their reverses whose left side says what the right side needs."""
+    both = [own for rule in rules for own in (rule, rule.reversed)]
+    return tuple(rule for rule in both if rule.left and not rule.unbound and rule.left[0].op != "enlarge")

@@ -223,21 +223,6 @@ def test_the_queue_counts_calls_and_computes_nothing_before_it_runs() -> None:
     assert model.shared.weight.grad is not None
 
 
-@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
-def test_a_weight_with_hooks_gets_its_gradient_at_once_and_once(hook: str) -> None:
-    model, module, x, t = _twice(deferrable=True)
-    plain, rebuilt, *_ = _twice()
-    seen: list[Tensor] = []
-    getattr(model.shared.weight, hook)(seen.append)
-    queue, loss = WeightGradients(), module(x, t)
-    with queue.collect():
-        loss.backward()
-    assert len(queue) == 0
-    assert len(seen) == 1
-    rebuilt(x, t).backward()
-    assert torch.equal(model.shared.weight.grad, plain.shared.weight.grad)
-
-
 def test_after_an_error_the_queue_is_as_it_was_and_may_collect_again() -> None:
     _, module, x, t = _twice(deferrable=True)
     queue, loss = WeightGradients(), module(x, t)

@@ -12,7 +12,6 @@ from netsplit.errors import NetSplitError
 from netsplit.graph import Graph, capture
 from netsplit.graph.onnx import (
     NodeNotes,
-    export_inference,
     export_training,
     from_onnx,
     write_onnx,
@@ -75,6 +74,6 @@ NET = nn.Linear(2, 2)
 )
 def test_odd_input_gets_one_sentence(tmp_path: Path, read: Callable[[Path], object], words: str) -> None:
     path = tmp_path / "m.onnx"
-    export_inference(NET, torch.ones(2, 2), path)
+    export_training(NET, nn.MSELoss(), (torch.ones(2, 2), torch.ones(2, 2)), path)
     with pytest.raises(NetSplitError, match=words):
         read(path)

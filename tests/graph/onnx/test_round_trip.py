@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from torch import nn
 
-from netsplit.graph.onnx import OnnxModule, export_inference, export_training, from_onnx
+from netsplit.graph.onnx import OnnxModule, export_training, from_onnx
+from netsplit.graph.onnx.export import exported_inference
 from tests.cover import covering, few
 from tests.graph.onnx.models import QUICK, SLOW, Subject
 
@@ -65,7 +67,7 @@ def test_every_operator_set_says_the_same(name: str, opset: int, tmp_path: Path)
 @pytest.mark.parametrize("name", ["wide_resnet152"])
 def test_an_export_for_inference_computes_what_evaluation_does(name: str, tmp_path: Path) -> None:
     model = SUBJECTS[name].fresh()
-    export_inference(model, SUBJECTS[name].batch(1)[0], tmp_path / "model.onnx")
+    onnx.save(exported_inference(model, SUBJECTS[name].batch(1)[0]), str(tmp_path / "model.onnx"))
     module = from_onnx(str(tmp_path / "model.onnx"))
     inputs, _ = SUBJECTS[name].batch(2, seed=2)
     with torch.no_grad():

@@ -111,7 +111,7 @@ ELEMENTWISE: dict[str, Function] = {
     "Max": _variadic(torch.maximum),
     "Min": _variadic(torch.minimum),
     "Sum": _variadic(torch.add),
-    "Mean": lambda call: reduce(torch.add, call.tensors()) / len(call),
+    "Mean": lambda call: reduce(torch.add, call.tensors()) / len(call.values),
     "Where": lambda call: torch.where(call.tensor(0), call.tensor(1), call.tensor(2)),
     "Cast": _cast,
     "CastLike": lambda call: call.tensor(0).to(call.tensor(1).dtype),

@@ -21,9 +21,8 @@ from netsplit.errors import RewriteError
 from netsplit.graph.ir import Graph
 from netsplit.partition.methods.unity.choices import TaskKind
 from netsplit.rewrite import Match, applied_rule, fingerprint, matches, rules_builtin
-from netsplit.rewrite.algebra.builtin import both_ways, generated_rules
 from netsplit.rewrite.algebra.foreign import read_rules
-from netsplit.rewrite.algebra.rule import Rule
+from netsplit.rewrite.algebra.rule import Rule, both_ways, generated_rules
 
 __all__ = ["Substituted", "Tasks", "best_graph", "rules_of"]
 
