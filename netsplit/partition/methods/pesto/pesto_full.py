@@ -28,7 +28,7 @@ __all__ = ["PestoFull"]
 _TRIALS = 600  # schedules that the search for a starting solution may compute
 _ORDERS = 24  # of the devices, among the starting placements
 _VERTICES_A_DEVICE = 4  # of the largest device, at least, so that merged vertices can be packed
-_MOST_INTERVALS = 200_000  # of messages on links, in a model: some gigabyte
+_MOST_INTERVALS = 200_000  # of tasks on devices and messages on links, in a model: some gigabyte
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PestoFull(Partitioner):
     target: int = 60  # vertices at which coarsening stops
     time_limit_s: float = 60.0
     gap: float = 1e-3  # relative distance of objective and bound at which the search may stop
-    most_pairs: int = 20_000  # of tasks in no order, above which the start is the answer
+    solve: bool = True  # False: the start is the answer
 
     name = "pesto_full"
     optimises = "makespan of one training step on the coarsened graph, exclusive devices and links"
@@ -57,7 +57,7 @@ class PestoFull(Partitioner):
         self.require("target", self.target >= 1, "1 vertex or more")
         self.require_time_limit()
         self.require("gap", 0 <= self.gap < 1, "a fraction from 0 to below 1, such as 0.001")
-        self.require("most_pairs", self.most_pairs >= 0, "0 (the start alone) or more")
+        self.require("solve", isinstance(self.solve, bool), "true or false")
 
     def choose(self, problem: Problem) -> Choice:
         limit_s = self.time_limit_s if problem.time_limit_s is None else problem.time_limit_s
@@ -99,8 +99,7 @@ class PestoFull(Partitioner):
         lower_s, devices = _least_makespan(tasks), len(tasks.instance.devices)
         if known.makespan - lower_s <= self.gap * known.makespan:
             return "optimal", lower_s, known
-        too_many = tasks.unordered > self.most_pairs or len(tasks.messages) * devices**2 > _MOST_INTERVALS
-        if too_many or not self.most_pairs:
+        if not self.solve or (tasks.count + len(tasks.messages) * devices) * devices > _MOST_INTERVALS:
             return "heuristic", lower_s, known
         model, left_s = PestoModel(tasks, known), deadline - time.perf_counter()
         solved = model.solve(left_s, tasks.instance.problem.seed, gap=self.gap)
@@ -115,7 +114,7 @@ class PestoFull(Partitioner):
 
 def _least_makespan(tasks: CoarseTasks) -> float:
     """No schedule is shorter: the longest path, and the work on the devices if it were divisible."""
-    path = max((h + s for h, s in zip(tasks.head_s, tasks.least_s, strict=True)), default=0.0)
+    path = max((s + rest for s, rest in zip(tasks.least_s, tasks.tail_s, strict=True)), default=0.0)
     return max(path, sum(tasks.least_s) / len(tasks.instance.devices))
 
 
