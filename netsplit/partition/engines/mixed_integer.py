@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import highspy
 
 __all__ = [
+    "BYTES_A_COEFFICIENT",
     "MOST_BYTES",
     "PREFIX",
     "check_engine",
-    "engine_bytes",
     "highs",
     "picos_engines",
     "run_highs",
@@ -50,17 +50,6 @@ def picos_engines() -> tuple[str, ...]:
     least.add_constraint(x + y >= 1)
     named = {name: picos.solvers.get_solver(name) for name in picos.available_solvers()}
     return tuple(name for name, solver in named.items() if solver.supports(least.footprint))
-
-
-def check_picos_engine(name: str) -> None:
-    """Raises ConfigError: PICOS has no engine of this name here that takes mixed-integer models."""
-    here = picos_engines()
-    if name not in here:
-        engines = ", ".join(PREFIX + engine for engine in here) or "none"
-        raise ConfigError(
-            f"engine '{PREFIX}{name}' is not installed: PICOS finds {engines}; install that engine's Python "
-            "package, or use 'auto', 'gurobi' or 'highs'."
-        )
 
 
 def picos_problem(model: LinearModel) -> tuple[Any, dict[Any, _Mask]]:
@@ -200,16 +189,11 @@ def _stop(problem: Any, name: str) -> None:
 MOST_BYTES = 2_000_000_000
 """For one model and all that the engine makes of it: several methods and a training share a machine."""
 
-_BYTES_A_COEFFICIENT = 3200
+BYTES_A_COEFFICIENT = 3200
 """The most that HiGHS was seen to take in two minutes: 830 to 3,180 of models of 10,000 to 1,500,000, for
 copies, presolve, factors and cuts, more of few groups on many devices. The model itself has 13."""
 
 _log = logging.getLogger(__name__)
-
-
-def engine_bytes(coefficients: int) -> int:
-    """What a model of so many takes at the engine's peak, the model itself included."""
-    return coefficients * _BYTES_A_COEFFICIENT
 
 
 class _Unlicensed(Exception):
@@ -217,10 +201,14 @@ class _Unlicensed(Exception):
 
 
 def check_engine(engine: str) -> None:
-    """Raises ConfigError: not "auto", "gurobi", "highs", or "picos:" and an engine that PICOS has here."""
-    if engine.startswith(PREFIX):
-        check_picos_engine(engine.removeprefix(PREFIX))
-    elif engine not in ("auto", "gurobi", "highs"):
+    """Raises ConfigError: not "auto", "gurobi", "highs", or "picos:" and an engine that PICOS has here, which
+    takes mixed-integer models."""
+    if engine.startswith(PREFIX) and engine not in (here := [PREFIX + each for each in picos_engines()]):
+        raise ConfigError(
+            f"engine '{engine}' is not installed: PICOS finds {', '.join(here) or 'none'}; install that "
+            "engine's Python package, or use 'auto', 'gurobi' or 'highs'."
+        )
+    if not engine.startswith(PREFIX) and engine not in ("auto", "gurobi", "highs"):
         raise ConfigError(
             f"engine '{engine}' is not known: use auto, gurobi, highs or one that PICOS finds, such as "
             "picos:glpk."

@@ -85,25 +85,18 @@ def fifo_starts(instance: Instance, where: Sequence[int]) -> dict[str, float]:
         p = where[v]
         start[v] = max(now, free[p])
         free[p] = start[v] + float(instance.forward_s[v, p])
-        for w, came in _messages(instance, v, where, free[p]).items():
-            ready[w] = max(ready[w], came)
+        came = dict.fromkeys(instance.successors[v].tolist(), free[p])
+        for k in instance.makes[v].tolist():
+            for w in instance.consumers[k].tolist():
+                if (q := where[w]) != p:
+                    seconds = instance.latency_s[p, q] + instance.nbytes[k] * instance.seconds_per_byte[p, q]
+                    came[w] = max(came[w], free[p] + float(seconds))
+        for w, seconds in came.items():
+            ready[w] = max(ready[w], seconds)
             missing[w] -= 1
             if not missing[w]:
                 heappush(queue, (ready[w], w))
     return dict(zip(instance.names, start, strict=True))
-
-
-def _messages(instance: Instance, v: int, where: Sequence[int], now: float) -> dict[int, float]:
-    """Readers of what a node makes, and when all of it has come to them."""
-    came = dict.fromkeys(instance.successors[v].tolist(), now)
-    p = where[v]
-    for k in instance.makes[v].tolist():
-        for w in instance.consumers[k].tolist():
-            q = where[w]
-            if q != p:
-                seconds = instance.latency_s[p, q] + instance.nbytes[k] * instance.seconds_per_byte[p, q]
-                came[w] = max(came[w], now + float(seconds))
-    return came
 
 
 Order = Literal["priority", "fifo"]

@@ -106,17 +106,15 @@ class Sequenced:
     def cut(self, split: Split, deadline: float) -> Iterator[Sequenced]:
         """Candidates with one more split, and with copies of the weights that its parts read, as
         far as that can be done and fits."""
-        graph = self.problem.graph
+        graph, rewrites = self.problem.graph, tuple[Rewrite, ...]((split,))
         with suppress(RewriteError):
-            yield from self._also(deadline, split)
-            copies = rewrite.copies_after(graph, (split,)) if split.blocks == 1 else ()
-            if copies:
-                yield from self._also(deadline, split, *copies)
-
-    def _also(self, deadline: float, *rewrites: Rewrite) -> Iterator[Sequenced]:
-        candidate = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites), deadline)
-        if candidate is not None:
-            yield candidate
+            while rewrites:
+                candidate = self.rewritten(self.given, rewrite.also(graph, *rewrites), deadline)
+                if candidate is not None:
+                    yield candidate
+                plain = len(rewrites) == split.blocks == 1
+                copies = rewrite.copies_after(graph, (split,)) if plain else ()
+                rewrites = (split, *copies) if copies else ()
 
     def order_key(self, order: Order) -> Mapping[str, float]:
         """Node -> by what it is ordered."""
