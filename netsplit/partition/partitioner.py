@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final, get_args
@@ -339,16 +340,13 @@ def read_bytes(size: int, enough: bool = False) -> str:
 def _least_fill(problem: Problem) -> dict[str, str]:
     """The fill in topological order with the least common rise of all capacities (by bisection)."""
     capacities = [device.capacity_bytes for device in problem.cluster.devices]
-    low, high = -1, max(0, problem.memory_model.total_bytes - min(capacities))
-    placed = fill_in_order(problem, [c + high for c in capacities])
+    rises = range(max(0, problem.memory_model.total_bytes - min(capacities)) + 1)
+
+    def filled(rise: int) -> dict[str, str] | None:
+        return fill_in_order(problem, [c + rise for c in capacities])
+
+    placed = filled(bisect_left(rises, True, hi=len(rises) - 1, key=lambda rise: filled(rise) is not None))
     assert placed is not None
-    while high - low > 1:
-        rise = (low + high) // 2
-        trial = fill_in_order(problem, [c + rise for c in capacities])
-        if trial is None:
-            low = rise
-        else:
-            placed, high = trial, rise
     return placed
 
 

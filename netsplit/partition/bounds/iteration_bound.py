@@ -98,7 +98,7 @@ class FractionalWork:
     fits: NDArray[np.bool_] = field(init=False)  # [A, C]
 
     def __post_init__(self) -> None:
-        self.instance = self.tasks.graph.instance
+        self.instance = self.tasks.instance
         self.atoms = len(self.instance.atoms)
         self.columns = 1 + self.atoms * len(self.classes)
         first = [int(each[0]) for each in self.classes]

@@ -7,7 +7,6 @@ others. A move takes one group, a swap of two, or a cluster of groups to another
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -40,17 +39,11 @@ class _GroupMove(NamedTuple):
     target: Ints  # [G]
 
 
-@dataclass(frozen=True)
 class LoadAnnealer:
-    """The arrays of one model, prepared once for many runs."""
+    """What many runs need; `model` is of the instance's atoms."""
 
-    model: Hypergraph
-    clusters: Packed  # -> groups
-
-    @classmethod
-    def of(cls, instance: Instance, model: Hypergraph) -> LoadAnnealer:
-        """`model`: of the instance's atoms."""
-        return cls(model, clusters_of(instance).packed)
+    def __init__(self, instance: Instance, model: Hypergraph) -> None:
+        self.model, self.clusters = model, clusters_of(instance).packed  # -> groups
 
     def run(
         self,

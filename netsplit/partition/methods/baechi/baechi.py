@@ -4,10 +4,8 @@ Source: Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs",
 authors' code (github beomyeol/baechi: placer/device.py, placer_utils.py, virtual_scheduler.py, m_topo.py).
 Time is counted in whole ticks, a microsecond in their code, and every operator takes one at least.
 
-Their values on PipeDream's graphs are those of ``read_workload(path, inputs="profiled").problem(cluster,
-passes="forward", alpha=1, variable_copies=1)`` with four devices and every link ``Link(134e-6, 0.1754e-9)``,
-under `MTopo()`, `MEtf(memory="kept")` and `MSct(memory="kept")`: the report's objective is the makespan.
-Ties go by the order of the graph's nodes, so the graph's order has to be theirs: first ready, first.
+Ties go by the order of the graph's nodes. How their values on PipeDream's graphs are computed:
+`benchmarks.settings`.
 """
 
 from __future__ import annotations

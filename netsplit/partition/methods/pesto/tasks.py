@@ -193,7 +193,6 @@ class CoarseTasks:
     instance: Instance
     coarse: Coarse
     vertex_of: tuple[int, ...]  # [T]
-    forwards: int  # tasks below are forward
     seconds: Floats  # [T, K]
     local: tuple[tuple[int, int], ...]  # precedences that never cross devices
     messages: tuple[tuple[int, int], ...]  # [Q] source task, target task
@@ -220,7 +219,6 @@ class CoarseTasks:
             instance=instance,
             coarse=coarse,
             vertex_of=vertex_of,
-            forwards=forwards,
             seconds=np.array(sums).reshape(len(vertex_of), len(instance.devices)),
             local=tuple((s, t) for s, t, _ in arcs if classes[s] == classes[t]),
             messages=tuple((s, t) for s, t, _ in crossing),

@@ -47,8 +47,8 @@ def coplace(
     Args:
         problem: graph, costs and capacities.
         least_groups: the floor, 1 or more.
-        group_bytes: what a group needs (line 17). "union" is the thesis's own accounting (section 4.3,
-            Algorithm 1): a variable counts once. By "added" one between two groups counts at both ends.
+        group_bytes: what a group needs (line 17): by "union" a variable counts once, as in the thesis
+            (section 4.3, Algorithm 1); by "added" one between two groups counts at both ends.
 
     Returns:
         The groups by topological position of their first node.
