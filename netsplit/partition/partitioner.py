@@ -293,12 +293,9 @@ def missing_bytes(problem: Problem, placement: Placement, predicted: Timeline, c
         problem: of the graph after the placement's rewrites.
         cluster: with the capacities that there are, where a method is told others (`Simulator.cluster`).
     """
-    if problem.memory == "lifetimes":
-        over = [predicted.peak_bytes.get(each.name, 0) - each.capacity_bytes for each in cluster.devices]
-    else:
-        instance = Instance.of(problem)
-        over = (instance.totals(placement.all_stages).nbytes - instance.capacity).tolist()
-    return max(0, *map(int, over))
+    instance, static = Instance.of(problem), problem.memory == "static"
+    capacity = instance.capacity if static else np.array([each.capacity_bytes for each in cluster.devices])
+    return max(0, int((needed_bytes(instance, placement, predicted) - capacity).max()))
 
 
 def infeasible(problem: Problem, method: str, reason: str | None = None) -> InfeasibleError:

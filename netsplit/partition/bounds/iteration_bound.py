@@ -124,7 +124,7 @@ class FractionalWork:
         known_s = max(known_s, self._in_sum())
         if limit_s <= 0 or self.atoms * len(self.classes) > _MOST:
             return known_s
-        self._base()
+        self._add_rows()
         return max(known_s, _SAFE * self._solve(known_s, min(limit_s, LIMIT_S)))
 
     def _in_sum(self) -> float:
@@ -141,7 +141,7 @@ class FractionalWork:
     def _x(self, a: int, c: int) -> int:
         return 1 + a * len(self.classes) + c
 
-    def _base(self) -> None:
+    def _add_rows(self) -> None:
         kinds = range(len(self.classes))
         for a in range(self.atoms):
             self.rows.add([(self._x(a, c), 1.0) for c in kinds], 1.0, equal=True)

@@ -85,9 +85,9 @@ def _constant(matrix: Any) -> Any:
 def by_picos(model: LinearModel, name: str, time_limit_s: float, gap: float) -> Outcome:
     """Minimise the model by one of `picos_engines`, silently.
 
-    PICOS has no word for a bound: there is one where the engine has proven its answer within the gap. GLPK
-    proves to the end, looks at its clock only once the relaxation of the whole model is solved, and hears
-    Ctrl-C only when it ends.
+    PICOS has no word for a bound: there is one where the engine has proven its answer within the gap. After
+    Ctrl-C the engine goes on alone until its limit, as PICOS stops none. GLPK proves to the end, and looks at
+    its clock only once the relaxation of the whole model is solved.
 
     Raises:
         ConfigError: the engine fails, as where its licence does not take the model's size.
@@ -113,7 +113,7 @@ def by_picos(model: LinearModel, name: str, time_limit_s: float, gap: float) -> 
         max_footprints=1,  # the model as it is, not rewritten for the engine
     )
     engine = f"{PREFIX}{name} (PICOS {picos.__version__})"
-    outcome = interruptible(lambda: _solved(problem, parts, model, name, gap), lambda: _stop(problem, name))
+    outcome = interruptible(lambda: _solved(problem, parts, model, name, gap), lambda: None)
     return replace(outcome, engine=engine)
 
 
@@ -177,13 +177,6 @@ def _end_without_answer(native: Any, name: str) -> Status | None:
     swiglpk.glp_init_iocp(options)
     options.presolve, options.msg_lev, options.tm_lim = swiglpk.GLP_ON, swiglpk.GLP_MSG_OFF, 1
     return "infeasible" if swiglpk.glp_intopt(native, options) == swiglpk.GLP_ENOPFS else None
-
-
-def _stop(problem: Any, name: str) -> None:
-    """As far as the engine can be stopped; others go on until their limit."""
-    calls = {"gurobi": "terminate", "scip": "interruptSolve"}
-    if name in calls and problem.strategy is not None:
-        getattr(problem.strategy.solver.int, calls[name], lambda: None)()
 
 
 MOST_BYTES = 2_000_000_000

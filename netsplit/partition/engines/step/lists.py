@@ -219,7 +219,16 @@ def _sending(where: Ints, sent: int, work: _SegmentWork, a: Arrays) -> _Sending:
                     tag += 1
         sending.sends[s + 1] = tag
     # 3. back
-    _send_back(sending)
+    size, back = count + 1, sending.gradients
+    for s in range(count):
+        back[s] = size
+        for t in range(sending.sends[s], sending.sends[s + 1]):
+            u, d = sending.variable[t], sending.source[t]
+            sending.variable[sent + t], sending.source[sent + t], target[sent + t] = u, target[t], d
+            if sending.gives[t] and sending.readers[t] > 0:
+                back[size] = sent + t
+                size += 1
+    back[count] = size
     return sending
 
 
@@ -239,22 +248,6 @@ def _targets(u: int, d: int, where: Ints, reached: Ints, targets: Ints, a: Array
         targets[at] = q
         size += 1
     return size
-
-
-@inlined
-def _send_back(sending: _Sending) -> None:
-    """The gradients' transfers, and which of them each segment waits for."""
-    packed, sends, sent = sending.gradients, sending.sends, len(sending.gives)
-    variable, source, target = sending.variable, sending.source, sending.target
-    size = len(sends)
-    packed[0] = size
-    for s in range(len(sends) - 1):
-        for t in range(sends[s], sends[s + 1]):
-            variable[sent + t], source[sent + t], target[sent + t] = variable[t], target[t], source[t]
-            if sending.gives[t] and sending.readers[t] > 0:
-                packed[size] = sent + t
-                size += 1
-        packed[s + 1] = size
 
 
 @inner

@@ -292,7 +292,10 @@ class MTopo(Partitioner):
                 used[p] = grown
             return fits
 
-        ordered = problem if self.order == "captured" else _breadth_first(problem)
+        graph, ordered = problem.graph, problem
+        if self.order == "breadth_first":
+            nodes = {name: graph.nodes[name] for name in breadth_first(graph)}
+            ordered = replace(problem, graph=replace(graph, nodes=nodes))
         device_of = (
             fill_in_order(ordered, capacities, within_cap)
             or fill_in_order(ordered, capacities)
@@ -301,13 +304,6 @@ class MTopo(Partitioner):
         if device_of is None:
             raise infeasible(problem, self.name)
         return Choice(device_of, objective_s=virtual_makespan_s(BaechiProblem.of(problem), device_of))
-
-
-def _breadth_first(problem: Problem) -> Problem:
-    """The same problem with the nodes of its graph in the authors' topological order."""
-    graph = problem.graph
-    nodes = {name: graph.nodes[name] for name in breadth_first(graph)}
-    return replace(problem, graph=replace(graph, nodes=nodes))
 
 
 def even_level(total: int, capacities: Sequence[int]) -> int:

@@ -175,12 +175,11 @@ def _contiguous(tasks: CoarseTasks) -> Iterator[tuple[int, ...]]:
             yielded.add(where)
 
 
-def _equal_split(seconds: np.ndarray[Any, Any], order: Sequence[int]) -> tuple[int, ...]:
+def _equal_split(seconds: Floats, order: Sequence[int]) -> tuple[int, ...]:
     """Classes in topological order on these devices, with about equal seconds each."""
     work = seconds[:, list(order)].mean(axis=1)
-    middle = np.cumsum(work) - work / 2
-    slot = np.minimum((middle / (work.sum() or 1.0) * len(order)).astype(int), len(order) - 1)
-    return tuple(order[i] for i in slot)
+    middle = (np.cumsum(work) - work / 2) / (work.sum() or 1.0)
+    return tuple(order[min(int(each * len(order)), len(order) - 1)] for each in middle)
 
 
 def _descend(tasks: CoarseTasks, placements: list[tuple[int, ...]], deadline: float) -> CoarseSchedule:

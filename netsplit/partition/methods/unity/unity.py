@@ -81,8 +81,8 @@ class Unity(Partitioner):
 
     An operator may be cut along its samples, columns, what it sums over, or heads, and be computed several
     times. The programme adds up seconds of computing, moving between two layouts, and sums of copies'
-    gradients, for each graph that rules of the algebra make. Where the simulated peaks do not fit, bytes get a
-    price, which rises until they do. What is simulated to take least of its answer, of data parallelism, of
+    gradients, for each graph that rules of the algebra make. Where the simulated peaks do not fit, bytes get
+    a price, which rises until they do. What is simulated to take least of its answer, of data parallelism, of
     columns and rows, and of one device is answered (`notes["answered"]`).
 
     Args:
