@@ -16,6 +16,7 @@ kind of device, and one bandwidth per level; of links only the slowest bandwidth
 from __future__ import annotations
 
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -129,6 +130,7 @@ class Formula:
 
     levels: tuple[tuple[int, float], ...]  # (units, bytes per second) of each level
     cost: Cost = "released"
+    deadline: float = math.inf  # on ``time.perf_counter``, after which `stage` raises TimeoutError
 
     @property
     def devices(self) -> int:
@@ -136,6 +138,8 @@ class Formula:
 
     def stage(self, level: int, inner: Floats, weights: Floats, m: int, first: bool) -> Floats:
         """A stage on m units, of which one needs `inner` seconds."""
+        if time.perf_counter() > self.deadline:
+            raise TimeoutError
         bandwidth = self.levels[level][1]
         if self.cost == "paper":
             return np.maximum(inner, 2 * (m - 1) * weights / bandwidth) / m
@@ -256,18 +260,15 @@ class _Score:
 def _without_stages(problem: Problem, placement: Placement, formula: Formula, layers: Layers) -> Floats:
     """[3, D] seconds that a device computes, receives, and sends: of its transfers the longest."""
     instance = Instance.of(problem)
-    rank = {device.name: p for p, device in enumerate(problem.cluster.devices)}
-    seconds = np.zeros((3, len(rank)))
-    for v, name in enumerate(layers.names):
-        seconds[0, rank[placement.device_of[name]]] += layers.seconds[v]
-    where, crossing = instance.encode(placement.device_of), np.zeros((len(rank), len(rank)))
-    planned = set(layers.names)
+    devices, where, planned = len(instance.devices), instance.encode(placement.device_of), set(layers.names)
+    index = [v for v, name in enumerate(instance.names) if name in planned]
+    seconds, crossing = np.zeros((3, devices)), np.zeros((devices, devices))
+    np.add.at(seconds[0], where[index], layers.seconds)
     for u, source in enumerate(instance.producer):
         if instance.names[source] in planned:
-            p = where[source]
-            readers = [int(w) for w in instance.consumers[u] if instance.names[w] in planned]
-            for q in {int(where[w]) for w in readers} - {int(p)}:
-                crossing[p, q] += instance.nbytes[u]
+            readers = [w for w in instance.consumers[u] if instance.names[w] in planned]
+            for q in {int(where[w]) for w in readers} - {int(where[source])}:
+                crossing[where[source], q] += instance.nbytes[u]
     for p, q in zip(*np.nonzero(crossing), strict=True):
         spent = 2 * float(crossing[p, q]) / _bandwidth(formula, int(p), int(q))
         seconds[1, q], seconds[2, p] = max(seconds[1, q], spent), max(seconds[2, p], spent)

@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final, get_args
@@ -292,12 +293,9 @@ def missing_bytes(problem: Problem, placement: Placement, predicted: Timeline, c
         problem: of the graph after the placement's rewrites.
         cluster: with the capacities that there are, where a method is told others (`Simulator.cluster`).
     """
-    if problem.memory == "lifetimes":
-        over = [predicted.peak_bytes.get(each.name, 0) - each.capacity_bytes for each in cluster.devices]
-    else:
-        instance = Instance.of(problem)
-        over = (instance.totals(placement.all_stages).nbytes - instance.capacity).tolist()
-    return max(0, *map(int, over))
+    instance, static = Instance.of(problem), problem.memory == "static"
+    capacity = instance.capacity if static else np.array([each.capacity_bytes for each in cluster.devices])
+    return max(0, int((needed_bytes(instance, placement, predicted) - capacity).max()))
 
 
 def infeasible(problem: Problem, method: str, reason: str | None = None) -> InfeasibleError:
@@ -339,16 +337,13 @@ def read_bytes(size: int, enough: bool = False) -> str:
 def _least_fill(problem: Problem) -> dict[str, str]:
     """The fill in topological order with the least common rise of all capacities (by bisection)."""
     capacities = [device.capacity_bytes for device in problem.cluster.devices]
-    low, high = -1, max(0, problem.memory_model.total_bytes - min(capacities))
-    placed = fill_in_order(problem, [c + high for c in capacities])
+    rises = range(max(0, problem.memory_model.total_bytes - min(capacities)) + 1)
+
+    def filled(rise: int) -> dict[str, str] | None:
+        return fill_in_order(problem, [c + rise for c in capacities])
+
+    placed = filled(bisect_left(rises, True, hi=len(rises) - 1, key=lambda rise: filled(rise) is not None))
     assert placed is not None
-    while high - low > 1:
-        rise = (low + high) // 2
-        trial = fill_in_order(problem, [c + rise for c in capacities])
-        if trial is None:
-            low = rise
-        else:
-            placed, high = trial, rise
     return placed
 
 

@@ -1,7 +1,7 @@
 """A lower bound on the iteration under any schedule, of any placement, replicas included.
 
     critical path of a micro-batch ──┐
-    work over devices, windows, RAM ─┼─► the greatest ──► bound
+    work over devices, within RAM ───┼─► the greatest ──► bound
     an atom's micro-batches, whole ──┘
 
 The work is a linear programme over the fraction of the micro-batches of each atom (a set of nodes that must
@@ -9,9 +9,7 @@ share a device) on each kind of device: replicas take micro-batches in turn, so 
 and a whole one is a placement. Its rows are
 
     capacity    bytes that come with a node wherever it is
-    window      what begins at least a after the iteration's begin and ends at least b before its end is done
-                in T - a - b (Fernandez and Bussell, IEEE Trans. Computers 1973); of the windows those that
-                the last solution breaks
+    work        the devices of a class do no more than their number times T
     host        of devices that slow one another: a second is one in which one computes, or several do, each
                 class at its best number of them; and all classes together share the processors
 
@@ -21,7 +19,6 @@ left out: they only delay.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,10 +33,6 @@ from netsplit.partition.engines.rows import Rows, Term
 __all__ = ["LIMIT_S", "iteration_bound_s"]
 
 _MOST = 40_000  # atoms times kinds of devices, beyond which the work is counted in sum
-_ROUNDS = 6  # of windows
-_A_ROUND = 4  # windows
-_WORTH = 2e-3  # relative growth of the bound for which another round is made
-_LEVELS = 24  # heads, and tails, that windows begin and end at
 LIMIT_S = 0.7  # of linear programmes
 _SAFE = 1 - 1e-7  # of what a linear programme's solver answers
 
@@ -92,7 +85,7 @@ def _contended(instance: Instance) -> set[int]:
 
 @dataclass(eq=False)
 class FractionalWork:
-    """The linear programme. Columns: T, x [A, C], and what windows add."""
+    """The linear programme. Columns: T, x [A, C], and those of hosts."""
 
     tasks: IterationTasks
     schedule: AnySchedule
@@ -105,7 +98,7 @@ class FractionalWork:
     fits: NDArray[np.bool_] = field(init=False)  # [A, C]
 
     def __post_init__(self) -> None:
-        self.instance = self.tasks.graph.instance
+        self.instance = self.tasks.instance
         self.atoms = len(self.instance.atoms)
         self.columns = 1 + self.atoms * len(self.classes)
         first = [int(each[0]) for each in self.classes]
@@ -122,35 +115,17 @@ class FractionalWork:
     @property
     def total_s(self) -> Floats:
         """[A, C] of all tasks."""
-        return self.within(np.ones(len(self.atom), bool))
-
-    def within(self, window: NDArray[np.bool_]) -> Floats:
-        """[A, C] of the tasks in a window."""
         sums = np.zeros((self.atoms, len(self.classes)))
-        np.add.at(sums, self.atom[window], self.work_s[window])
+        np.add.at(sums, self.atom, self.work_s)
         return sums
 
     def least_s(self, known_s: float, limit_s: float) -> float:
         """The optimum, or what was proven of it in the time; at least `known_s`."""
-        deadline = time.perf_counter() + min(limit_s, LIMIT_S)
         known_s = max(known_s, self._in_sum())
         if limit_s <= 0 or self.atoms * len(self.classes) > _MOST:
             return known_s
-        self._base()
-        best_s, windows = known_s, set[tuple[float, float]]()
-        for _ in range(_ROUNDS):
-            solved = self._solve(best_s, deadline - time.perf_counter())
-            if solved is None:
-                break
-            before_s, (value_s, x) = best_s, solved
-            best_s = max(best_s, _SAFE * value_s)
-            broken = [each for each in self._broken(x, best_s) if each not in windows]
-            if not broken or (windows and best_s < (1 + _WORTH) * before_s):
-                break
-            for each in broken:
-                windows.add(each)
-                self._window(*each)
-        return best_s
+        self._add_rows()
+        return max(known_s, _SAFE * self._solve(known_s, min(limit_s, LIMIT_S)))
 
     def _in_sum(self) -> float:
         """Every atom at the rate at which all devices together do it, at best."""
@@ -166,7 +141,7 @@ class FractionalWork:
     def _x(self, a: int, c: int) -> int:
         return 1 + a * len(self.classes) + c
 
-    def _base(self) -> None:
+    def _add_rows(self) -> None:
         kinds = range(len(self.classes))
         for a in range(self.atoms):
             self.rows.add([(self._x(a, c), 1.0) for c in kinds], 1.0, equal=True)
@@ -180,20 +155,11 @@ class FractionalWork:
         passes = 1 + bool(self.instance.trained[v] and self.schedule.training)
         overhead_s = np.zeros((self.atoms, len(self.classes)))
         overhead_s[self.instance.atom_of[v]] = passes * self.schedule.microbatches * self.overhead_s
-        self._loads(self.total_s + overhead_s, 0.0)
-        self._hosts(self.total_s, 0.0)
-
-    def _window(self, begin_s: float, end_s: float) -> None:
-        seconds = self.within((self.tasks.head_s >= begin_s) & (self.tasks.tail_s >= end_s))
-        self._loads(seconds, begin_s + end_s)
-        self._hosts(seconds, begin_s + end_s)
-
-    def _loads(self, seconds: Floats, outside_s: float) -> None:
-        """Devices of a class do no more than their number times T less what is outside of the window."""
         for c, size in enumerate(self.sizes.tolist()):
-            self.rows.add([(0, -float(size)), *self._terms(seconds, c)], -size * outside_s)
+            self.rows.add([(0, -float(size)), *self._terms(self.total_s + overhead_s, c)])
+        self._hosts(self.total_s)
 
-    def _hosts(self, seconds: Floats, outside_s: float) -> None:
+    def _hosts(self, seconds: Floats) -> None:
         """A second in which one device of a host computes does as much as its slowdown lets it; one in which
         several do, what the devices of a class, and those of all classes by weight, do at best."""
         for host in self.contended:
@@ -210,7 +176,7 @@ class FractionalWork:
                 all_classes += [(column, weight * each) for column, each in done]
             if len(of_host) > 1:
                 self.rows.add(all_classes)
-            self.rows.add(sums, -outside_s)
+            self.rows.add(sums)
 
     def _several(self, c: int) -> float:
         """Most seconds of work that a class does in one in which two devices of its host or more compute."""
@@ -231,10 +197,8 @@ class FractionalWork:
     def _terms(self, seconds: Floats, c: int) -> list[Term]:
         return [(self._x(a, c), float(seconds[a, c])) for a in np.flatnonzero(seconds[:, c]).tolist()]
 
-    def _solve(self, least_s: float, left_s: float) -> tuple[float, Floats] | None:
-        """The programme's value and x; None: not solved in time, or nothing fits at all."""
-        if left_s <= 0:
-            return None
+    def _solve(self, least_s: float, left_s: float) -> float:
+        """The programme's value; 0: not solved in time, or nothing fits at all."""
         import highspy
 
         upper = np.full(self.columns, np.inf)
@@ -244,55 +208,8 @@ class FractionalWork:
         solver = highs(left_s, 0.0, 0)
         self.rows.model(lower, upper, cost, np.zeros(self.columns, bool)).pass_to(solver)
         run_highs(solver)
-        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            return None
-        values = np.array(solver.getSolution().col_value)
-        x = values[1 : 1 + self.fits.size].reshape(self.fits.shape)
-        return float(solver.getInfo().objective_function_value), x
-
-    def _broken(self, x: Floats, value_s: float) -> list[tuple[float, float]]:
-        """Windows (begin, end) in which some devices have more to do than there is time for; the worst."""
-        tasks = self.tasks
-        begins, ends = _levels(tasks.head_s), _levels(tasks.tail_s)
-        i = np.searchsorted(begins, tasks.head_s, "right") - 1
-        j = np.searchsorted(ends, tasks.tail_s, "right") - 1
-        done = self.work_s * x[self.atom]  # [3n, C]
-        over = np.full((len(begins), len(ends)), -np.inf)
-        outside = begins[:, None] + ends[None, :]
-        loads = []
-        for c, size in enumerate(self.sizes.tolist()):
-            grid = np.zeros((len(begins), len(ends)))
-            np.add.at(grid, (i, j), done[:, c])
-            grid = grid[::-1, ::-1].cumsum(axis=0).cumsum(axis=1)[::-1, ::-1]
-            loads.append(grid)
-            over = np.maximum(over, outside + grid / size)
-        for host in self.contended:
-            over = np.maximum(over, outside + self._of_host(host, loads))
-        over[outside > tasks.path_s] = -np.inf  # empty; devices with nothing in others are idle for a + b
-        worst = zip(*np.unravel_index(np.argsort(-over, axis=None)[:_A_ROUND], over.shape), strict=True)
-        return [(float(begins[r]), float(ends[k])) for r, k in worst if over[r, k] > value_s * (1 + 1e-6)]
-
-    def _of_host(self, host: int, loads: list[Floats]) -> Floats:
-        """Seconds that devices of a host need for these loads at least, evenly divided in each class."""
-        of_host = np.flatnonzero(self.host == host)
-        own = [(loads[c], self._several(c), float(self.slowdown[c, 1])) for c in of_host.tolist()]
-        weights, together = self._together(of_host)
-        weighed = np.sum([w * grid for w, (grid, _, _) in zip(weights, own, strict=True)], axis=0)
-        best: Floats = np.sum([grid * slowed for grid, _, slowed in own], axis=0)
-        if together > 0:
-            for several in [weighed / together, *(grid / most for grid, most, _ in own)]:
-                shared = np.maximum(several, weighed / together)
-                alone = sum(np.maximum(grid - shared * most, 0.0) * slowed for grid, most, slowed in own)
-                best = np.minimum(best, shared + alone)
-        return best
-
-
-def _levels(seconds: Floats) -> Floats:
-    """Ascending, from 0: some of the values, as evenly as they lie."""
-    values = np.unique(np.concatenate([[0.0], seconds]))
-    if len(values) > _LEVELS:
-        values = values[np.linspace(0, len(values) - 1, _LEVELS).astype(int)]
-    return np.asarray(values)
+        optimal = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        return float(solver.getInfo().objective_function_value) if optimal else 0.0
 
 
 def _whole_s(work: FractionalWork) -> float:

@@ -35,24 +35,6 @@ __all__ = [
 ]
 
 
-class StepGraph:
-    """Tasks and precedences."""
-
-    def __init__(self, instance: Instance) -> None:
-        self.instance = instance
-        n = self.n = instance.n
-        self.before: list[list[int]] = [[] for _ in range(2 * n)]
-        for u, v in enumerate(instance.producer.tolist()):
-            for w in instance.consumers[u].tolist():
-                self.before[w].append(v)
-                if instance.requires_backward[u] and instance.trained[w]:
-                    self.before[n + v].append(n + w)
-        for v in np.flatnonzero(instance.trained).tolist():
-            if not self.before[n + v]:
-                self.before[n + v].append(v)
-        self.order = [*range(n), *range(2 * n - 1, n - 1, -1)]  # topological
-
-
 @dataclass(frozen=True)
 class AnySchedule:
     """What is known of all iterations that a bound is to hold for; by default little more than their size."""
@@ -95,7 +77,7 @@ class IterationTasks:
     Devices are taken by their K kinds (`Instance.kind_of`), as there may be a thousand of one.
     """
 
-    graph: StepGraph
+    instance: Instance
     work_s: Floats  # [3n, K] of all micro-batches, were they all on a device of the kind
     fastest_s: Floats  # [3n] of one micro-batch, as part of a path
     head_s: Floats  # [3n]
@@ -104,7 +86,7 @@ class IterationTasks:
 
     @classmethod
     def of(cls, instance: Instance, schedule: AnySchedule) -> IterationTasks:
-        graph, n, m = StepGraph(instance), instance.n, schedule.microbatches
+        n, m = instance.n, schedule.microbatches
         first = instance.first_of_kind
         forward_s, on = instance.forward_s[:, first], [instance.on[p] for p in first]
         trained = instance.trained[:, None] & schedule.training
@@ -121,8 +103,8 @@ class IterationTasks:
         )
         fastest_s = np.concatenate([forward_s, soon_s, later_s + step_s]).min(axis=1, initial=np.inf)
         overhead_s = min(each.instruction_s for each in on)
-        head_s, tail_s = _paths(graph, fastest_s, trained[:, 0], overhead_s)
-        return cls(graph, work_s, fastest_s, head_s, tail_s, np.tile(np.arange(n), 3))
+        head_s, tail_s = _paths(instance, fastest_s, trained[:, 0], overhead_s)
+        return cls(instance, work_s, fastest_s, head_s, tail_s, np.tile(np.arange(n), 3))
 
     @property
     def path_s(self) -> float:
@@ -145,21 +127,30 @@ def _weight_s(names: Sequence[str], on: Sequence[DeviceCosts]) -> Floats:
 
 
 def _paths(
-    graph: StepGraph,
+    instance: Instance,
     fastest_s: Floats,
     trained: NDArray[np.bool_],
     overhead_s: float,
 ) -> tuple[Floats, Floats]:
     """[3n] heads and tails. An instruction's overhead comes before a micro-batch's first computation, where
     it turns from forward to backward on one device, and before the step."""
-    n = graph.n
-    before = [*graph.before, *([n + v] if trained[v] else [] for v in range(n))]
+    n = instance.n
+    before: list[list[int]] = [[] for _ in range(2 * n)]
+    for u, v in enumerate(instance.producer.tolist()):
+        for w in instance.consumers[u].tolist():
+            before[w].append(v)
+            if instance.requires_backward[u] and instance.trained[w]:
+                before[n + v].append(n + w)
+    for v in np.flatnonzero(instance.trained).tolist():
+        if not before[n + v]:
+            before[n + v].append(v)
+    before += [[n + v] if trained[v] else [] for v in range(n)]
     delay = np.zeros(3 * n)
     for t, earlier in enumerate(before):
         if not earlier or t >= 2 * n or (t >= n and earlier == [t - n]):
             delay[t] = overhead_s
     delay[n:][~np.tile(trained, 2)] = 0.0
-    order = [*graph.order, *range(2 * n, 3 * n)]
+    order = [*range(n), *range(2 * n - 1, n - 1, -1), *range(2 * n, 3 * n)]  # topological
     head, tail = np.zeros(3 * n), np.zeros(3 * n)
     for t in order:
         head[t] = delay[t] + max((head[u] + fastest_s[u] for u in before[t]), default=0.0)

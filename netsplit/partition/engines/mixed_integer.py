@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import highspy
 
 __all__ = [
+    "BYTES_A_COEFFICIENT",
     "MOST_BYTES",
     "PREFIX",
     "check_engine",
-    "engine_bytes",
     "highs",
     "picos_engines",
     "run_highs",
@@ -50,17 +50,6 @@ def picos_engines() -> tuple[str, ...]:
     least.add_constraint(x + y >= 1)
     named = {name: picos.solvers.get_solver(name) for name in picos.available_solvers()}
     return tuple(name for name, solver in named.items() if solver.supports(least.footprint))
-
-
-def check_picos_engine(name: str) -> None:
-    """Raises ConfigError: PICOS has no engine of this name here that takes mixed-integer models."""
-    here = picos_engines()
-    if name not in here:
-        engines = ", ".join(PREFIX + engine for engine in here) or "none"
-        raise ConfigError(
-            f"engine '{PREFIX}{name}' is not installed: PICOS finds {engines}; install that engine's Python "
-            "package, or use 'auto', 'gurobi' or 'highs'."
-        )
 
 
 def picos_problem(model: LinearModel) -> tuple[Any, dict[Any, _Mask]]:
@@ -96,9 +85,9 @@ def _constant(matrix: Any) -> Any:
 def by_picos(model: LinearModel, name: str, time_limit_s: float, gap: float) -> Outcome:
     """Minimise the model by one of `picos_engines`, silently.
 
-    PICOS has no word for a bound: there is one where the engine has proven its answer within the gap. GLPK
-    proves to the end, looks at its clock only once the relaxation of the whole model is solved, and hears
-    Ctrl-C only when it ends.
+    PICOS has no word for a bound: there is one where the engine has proven its answer within the gap. After
+    Ctrl-C the engine goes on alone until its limit, as PICOS stops none. GLPK proves to the end, and looks at
+    its clock only once the relaxation of the whole model is solved.
 
     Raises:
         ConfigError: the engine fails, as where its licence does not take the model's size.
@@ -124,7 +113,7 @@ def by_picos(model: LinearModel, name: str, time_limit_s: float, gap: float) -> 
         max_footprints=1,  # the model as it is, not rewritten for the engine
     )
     engine = f"{PREFIX}{name} (PICOS {picos.__version__})"
-    outcome = interruptible(lambda: _solved(problem, parts, model, name, gap), lambda: _stop(problem, name))
+    outcome = interruptible(lambda: _solved(problem, parts, model, name, gap), lambda: None)
     return replace(outcome, engine=engine)
 
 
@@ -190,26 +179,14 @@ def _end_without_answer(native: Any, name: str) -> Status | None:
     return "infeasible" if swiglpk.glp_intopt(native, options) == swiglpk.GLP_ENOPFS else None
 
 
-def _stop(problem: Any, name: str) -> None:
-    """As far as the engine can be stopped; others go on until their limit."""
-    calls = {"gurobi": "terminate", "scip": "interruptSolve"}
-    if name in calls and problem.strategy is not None:
-        getattr(problem.strategy.solver.int, calls[name], lambda: None)()
-
-
 MOST_BYTES = 2_000_000_000
 """For one model and all that the engine makes of it: several methods and a training share a machine."""
 
-_BYTES_A_COEFFICIENT = 3200
+BYTES_A_COEFFICIENT = 3200
 """The most that HiGHS was seen to take in two minutes: 830 to 3,180 of models of 10,000 to 1,500,000, for
 copies, presolve, factors and cuts, more of few groups on many devices. The model itself has 13."""
 
 _log = logging.getLogger(__name__)
-
-
-def engine_bytes(coefficients: int) -> int:
-    """What a model of so many takes at the engine's peak, the model itself included."""
-    return coefficients * _BYTES_A_COEFFICIENT
 
 
 class _Unlicensed(Exception):
@@ -217,10 +194,14 @@ class _Unlicensed(Exception):
 
 
 def check_engine(engine: str) -> None:
-    """Raises ConfigError: not "auto", "gurobi", "highs", or "picos:" and an engine that PICOS has here."""
-    if engine.startswith(PREFIX):
-        check_picos_engine(engine.removeprefix(PREFIX))
-    elif engine not in ("auto", "gurobi", "highs"):
+    """Raises ConfigError: not "auto", "gurobi", "highs", or "picos:" and an engine that PICOS has here, which
+    takes mixed-integer models."""
+    if engine.startswith(PREFIX) and engine not in (here := [PREFIX + each for each in picos_engines()]):
+        raise ConfigError(
+            f"engine '{engine}' is not installed: PICOS finds {', '.join(here) or 'none'}; install that "
+            "engine's Python package, or use 'auto', 'gurobi' or 'highs'."
+        )
+    if not engine.startswith(PREFIX) and engine not in ("auto", "gurobi", "highs"):
         raise ConfigError(
             f"engine '{engine}' is not known: use auto, gurobi, highs or one that PICOS finds, such as "
             "picos:glpk."

@@ -34,13 +34,6 @@ class Rows:
         self._columns, self._values = array("i"), array("d")
         self._lengths, self._rhs, self._equal = array("i"), array("d"), array("b")
 
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    @property
-    def coefficients(self) -> int:
-        return len(self._columns)
-
     def add(self, terms: Iterable[Term], rhs: float = 0.0, *, equal: bool = False) -> None:
         before = len(self._columns)
         for column, value in terms:

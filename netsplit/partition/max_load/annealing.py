@@ -1,33 +1,24 @@
 """Simulated annealing on a hypergraph's groups, compiled.
 
 The energy is the p-norm of the device loads, p = 16: close to the largest, yet with a slope on the
-others. A move takes one group, a swap of two, or a cluster of groups to another device; clusters are
-the components of the graph at several least net costs, so that dear nets need not be cut on the way.
+others. A move takes one group, a swap of two, or a cluster of groups to another device: what heavy edges join
+(`clusters_of`), so that dear nets need not be cut on the way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from netsplit.compiled import compiled, inlined
-from netsplit.graph.quotient import DisjointSets
-from netsplit.partition.common.instance import Csr, Floats, Ints, Packed
+from netsplit.partition.common.instance import Floats, Instance, Ints, Packed
+from netsplit.partition.engines.anneal import clusters_of
 from netsplit.partition.max_load.model import Hypergraph, HypergraphArrays
 
-__all__ = ["ClusterArrays", "LoadAnnealer"]
+__all__ = ["LoadAnnealer"]
 
-_LEVELS = 12
 _PENALTY = 1e3  # energy of one capacity's worth of bytes too many, in units of the largest load's own
-
-
-class ClusterArrays(NamedTuple):
-    """Groups that dear nets join, at several levels."""
-
-    level_of: Ints  # [L, G] cluster of each group
-    members: Packed  # [clusters] -> groups
 
 
 class _LoadState(NamedTuple):
@@ -48,30 +39,11 @@ class _GroupMove(NamedTuple):
     target: Ints  # [G]
 
 
-@dataclass(frozen=True)
 class LoadAnnealer:
-    """The arrays of one model, prepared once for many runs."""
+    """What many runs need; `model` is of the instance's atoms."""
 
-    model: Hypergraph
-    clusters: ClusterArrays
-
-    @classmethod
-    def of(cls, model: Hypergraph) -> LoadAnnealer:
-        levels: list[Ints] = []
-        rows: list[list[int]] = []
-        for threshold in _thresholds(model):
-            sets = DisjointSets(model.count)
-            for e in np.flatnonzero(model.hop.max(axis=1, initial=0.0) >= threshold).tolist():
-                first, *rest = model.pins[e].tolist()
-                for g in rest:
-                    sets.merge(first, g)
-            label = np.zeros(model.count, np.int64)
-            for members in sets.sets():
-                label[members] = len(rows)
-                rows.append(members)
-            levels.append(label)
-        level_of = np.array(levels, np.int64).reshape(len(levels), model.count)
-        return cls(model, ClusterArrays(level_of, Csr.of(rows).packed))
+    def __init__(self, instance: Instance, model: Hypergraph) -> None:
+        self.model, self.clusters = model, clusters_of(instance).packed  # -> groups
 
     def run(
         self,
@@ -102,15 +74,6 @@ class LoadAnnealer:
         halt = np.zeros(1, np.int64) if halt is None else halt
         best, value = _anneal(loads, arrays, self.clusters, steps, seed % (1 << 31), hot, cold, halt)
         return best, value * unit
-
-
-def _thresholds(model: Hypergraph) -> Floats:
-    hops = np.unique(model.hop.max(axis=1, initial=0.0))
-    hops = hops[hops > 0]
-    if not len(hops):
-        return np.zeros(0)
-    picked = np.unique(np.linspace(0, len(hops) - 1, _LEVELS).round().astype(int))
-    return np.asarray(hops[picked])
 
 
 @inlined
@@ -169,18 +132,20 @@ def _fits(s: _LoadState, m: HypergraphArrays) -> bool:
 
 
 @inlined
-def _draw(move: _GroupMove, s: _LoadState, m: HypergraphArrays, clusters: ClusterArrays) -> int:
+def _draw(move: _GroupMove, s: _LoadState, m: HypergraphArrays, clusters: Packed) -> int:
     """Fill a move, and answer how many groups it takes; 0: what was drawn is none.
 
-    1. A group, and the device of a group beside it, or any.
-    2. Its cluster at some level, whole or what of it is on the group's device.
+    1. A group, or one of a cluster, and the device of a group beside it, or any.
+    2. The cluster, whole or what of it is on the group's device.
     3. Or the group alone; often one from there comes back for it.
     """
     count, devices = m.weight.shape
     # 1. where to
+    kind, c = np.random.random(), np.random.randint(clusters[0] - 1)
     g = np.random.randint(count)
+    if 0.4 < kind < 0.85:
+        g = clusters[np.random.randint(clusters[c], clusters[c + 1])]
     p = s.where[g]
-    kind = np.random.random()
     q = np.random.randint(devices)
     if kind < 0.75 and m.nets[g + 1] > m.nets[g]:
         e = m.nets[np.random.randint(m.nets[g], m.nets[g + 1])]
@@ -191,13 +156,10 @@ def _draw(move: _GroupMove, s: _LoadState, m: HypergraphArrays, clusters: Cluste
     if q == p or not m.allowed[g, q]:
         return 0
     # 2. a cluster
-    levels = len(clusters.level_of)
-    if levels > 0 and 0.4 < kind < 0.85:
-        n = 0
-        c = clusters.level_of[np.random.randint(levels), g]
-        whole = kind < 0.5
-        for i in range(clusters.members[c], clusters.members[c + 1]):
-            v = clusters.members[i]
+    if 0.4 < kind < 0.85:
+        n, whole = 0, kind < 0.5
+        for i in range(clusters[c], clusters[c + 1]):
+            v = clusters[i]
             if s.where[v] != q and (whole or s.where[v] == p):
                 if not m.allowed[v, q]:
                     return 0
@@ -231,7 +193,7 @@ def _add_up(s: _LoadState, m: HypergraphArrays) -> None:
 def _anneal(
     s: _LoadState,
     m: HypergraphArrays,
-    clusters: ClusterArrays,
+    clusters: Packed,
     steps: int,
     seed: int,
     hot: float,

@@ -126,24 +126,18 @@ class Ideals:
         return cls(Csr.of(rows), np.array([g for row in removed for g in row], np.int64))
 
 
-@dataclass(frozen=True)
-class _Uses:
-    """Numbers of devices used of every class: s = 0 none, the last all; one more of class c is a step."""
-
-    steps: Ints  # [steps, 3] class, s before, s after; by ascending s after
-    count: int
-
-    @classmethod
-    def of(cls, sizes: list[int]) -> _Uses:
-        uses = list(product(*(range(size + 1) for size in sizes)))
-        index = {use: s for s, use in enumerate(uses)}
-        steps = [
-            (c, index[(*use[:c], use[c] - 1, *use[c + 1 :])], s)
-            for s, use in enumerate(uses)
-            for c in range(len(sizes))
-            if use[c]
-        ]
-        return cls(np.array(steps, np.int64).reshape(-1, 3), len(uses))
+def _steps(sizes: list[int]) -> Ints:
+    """[steps, 3] class c, s before, s after one more device of the class, by ascending s after; s is a number
+    of devices used of every class, 0 none, the last all."""
+    uses = list(product(*(range(size + 1) for size in sizes)))
+    index = {use: s for s, use in enumerate(uses)}
+    steps = [
+        (c, index[(*use[:c], use[c] - 1, *use[c + 1 :])], s)
+        for s, use in enumerate(uses)
+        for c in range(len(sizes))
+        if use[c]
+    ]
+    return np.array(steps, np.int64).reshape(-1, 3)
 
 
 class _IdealArrays(NamedTuple):
@@ -159,7 +153,7 @@ class _StageTable(NamedTuple):
 
     best: Floats  # [I, s] seconds
     parent: Ints  # [I, s] the ideal before the last stage
-    by_step: Ints  # [I, s] which of `_Uses.steps` the last stage is
+    by_step: Ints  # [I, s] which of `_steps` the last stage is
     walked_from: Ints  # [I] the ideal from which this one was last walked to
 
     @classmethod
@@ -195,28 +189,28 @@ def best_chain(model: Hypergraph, ideals: Ideals, below: float, deadline: float 
     """
     classes = [list(same) for same in model.classes]
     arrays = model.arrays([same[0] for same in classes])
-    uses = _Uses.of([len(same) for same in classes])
+    steps = _steps([len(same) for same in classes])
     family = _IdealArrays(ideals.smaller.starts, ideals.smaller.items, ideals.removed)
-    table = _StageTable.empty(len(ideals), uses.count)
+    table = _StageTable.empty(len(ideals), int(steps[-1, 2]) + 1)
     below = below * (1 + _SLACK) if np.isfinite(below) else np.inf
     step = max(1, min(512, 20_000_000 // max(len(ideals), 1)))
     for low in range(1, len(ideals), step):
-        _extend(low, min(low + step, len(ideals)), family, arrays, uses.steps, table, below)
+        _extend(low, min(low + step, len(ideals)), family, arrays, steps, table, below)
         if time.perf_counter() > deadline:
             raise TimeoutError
     if not np.isfinite(table.best[-1, -1]):
         return None
-    return _decode(model, ideals, classes, uses, table)
+    return _decode(model, ideals, classes, steps, table)
 
 
 def _decode(
-    model: Hypergraph, ideals: Ideals, classes: list[list[int]], uses: _Uses, table: _StageTable
+    model: Hypergraph, ideals: Ideals, classes: list[list[int]], steps: Ints, table: _StageTable
 ) -> Ints:
     where = np.zeros(model.count, np.int64)
-    ideal, use = len(ideals) - 1, uses.count - 1
+    ideal, use = len(ideals) - 1, int(steps[-1, 2])
     free = [list(reversed(same)) for same in classes]
     while ideal:
-        c, before, _ = uses.steps[table.by_step[ideal, use]]
+        c, before, _ = steps[table.by_step[ideal, use]]
         device = free[c].pop()
         target = int(table.parent[ideal, use])
         where[sorted(_members(ideals, ideal) - _members(ideals, target))] = device

@@ -146,9 +146,6 @@ class Hypergraph:
         np.add.at(used, where, self.state)
         return np.asarray(used + self.held_bytes @ (self.counts(where, self.held) > 0))
 
-    def fits(self, where: Ints) -> bool:
-        return not self.has_memory or bool((self.used_bytes(where) <= self.capacity).all())
-
     def nodes(self, where: Ints) -> Ints:
         """[n] device of each node, of [G] device of each group."""
         return np.asarray(where[self.group_of], np.int64)

@@ -194,7 +194,7 @@ class _Best:
 def _annealed(instance: Instance, best: _Best, seed: int, deadline: float) -> Iterator[int]:
     """Anneal from the best, cold and hot, and from nothing, with more and more steps; how often it has."""
     draw, model, halt = random.Random(seed), Hypergraph.of(instance), np.zeros(1, np.int64)
-    annealer, rate = LoadAnnealer.of(model), 5e5
+    annealer, rate = LoadAnnealer(instance, model), 5e5
     for turn in count():
         left = deadline - time.perf_counter()
         if left <= 0:

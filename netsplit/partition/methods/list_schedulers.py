@@ -76,59 +76,27 @@ def fifo_starts(instance: Instance, where: Sequence[int]) -> dict[str, float]:
     Args:
         where: [n] device of each node.
     """
-    n = instance.n
+    n, free = instance.n, [0.0] * len(instance.devices)
     missing = [len(instance.predecessors[v]) for v in range(n)]
-    ready = [0.0] * n
-    start = [0.0] * n
-    running = [-1] * len(instance.devices)
-    queues: list[list[tuple[float, int]]] = [
-        [] for _ in instance.devices
-    ]  # seconds at which it was ready, node
-    events: list[tuple[float, int, int]] = []  # seconds, node, device that it ends on; -1: it is ready
-    for v in range(n):
-        if not missing[v]:
-            heappush(events, (0.0, v, -1))
-
-    now = 0.0
-    touched: set[int] = set()
-    while touched or events:
-        if not touched:
-            now = events[0][0]
-        while events and events[0][0] == now:
-            _, v, p = heappop(events)
-            if p < 0:
-                heappush(queues[where[v]], (now, v))
-                touched.add(where[v])
-                continue
-            running[p] = -1
-            touched.add(p)
-            for w, came in _messages(instance, v, where, now).items():
-                ready[w] = max(ready[w], came)
-                missing[w] -= 1
-                if not missing[w]:
-                    heappush(events, (ready[w], w, -1))
-        # One start at a time: an operator of no seconds may make another ready at this very moment.
-        touched = {p for p in touched if running[p] < 0 and queues[p]}
-        if touched:
-            p = min(touched, key=lambda q: queues[q][0])
-            _, v = heappop(queues[p])
-            running[p] = v
-            start[v] = now
-            heappush(events, (now + float(instance.forward_s[v, p]), v, p))
+    ready, start = [0.0] * n, [0.0] * n
+    queue = [(0.0, v) for v in range(n) if not missing[v]]  # seconds at which it is ready, node
+    while queue:
+        now, v = heappop(queue)
+        p = where[v]
+        start[v] = max(now, free[p])
+        free[p] = start[v] + float(instance.forward_s[v, p])
+        came = dict.fromkeys(instance.successors[v].tolist(), free[p])
+        for k in instance.makes[v].tolist():
+            for w in instance.consumers[k].tolist():
+                if (q := where[w]) != p:
+                    seconds = instance.latency_s[p, q] + instance.nbytes[k] * instance.seconds_per_byte[p, q]
+                    came[w] = max(came[w], free[p] + float(seconds))
+        for w, seconds in came.items():
+            ready[w] = max(ready[w], seconds)
+            missing[w] -= 1
+            if not missing[w]:
+                heappush(queue, (ready[w], w))
     return dict(zip(instance.names, start, strict=True))
-
-
-def _messages(instance: Instance, v: int, where: Sequence[int], now: float) -> dict[int, float]:
-    """Readers of what a node makes, and when all of it has come to them."""
-    came = dict.fromkeys(instance.successors[v].tolist(), now)
-    p = where[v]
-    for k in instance.makes[v].tolist():
-        for w in instance.consumers[k].tolist():
-            q = where[w]
-            if q != p:
-                seconds = instance.latency_s[p, q] + instance.nbytes[k] * instance.seconds_per_byte[p, q]
-                came[w] = max(came[w], now + float(seconds))
-    return came
 
 
 Order = Literal["priority", "fifo"]

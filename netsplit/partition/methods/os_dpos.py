@@ -106,17 +106,15 @@ class Sequenced:
     def cut(self, split: Split, deadline: float) -> Iterator[Sequenced]:
         """Candidates with one more split, and with copies of the weights that its parts read, as
         far as that can be done and fits."""
-        graph = self.problem.graph
+        graph, rewrites = self.problem.graph, tuple[Rewrite, ...]((split,))
         with suppress(RewriteError):
-            yield from self._also(deadline, split)
-            copies = rewrite.copies_after(graph, (split,)) if split.blocks == 1 else ()
-            if copies:
-                yield from self._also(deadline, split, *copies)
-
-    def _also(self, deadline: float, *rewrites: Rewrite) -> Iterator[Sequenced]:
-        candidate = self.rewritten(self.given, rewrite.also(self.problem.graph, *rewrites), deadline)
-        if candidate is not None:
-            yield candidate
+            while rewrites:
+                candidate = self.rewritten(self.given, rewrite.also(graph, *rewrites), deadline)
+                if candidate is not None:
+                    yield candidate
+                plain = len(rewrites) == split.blocks == 1
+                copies = rewrite.copies_after(graph, (split,)) if plain else ()
+                rewrites = (split, *copies) if copies else ()
 
     def order_key(self, order: Order) -> Mapping[str, float]:
         """Node -> by what it is ordered."""
@@ -170,21 +168,16 @@ class Sequenced:
 class OsDpos(Partitioner):
     """Operators of the critical path in parts, as long as each of them makes the step end sooner.
 
-    Of the critical path under the placement so far, the operator with most seconds is cut along every
-    dimension that the rules of `netsplit.rewrite` allow, into two parts up to as many as there are devices.
-    DPOS schedules each, and the one that ends first is kept where it ends before what there was; then the
-    path is taken anew. The first operator without gain is the last; ties go to the first dimension and to the
-    fewest parts.
+    The operator of the critical path with most seconds is cut along every dimension that the rules of
+    `netsplit.rewrite` allow, into two parts up to as many as there are devices, with copies of its weights
+    and without. DPOS schedules each; the one that ends first is kept where it gains, and the path is taken
+    anew. The first operator without gain is the last.
 
-    It begins with data parallelism where a replica fits on each device: every operator in parts along the
-    samples, on copies of the weights or on the one there is; or with the graph as it is; whichever DPOS ends
-    sooner. Cuts are tried with copies, too, whose sums follow after all else, as rings. Where DPOS places
-    none of these, data parallelism is replicas side by side; where these do not fit either, the operators of
-    most bytes are cut first, until DPOS finds a placement within the capacities.
+    It begins with data parallelism where a replica fits on each device, or with the graph as it is, whichever
+    DPOS ends sooner; else with replicas side by side; else operators of most bytes are cut until one fits.
 
-    DPOS lets no message wait for another. As FastT goes back to the strategy before where a step turns out
-    to take longer, what the problem's `simulator` foresees to fit and to take least of answer, beginnings,
-    whole graph and replicas is answered; where the problem has a `meter`, after its parts were measured.
+    DPOS lets no message wait for another. So of the splits, beginnings, whole graph and replicas the one that
+    `Problem.simulator` foresees to take least is answered, after its parts were measured (`Problem.meter`).
 
     Args:
         start: "whole" begins with the graph as it is.

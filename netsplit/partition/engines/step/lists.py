@@ -1,8 +1,10 @@
-"""What every device does in a training step, as the compiler has it: instruction lists in arrays.
+"""What every device does in a training step, as the compiler has it: a program in arrays.
 
-    placement, order ──► 1. segments ──► 2. their nodes ──► 3. transfers ──► 4. lists of instructions
+    placement, order ──► 1. segments ──► 2. their nodes ──► 3. transfers ──► 4. tasks of every device
 
 The same segments, transfers and order as `program.compile_program` makes for the schedule of `Arrays.turns`.
+T variables are sent, each once for every device that reads it; T + t is the gradient of t. A transfer of
+micro-batch i is message 2 T i + t. What lasts is sent with the first one, its gradient with the last.
 """
 
 from __future__ import annotations
@@ -14,36 +16,19 @@ from numpy.typing import NDArray
 
 from netsplit.compiled import inlined, inner
 from netsplit.partition.common.instance import Floats, Ints, Packed
-from netsplit.partition.engines.step.arrays import Arrays, Segments, cut
-from netsplit.partition.engines.step.order import BACKWARD, FORWARD, computations
+from netsplit.partition.engines.step.arrays import Arrays, Segments, cut, moving_s
+from netsplit.partition.engines.step.order import FORWARD, computations
+from netsplit.simulate.tasks import ProgramArrays
 
-__all__ = ["BACKWARD", "FORWARD", "MESSAGE", "STEP", "Lists", "lay_out"]
-
-MESSAGE, STEP = BACKWARD + 1, BACKWARD + 2
+__all__ = ["Undisturbed", "lay_out"]
 
 
-class Lists(NamedTuple):
-    """All computations and transfers in one order that every device keeps.
+class Undisturbed(NamedTuple):
+    """When all is done, where no device slows another and there are no NICs."""
 
-    T variables are sent, each once for every device that reads it; T + t is the gradient of t. A transfer of
-    micro-batch i has place 2 T i + t. What lasts is sent with the first one, its gradient with the last.
-    """
-
-    kind: Ints  # [I]
-    what: Ints  # [I] segment, transfer or device
-    microbatch: Ints  # [I]
-    tag: Ints  # [places] its number among all
-    home: Ints  # [segments]
-    forward_s: Floats  # [segments]
-    backward_s: Floats  # [segments]
-    adding_s: Floats  # [segments] to the gradients of earlier micro-batches
-    reads: Packed  # [segments] -> transfers that its forward waits for
-    gradients: Packed  # [segments] -> transfers that its backward waits for
-    variable: Ints  # [2 T]
-    source: Ints  # [2 T]
-    target: Ints  # [2 T]
-    lasting: NDArray[np.bool_]  # [2 T]
-    step_s: Floats  # [D]
+    clock: Floats  # [D]
+    link: Floats  # [D, D] when each is free
+    arrived: Floats  # [messages]
 
 
 class _SegmentWork(NamedTuple):
@@ -73,7 +58,7 @@ class _Sending(NamedTuple):
 
 
 @inner
-def lay_out(where: Ints, order: Ints, a: Arrays) -> Lists:
+def lay_out(where: Ints, order: Ints, a: Arrays) -> tuple[ProgramArrays, Undisturbed]:
     """Lay out tasks from [n] devices of nodes and [n] nodes in a topological order."""
     # 1. segments
     segments = cut(where, order, a)
@@ -83,7 +68,7 @@ def lay_out(where: Ints, order: Ints, a: Arrays) -> Lists:
     sending = _sending(where, segments.transfers, work, a)
     if a.turns[1] > 1 and a.lasting.any():
         _add_sums(sending, work, a)
-    # 4. lists
+    # 4. tasks
     return _listed(work, sending, a)
 
 
@@ -234,7 +219,16 @@ def _sending(where: Ints, sent: int, work: _SegmentWork, a: Arrays) -> _Sending:
                     tag += 1
         sending.sends[s + 1] = tag
     # 3. back
-    _send_back(sending)
+    size, back = count + 1, sending.gradients
+    for s in range(count):
+        back[s] = size
+        for t in range(sending.sends[s], sending.sends[s + 1]):
+            u, d = sending.variable[t], sending.source[t]
+            sending.variable[sent + t], sending.source[sent + t], target[sent + t] = u, target[t], d
+            if sending.gives[t] and sending.readers[t] > 0:
+                back[size] = sent + t
+                size += 1
+    back[count] = size
     return sending
 
 
@@ -256,75 +250,124 @@ def _targets(u: int, d: int, where: Ints, reached: Ints, targets: Ints, a: Array
     return size
 
 
-@inlined
-def _send_back(sending: _Sending) -> None:
-    """The gradients' transfers, and which of them each segment waits for."""
-    packed, sends, sent = sending.gradients, sending.sends, len(sending.gives)
-    variable, source, target = sending.variable, sending.source, sending.target
-    size = len(sends)
-    packed[0] = size
-    for s in range(len(sends) - 1):
-        for t in range(sends[s], sends[s + 1]):
-            variable[sent + t], source[sent + t], target[sent + t] = variable[t], target[t], source[t]
-            if sending.gives[t] and sending.readers[t] > 0:
-                packed[size] = sent + t
-                size += 1
-        packed[s + 1] = size
-
-
 @inner
-def _listed(work: _SegmentWork, sending: _Sending, a: Arrays) -> Lists:
+def _listed(work: _SegmentWork, sending: _Sending, a: Arrays) -> tuple[ProgramArrays, Undisturbed]:
     """One walk over all computations, as `compile_program` does it: 1. forwards, with what they send;
     2. backwards, with the gradients that are complete; 3. steps.
     """
-    home, trained = work.home, work.trained
+    home, trained, m = work.home, work.trained, a.turns[1]
     sends, reads, sent = sending.sends, sending.reads, len(sending.gives)
-    m, devices = a.turns[1], len(work.held)
-    turns = computations(work.of, work.nodes, home, trained, a)
-    longest = len(turns) + 2 * m * sent + devices
-    kind, what = np.zeros(longest, np.int64), np.zeros(longest, np.int64)
-    microbatch, tag = np.zeros(longest, np.int64), np.zeros(2 * m * sent, np.int64)
-    lasting = np.zeros(2 * sent, np.bool_)
-    for t in range(2 * sent):
-        lasting[t] = a.lasting[sending.variable[t]]
+    lasting = np.zeros(sent, np.bool_)
     left = np.zeros((m, sent), np.int64)  # segments that read it whose backward is still to come
-    for i in range(m):
-        for k in range(sent):
-            left[i, k] = sending.readers[k] * (m if lasting[k] else 1)
-    size, tags = 0, 0
+    for k in range(sent):
+        lasting[k] = a.lasting[sending.variable[k]]
+        left[:, k] = sending.readers[k] * (m if lasting[k] else 1)
+    program = _program(_first_tasks(work, sending, lasting, a), sending, a)
+    devices, messages = len(work.held), len(program.tag)
+    times = Undisturbed(np.zeros(devices), np.zeros((devices, devices)), np.zeros(messages))
+    place, size, tags = program.first[:-1].copy(), 0, 0
+    turns = computations(work.of, work.nodes, home, trained, a)
     for turn in range(len(turns)):
         s, i = turns[turn, 1], turns[turn, 2]
-        kind[size], what[size], microbatch[size] = turns[turn, 0], s, i
-        size += 1
+        others = 2 * sent * i
+        task = _next_task(home[s], a.device.instruction, -1, place, program, times)
+        program.wait_from[task] = size
         if turns[turn, 0] == FORWARD:
             # 1. forward
-            for t in range(sends[s], sends[s + 1]):
-                if lasting[t] and i > 0:
-                    continue
-                kind[size], what[size], microbatch[size], tag[2 * sent * i + t] = MESSAGE, t, i, tags
+            for k in range(reads[s], reads[s + 1]):
+                program.waits[size] = reads[k] if lasting[reads[k]] else others + reads[k]
                 size += 1
-                tags += 1
+            program.wait_to[task] = size
+            _compute(home[s], task, work.forward_s[s], program, times)
+            for t in range(sends[s], sends[s + 1]):
+                if i == 0 or not lasting[t]:
+                    _send(t, others, tags, place, program, times, a)
+                    tags += 1
             continue
         # 2. backward
+        for k in range(sending.gradients[s], sending.gradients[s + 1]):
+            t = sending.gradients[k]
+            if i == m - 1 or not lasting[t - sent]:  # with whose gradients those of what lasts come
+                program.waits[size] = others + t
+                size += 1
+        program.wait_to[task] = size
+        _compute(home[s], task, work.backward_s[s] + (work.adding_s[s] if i > 0 else 0.0), program, times)
         for j in range(reads[s], reads[s + 1]):
             t = reads[j]
-            place = 0 if lasting[t] else i
-            left[place, t] -= 1
-            if sending.gives[t] and left[place, t] == 0:
-                t += sent
-                kind[size], what[size], microbatch[size], tag[2 * sent * i + t] = MESSAGE, t, i, tags
-                size += 1
+            row = 0 if lasting[t] else i
+            left[row, t] -= 1
+            if sending.gives[t] and left[row, t] == 0:
+                _send(sent + t, others, tags, place, program, times, a)
                 tags += 1
     # 3. steps
-    stepping = np.zeros(devices, np.bool_)
-    for s in range(len(home)):
-        stepping[home[s]] |= trained[s]
     for d in range(devices):
-        if stepping[d]:
-            kind[size], what[size] = STEP, d
-            size += 1
-    return Lists(
-        kind[:size], what[:size], microbatch[:size], tag, home, work.forward_s, work.backward_s,
-        work.adding_s, reads, sending.gradients, sending.variable, sending.source, sending.target, lasting,
-        work.held * a.device.step_per_byte,
+        if place[d] < program.first[d + 1]:
+            task = _next_task(d, a.device.instruction, -1, place, program, times)
+            _compute(d, task, work.held[d] * a.device.step_per_byte[d], program, times)
+    return program, times
+
+
+@inner
+def _first_tasks(work: _SegmentWork, sending: _Sending, lasting: NDArray[np.bool_], a: Arrays) -> Ints:
+    """[D + 1] the first task of each device: computations, messages at both ends, and a step."""
+    m, first = a.turns[1], np.zeros(len(work.held) + 1, np.int64)
+    stepping = np.zeros(len(work.held), np.bool_)
+    for s in range(len(work.home)):
+        first[work.home[s] + 1] += m * (1 + work.trained[s])
+        stepping[work.home[s]] |= work.trained[s]
+    for t in range(len(lasting)):
+        times = (1 if lasting[t] else m) * (2 if sending.gives[t] and sending.readers[t] > 0 else 1)
+        first[sending.source[t] + 1] += times
+        first[sending.target[t] + 1] += times
+    for d in range(len(work.held)):
+        first[d + 1] += first[d] + stepping[d]
+    return first
+
+
+@inner
+def _program(first: Ints, sending: _Sending, a: Arrays) -> ProgramArrays:
+    """Room for so many tasks of each device, and the transfers."""
+    rows, none = len(sending.source), np.zeros(0, np.int64)
+    waits = a.turns[1] * (len(sending.reads) + len(sending.gradients))
+    seconds, ints, moving = np.zeros((2, first[-1])), np.zeros((3, first[-1]), np.int64), np.empty((2, rows))
+    for t in range(rows):
+        u = sending.variable[t]
+        moving[0, t], moving[1, t] = moving_s(u, sending.source[t], sending.target[t], a), a.nbytes[u]
+    messages = a.turns[1] * rows
+    return ProgramArrays(
+        first, seconds[0], seconds[1], ints[0], np.empty(waits, np.int64), ints[1], ints[2],
+        np.zeros(messages, np.int64), np.full(messages, 2), none, sending.source, sending.target, moving[0],
+        moving[1], none, none,
     )  # fmt: skip
+
+
+@inlined
+def _next_task(
+    d: int, overhead_s: Floats, meets: int, place: Ints, program: ProgramArrays, times: Undisturbed
+) -> int:
+    task = place[d]
+    place[d] += 1
+    program.overhead_s[task], program.meets[task] = overhead_s[d], meets
+    times.clock[d] += overhead_s[d]
+    return task
+
+
+@inlined
+def _compute(d: int, task: int, seconds: float, program: ProgramArrays, times: Undisturbed) -> None:
+    """A computation as soon as all has arrived that it waits for."""
+    now = times.clock[d]
+    for k in range(program.wait_from[task], program.wait_to[task]):
+        now = max(now, times.arrived[program.waits[k]])
+    program.compute_s[task], times.clock[d] = seconds, now + seconds
+
+
+@inlined
+def _send(
+    t: int, others: int, tag: int, place: Ints, program: ProgramArrays, times: Undisturbed, a: Arrays
+) -> None:
+    """Both ends of a transfer come to it, and it takes their link."""
+    p, q = program.source[t], program.target[t]
+    _next_task(p, a.device.message, others + t, place, program, times)
+    _next_task(q, a.device.message, others + t, place, program, times)
+    times.link[p, q] = max(times.clock[p], times.clock[q], times.link[p, q]) + program.moving_s[t]
+    program.tag[others + t], times.arrived[others + t] = tag, times.link[p, q]

@@ -135,7 +135,6 @@ def _one_f_one_b(
     """
     count, devices, m = len(home), len(a.device.instruction), a.turns[1]
     readers = _transposed(feeders)
-    names = _by_first(home, devices)
     listing = _Listing(
         _waits(feeders, readers, trained, m), np.full(2 * count, -1), np.full(devices, -1),
         np.full(count, -1), np.full(devices, -1), np.zeros(devices, np.int64), np.zeros(count, np.int64),
@@ -145,6 +144,7 @@ def _one_f_one_b(
         listing.following[s], listing.first[home[s]] = listing.first[home[s]], s
         if listing.missing[s * m] == 0:
             listing.ready[s] = 0
+    names = home[listing.first[home] == np.arange(count)]  # devices, by their first segments
     begun, now = 0, 0
     for _ in range(2 * len(order) + 2):
         # 2. begin
@@ -190,20 +190,6 @@ def _transposed(feeders: Packed) -> Packed:
             readers[place[feeders[k]]] = s
             place[feeders[k]] += 1
     return readers
-
-
-@inner
-def _by_first(home: Ints, devices: int) -> Ints:
-    """Devices that have segments, by the first of them."""
-    names, size = np.zeros(devices, np.int64), 0
-    for s in range(len(home)):
-        known = False
-        for k in range(size):
-            known |= names[k] == home[s]
-        if not known:
-            names[size] = home[s]
-            size += 1
-    return names[:size]
 
 
 @inner

@@ -190,7 +190,7 @@ def _portfolio(problem: Problem, instance: Instance) -> list[Partitioner]:
         MEtf(),
         *([MSct()] if edges <= TANGLED else []),
         PipeDream(max_states=400 if instance.n > COARSE else 1500, straight=not replicates),
-        PestoFull(most_pairs=0),
+        PestoFull(solve=False),
         Pesto(),
         NetSplit(),
     ]

@@ -4,10 +4,8 @@ Source: Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs",
 authors' code (github beomyeol/baechi: placer/device.py, placer_utils.py, virtual_scheduler.py, m_topo.py).
 Time is counted in whole ticks, a microsecond in their code, and every operator takes one at least.
 
-Their values on PipeDream's graphs are those of ``read_workload(path, inputs="profiled").problem(cluster,
-passes="forward", alpha=1, variable_copies=1)`` with four devices and every link ``Link(134e-6, 0.1754e-9)``,
-under `MTopo()`, `MEtf(memory="kept")` and `MSct(memory="kept")`: the report's objective is the makespan.
-Ties go by the order of the graph's nodes, so the graph's order has to be theirs: first ready, first.
+Ties go by the order of the graph's nodes. How their values on PipeDream's graphs are computed:
+`benchmarks.settings`.
 """
 
 from __future__ import annotations
@@ -294,7 +292,10 @@ class MTopo(Partitioner):
                 used[p] = grown
             return fits
 
-        ordered = problem if self.order == "captured" else _breadth_first(problem)
+        graph, ordered = problem.graph, problem
+        if self.order == "breadth_first":
+            nodes = {name: graph.nodes[name] for name in breadth_first(graph)}
+            ordered = replace(problem, graph=replace(graph, nodes=nodes))
         device_of = (
             fill_in_order(ordered, capacities, within_cap)
             or fill_in_order(ordered, capacities)
@@ -303,13 +304,6 @@ class MTopo(Partitioner):
         if device_of is None:
             raise infeasible(problem, self.name)
         return Choice(device_of, objective_s=virtual_makespan_s(BaechiProblem.of(problem), device_of))
-
-
-def _breadth_first(problem: Problem) -> Problem:
-    """The same problem with the nodes of its graph in the authors' topological order."""
-    graph = problem.graph
-    nodes = {name: graph.nodes[name] for name in breadth_first(graph)}
-    return replace(problem, graph=replace(graph, nodes=nodes))
 
 
 def even_level(total: int, capacities: Sequence[int]) -> int:

@@ -36,17 +36,13 @@ NEVER = np.iinfo(np.int64).max
 class EtfLoop:
     """The clock of m-ETF: who runs what when, decided at the moment it happens, never revised.
 
-    Each idle device proposes the ready operator that it could start first, by the authors' topological order
-    where several could; of the proposals that could start now the first in that order is taken, until none is
-    left. Then the clock goes to the next moment at which a device can do something.
+    Each idle device proposes the ready operator that it could start first; of those that could start now the
+    first in the authors' topological order is taken, until none is left. Then the clock goes to the next
+    moment at which a device can do something.
 
-    The start which decides is an estimate: every edge is taken to find the channels as they are now. Once
-    decided, edges are sent one after another, so that the operator may start later.
-
-    An operator without any edge that writes what it holds, such as a batch normalisation's counter, follows
-    the set it is colocated with: it could start at once anywhere, and would draw the set to an idle device.
-
-    Of devices that are alike and have done nothing yet, the first stands for all.
+    The start which decides is an estimate, by the channels as they are now; then edges are sent one after
+    another. An operator without any edge that writes what it holds, such as a batch normalisation's counter,
+    follows the set it is colocated with. Of alike devices without work the first stands for all.
     """
 
     def __init__(self, tasks: BaechiProblem, memory: StaticMemory) -> None:

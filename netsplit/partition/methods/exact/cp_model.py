@@ -140,7 +140,7 @@ class LatencyModel(PlacementModel):
                 ]
             )
 
-    def _ended(self, start: Any, sizes: Sequence[int], v: int) -> Any:
+    def _ended(self, start: Any, sizes: Sequence[int] | Ints, v: int) -> Any:
         """End of something that lasts `sizes[d]` where node v is on d."""
         return start + sum(self.x[v][d] * int(sizes[d]) for d in self.devices if sizes[d])
 
@@ -162,9 +162,7 @@ class LatencyModel(PlacementModel):
             for q in self.devices:
                 readers = [int(c) for c in instance.consumers[u]]
                 present, start = self._present(u, q, readers), self._time()
-                end = self._ended(
-                    start, [self.transfer_ticks[u, p, q] * (p != q) for p in self.devices], maker
-                )
+                end = self._ended(start, self.transfer_ticks[u, :, q], maker)
                 self.sent[u, q] = present, start, end
                 self._add(start >= self.forward_end[maker], present)
                 for c in readers:
@@ -185,16 +183,15 @@ class LatencyModel(PlacementModel):
     def _gradients(self) -> None:
         instance = self.instance
         self.returned: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
-        readers = {u: trained_readers(instance, u) for u in range(len(instance.variables))}
+        back = np.flatnonzero(instance.requires_backward).tolist()
+        readers = {u: [c for c in instance.consumers[u].tolist() if instance.trained[c]] for u in back}
         readers = {u: consumers for u, consumers in readers.items() if consumers}
         last: dict[tuple[int, int], Any] = {}  # rank of the reader whose backward is the last
         for u, consumers in readers.items():
             maker = int(instance.producer[u])
             for q in self.devices:
                 present, start = self._present(u, q, consumers), self._time()
-                end = self._ended(
-                    start, [self.transfer_ticks[u, q, p] * (p != q) for p in self.devices], maker
-                )
+                end = self._ended(start, self.transfer_ticks[u, q], maker)
                 self.returned[u, q] = present, start, end
                 self._add(self.backward[maker] >= end, present)
                 for c in consumers:
@@ -254,9 +251,3 @@ class LatencyModel(PlacementModel):
         for i, j in combinations(range(len(rank)), 2):
             if not self.reach[i, j]:
                 self.model.add_hint(self.before[i, j], rank[i] < rank[j])
-
-
-def trained_readers(instance: Instance, u: int) -> list[int]:
-    """Nodes that send back a gradient of variable u."""
-    readers = instance.consumers[u].tolist() if instance.requires_backward[u] else []
-    return [c for c in readers if instance.trained[c]]

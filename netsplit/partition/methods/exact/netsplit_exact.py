@@ -14,7 +14,7 @@ from netsplit.graph.quotient import topological_priority
 from netsplit.partition.base import Latency, Problem
 from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule
-from netsplit.partition.common.instance import Floats, Instance, Ints
+from netsplit.partition.common.instance import Instance, Ints
 from netsplit.partition.engines.kernels import CompiledStep
 from netsplit.partition.max_load import solve_max_load
 from netsplit.partition.methods.baechi.baechi import MTopo
@@ -176,13 +176,6 @@ def completely_modelled(instance: Instance) -> bool:
     return instance.n <= _NODES and _incomparable(instance) <= _PAIRS
 
 
-def _ordered(instance: Instance, key: Floats | Ints) -> Ints:
-    """Nodes by a key [n], as far as edges and units allow."""
-    graph = instance.problem.graph
-    rank = topological_priority(graph, dict(zip(instance.names, key.tolist(), strict=True)))
-    return np.argsort([rank[name] for name in instance.names]).astype(np.int64)
-
-
 def _search(
     instance: Instance, most_s: float, start: Answer | None, deadline: float, seed: int, workers: int
 ) -> tuple[list[Answer] | None, float, float]:
@@ -201,8 +194,10 @@ def _search(
         return None if solved.infeasible else [], bound_s, tick_s
     where = solved.where[instance.atom_of]
     rank, ends = (np.array([solved.solver.value(t) for t in own]) for own in (built.pos, built.forward_end))
-    by_end = np.lexsort((rank, ends)).argsort()
-    return [(where, np.argsort(rank)), (where, _ordered(instance, by_end))], bound_s, tick_s
+    key = dict(zip(instance.names, np.lexsort((rank, ends)).argsort().tolist(), strict=True))
+    order = topological_priority(instance.problem.graph, key)  # as far as edges and units allow
+    by_end = np.argsort([order[name] for name in instance.names]).astype(np.int64)
+    return [(where, np.argsort(rank)), (where, by_end)], bound_s, tick_s
 
 
 def _incomparable(instance: Instance) -> int:

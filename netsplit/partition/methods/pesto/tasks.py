@@ -193,7 +193,6 @@ class CoarseTasks:
     instance: Instance
     coarse: Coarse
     vertex_of: tuple[int, ...]  # [T]
-    forwards: int  # tasks below are forward
     seconds: Floats  # [T, K]
     local: tuple[tuple[int, int], ...]  # precedences that never cross devices
     messages: tuple[tuple[int, int], ...]  # [Q] source task, target task
@@ -220,7 +219,6 @@ class CoarseTasks:
             instance=instance,
             coarse=coarse,
             vertex_of=vertex_of,
-            forwards=forwards,
             seconds=np.array(sums).reshape(len(vertex_of), len(instance.devices)),
             local=tuple((s, t) for s, t, _ in arcs if classes[s] == classes[t]),
             messages=tuple((s, t) for s, t, _ in crossing),
@@ -255,24 +253,6 @@ class CoarseTasks:
         return waiting
 
     @cached_property
-    def reach(self) -> list[int]:
-        """[T] -> bit t' is set if there is a path to t', or t' is the task itself."""
-        reach = [1 << t for t in range(self.count)]
-        for t in reversed(range(self.count)):
-            for later in self.after[t]:
-                reach[t] |= reach[later]
-        return reach
-
-    @cached_property
-    def head_s(self) -> list[float]:
-        """[T] no schedule starts the task earlier."""
-        head_s = [0.0] * self.count
-        for t in range(self.count):
-            for later in self.after[t]:
-                head_s[later] = max(head_s[later], head_s[t] + self.least_s[t])
-        return head_s
-
-    @cached_property
     def tail_s(self) -> list[float]:
         """[T] every schedule goes on at least so long after the end of the task."""
         tail_s = longest_before(self.after, reversed(range(self.count)), self.least_s)
@@ -289,11 +269,6 @@ class CoarseTasks:
         for g, members in enumerate(self.coarse.classes):
             at[list(members)] = where[g]
         return at
-
-    @property
-    def unordered(self) -> int:
-        """Pairs of tasks between which no path leads."""
-        return self.count * (self.count + 1) // 2 - sum(own.bit_count() for own in self.reach)
 
     @cached_property
     def _follow(self) -> tuple[list[list[int]], list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,18 +45,6 @@ def lower_bound_s(layers: Layers, formula: Formula) -> float:
     return max(float(layers.seconds.sum()) / formula.devices, float(seconds.max()))
 
 
-@dataclass(frozen=True)
-class _TimedFormula(Formula):
-    """The formula, which the programme asks at every state: TimeoutError after the deadline."""
-
-    deadline: float = math.inf
-
-    def stage(self, level: int, inner: Floats, weights: Floats, m: int, first: bool) -> Floats:
-        if time.perf_counter() > self.deadline:
-            raise TimeoutError
-        return super().stage(level, inner, weights, m, first)
-
-
 def best_stages(problem: Problem, time_limit_s: float) -> Choice:
     """The least time of the slowest stage found of contiguous stages with replicas; devices may stay idle.
 
@@ -70,7 +58,7 @@ def best_stages(problem: Problem, time_limit_s: float) -> Choice:
     """
     deadline = time.perf_counter() + time_limit_s
     layers, formula = Layers.of(problem), Formula(levels_of(problem))
-    timed = _TimedFormula(formula.levels, deadline=deadline)
+    timed = replace(formula, deadline=deadline)
     several = len(formula.levels) > 1
     limit = _STATES[several]
     best: tuple[float, tuple[Stage, ...]] = (math.inf, ())
@@ -122,12 +110,9 @@ def best_stages(problem: Problem, time_limit_s: float) -> Choice:
             "auto finds no contiguous stages whose replicas all fit: use devices with more memory, or "
             "objective=simulated."
         )
-    return _choice(problem, *best, bound, count)
-
-
-def _choice(problem: Problem, value: float, stages: tuple[Stage, ...], bound: float, states: int) -> Choice:
+    value, stages = best
     status: Status = "optimal" if value <= bound * (1 + 1e-9) else "feasible"
-    notes = {"replication": [len(stage.devices) for stage in stages], "states": states}
+    notes = {"replication": [len(stage.devices) for stage in stages], "states": count}
     return Choice(
         *staged(problem, stages), status=status, objective_s=value, bound_s=bound, notes=notes, stages=stages
     )

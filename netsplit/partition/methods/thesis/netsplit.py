@@ -16,7 +16,7 @@ from netsplit.partition.base import Latency, Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.engines.anneal import Scheduled
 from netsplit.partition.engines.kernels import CompiledStep
-from netsplit.partition.engines.mixed_integer import MOST_BYTES, check_engine, engine_bytes, solve
+from netsplit.partition.engines.mixed_integer import BYTES_A_COEFFICIENT, MOST_BYTES, check_engine, solve
 from netsplit.partition.engines.rows import Outcome
 from netsplit.partition.engines.search import Search
 from netsplit.partition.methods.thesis.formulation import (
@@ -47,8 +47,8 @@ def coplace(
     Args:
         problem: graph, costs and capacities.
         least_groups: the floor, 1 or more.
-        group_bytes: what a group needs (line 17). "union" is the thesis's own accounting (section 4.3,
-            Algorithm 1): a variable counts once. By "added" one between two groups counts at both ends.
+        group_bytes: what a group needs (line 17): by "union" a variable counts once, as in the thesis
+            (section 4.3, Algorithm 1); by "added" one between two groups counts at both ends.
 
     Returns:
         The groups by topological position of their first node.
@@ -172,7 +172,7 @@ class Grouped(Partitioner):
 
     def _check_size(self, problem: Problem, groups: int, coefficients: int) -> None:
         """Raises ModelSizeError: so many coefficients would take too much memory."""
-        needed = engine_bytes(coefficients)
+        needed = coefficients * BYTES_A_COEFFICIENT
         if needed <= MOST_BYTES:
             return
         devices = len(problem.cluster.devices)

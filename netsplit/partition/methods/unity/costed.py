@@ -17,8 +17,8 @@ from operator import mul
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from netsplit.compiled import Floats
 from netsplit.errors import RewriteError, TimeLimitError
 from netsplit.graph.arguments import read_by
 from netsplit.graph.ir import CALL, Graph, Node, dtype_bytes
@@ -43,10 +43,8 @@ from netsplit.rewrite.in_place import out_of_place
 from netsplit.rewrite.leaves import require_copies
 from netsplit.rewrite.ways import Place
 
-__all__ = ["Costed", "Floats", "TensorLink", "Vertex"]
+__all__ = ["Costed", "TensorLink", "Vertex"]
 
-Floats: TypeAlias = NDArray[np.float64]
-Numbers: TypeAlias = NDArray[np.int64]
 Devices: TypeAlias = tuple[int, ...]
 
 HANDED = "hand over "

@@ -20,8 +20,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from netsplit.compiled import Floats, Ints
 from netsplit.partition.methods.unity.choices import TaskChoice
-from netsplit.partition.methods.unity.costed import Costed, Devices, Floats, Numbers, TensorLink
+from netsplit.partition.methods.unity.costed import Costed, Devices, TensorLink
 
 __all__ = ["Mapped", "best_mapping"]
 
@@ -201,7 +202,7 @@ class _Programme:
 
     def _side_by_side(
         self, ways: Sequence[_WayBetween], inner: Devices, at_a: Devices, at_b: Devices
-    ) -> tuple[Floats, tuple[list[Division], Numbers]]:
+    ) -> tuple[Floats, tuple[list[Division], Ints]]:
         """The least of all divisions, of which the first is none: everything on all devices."""
         divisions, tables = list(self._divisions(ways, inner)), []
         for number, division in enumerate(divisions):
@@ -277,7 +278,7 @@ class _Programme:
     def _eliminate(self, tables: Sequence[_OfVertices], left: set[int]) -> dict[int, int]:
         """The choice of each vertex, by tables over some of them each."""
         now = list(tables)
-        order: list[tuple[int, tuple[int, ...], Numbers]] = []
+        order: list[tuple[int, tuple[int, ...], Ints]] = []
         picked: dict[int, int] = {}
         size = {v: len(self.costed.options(v, self.devices).choices) for v in left}
         while left:
@@ -303,7 +304,7 @@ class _Programme:
 
     def _without(
         self, v: int, own: Sequence[_OfVertices], size: Mapping[int, int]
-    ) -> tuple[_OfVertices, Numbers]:
+    ) -> tuple[_OfVertices, Ints]:
         """The least over its choices, and which has it; of alike parts of graphs once."""
         scope = tuple(sorted({u for each in own for u in each.scope if u != v}))
         axes = (*scope, v)
@@ -345,7 +346,7 @@ class _OfVertices:
 
 def _least(
     tables: Sequence[_OfVertices], axes: tuple[int, ...], size: Mapping[int, int]
-) -> tuple[Floats, Numbers]:
+) -> tuple[Floats, Ints]:
     """The least of the sum of tables over the last of these vertices, and which it is; one of its choices
     after another, as all at once have no room in a cache."""
     turned = []
@@ -401,7 +402,7 @@ def _put_beside(ways: dict[tuple[int, int], _WayBetween], way: _WayBetween) -> N
 
 
 def _counts(devices: Devices, hosts: Sequence[int]) -> list[int]:
-    """Numbers of devices for the first of two branches; of many whole hosts, or about quarters of them."""
+    """Ints of devices for the first of two branches; of many whole hosts, or about quarters of them."""
     n = len(devices)
     if n <= 8:
         return list(range(1, n))

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from netsplit.compiled import compiled, inner
+from netsplit.compiled import Floats, Ints, compiled, inner
 from netsplit.layout import Layout, Mesh
 from netsplit.partition.methods.unity.choices import Machines
 from netsplit.profile.costs import Costs
@@ -27,19 +27,17 @@ __all__ = ["PASSES", "Movement", "Packed", "distinct_layouts", "key_of", "second
 
 PASSES = 3.0  # of an addition over its bytes, as `DeviceCosts.accumulate_s_per_byte` has them
 
-Numbers: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 Bools: TypeAlias = NDArray[np.bool_]
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 Devices: TypeAlias = tuple[int, ...]
-Packed: TypeAlias = tuple[Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers, Numbers]
+Packed: TypeAlias = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints, Ints]
 """Layouts: where the devices, the pieces by dimension and the runs of each begin; numbers of all devices,
 [devices, dimensions] pieces, [runs, 2] ends, and of all devices regions, elements, and pairs of region and
 host."""
 
 
 @inner
-def _common(runs: Numbers, a0: int, a1: int, other: Numbers, b0: int, b1: int) -> tuple[int, int]:
+def _common(runs: Ints, a0: int, a1: int, other: Ints, b0: int, b1: int) -> tuple[int, int]:
     """Elements that two pieces have in common along a dimension, and in how many runs."""
     same, length = a1 - a0 == b1 - b0, 0
     for x in range(a0, a1):
@@ -58,7 +56,7 @@ def _common(runs: Numbers, a0: int, a1: int, other: Numbers, b0: int, b1: int) -
 
 
 @inner
-def _overlaps(a: Packed, m: int, b: Packed, n: int, lengths: Numbers, counts: Numbers) -> tuple[int, int]:
+def _overlaps(a: Packed, m: int, b: Packed, n: int, lengths: Ints, counts: Ints) -> tuple[int, int]:
     """Elements that both have [dimension that is cut, pieces of one, pieces of the other], and in how many
     boxes; and those of the dimensions that neither cuts."""
     dimensions, length, count = a[4].shape[1], 1, 1
@@ -76,7 +74,7 @@ def _overlaps(a: Packed, m: int, b: Packed, n: int, lengths: Numbers, counts: Nu
 
 
 @inner
-def _nearest(p: Numbers, holders: Numbers, t: int, j: int, host: Numbers) -> int:
+def _nearest(p: Ints, holders: Ints, t: int, j: int, host: Ints) -> int:
     """The nearest device with a piece that a reader wants, and not for all the same one."""
     best, least, begin = -1, 3 * len(p), j % len(p)
     for i in holders:
@@ -93,7 +91,7 @@ def seconds_of_layouts(
     partial: NDArray[np.bool_],
     b: Packed,
     itemsize: int,
-    host: Numbers,
+    host: Ints,
     latency: Floats,
     pace: Floats,
     rates: Floats,
@@ -229,14 +227,14 @@ def distinct_layouts(layouts: Sequence[Layout]) -> tuple[list[Layout], list[int]
 class _HeldPieces:
     """A tensor in a layout: per dimension the piece of every device, and all pieces; terms have one."""
 
-    devices: Numbers
-    numbers: Numbers  # [devices, dimensions]
-    pieces: Numbers  # of each dimension
-    counts: Numbers  # of runs, of all pieces of all dimensions
-    runs: Numbers  # [runs, 2]
-    region: Numbers  # which of the regions every device has
-    elements: Numbers
-    group: Numbers  # which of the pairs of a region and a host every device has
+    devices: Ints
+    numbers: Ints  # [devices, dimensions]
+    pieces: Ints  # of each dimension
+    counts: Ints  # of runs, of all pieces of all dimensions
+    runs: Ints  # [runs, 2]
+    region: Ints  # which of the regions every device has
+    elements: Ints
+    group: Ints  # which of the pairs of a region and a host every device has
 
     @property
     def alone(self) -> bool:
@@ -252,7 +250,7 @@ class Movement:
     costs: Costs
     known: dict[object, tuple[Floats, Floats]] = field(default_factory=dict)
     pieces: dict[object, _HeldPieces] = field(default_factory=dict)
-    cuts: dict[object, tuple[tuple[Runs, ...], Numbers, Numbers]] = field(default_factory=dict)
+    cuts: dict[object, tuple[tuple[Runs, ...], Ints, Ints]] = field(default_factory=dict)
     rings: dict[Devices, tuple[Floats, Floats, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -79,13 +79,11 @@ class _Judged:
 class Unity(Partitioner):
     """Tasks and machine views of all operators together, by a dynamic programme over the graph.
 
-    An operator may be cut along its samples, its columns, what it sums over, or its heads, and be computed
-    several times, on any number of devices. The programme adds up seconds of computing, moving between two
-    layouts, and sums of copies' gradients. Where the simulated peaks do not fit, bytes get a price, which
-    rises until they do. It is run for each graph that rules of the algebra make.
-
-    Where what it finds without algebra, data parallelism, columns and rows, or one device is simulated to
-    take less, that is answered (`notes["answered"]`).
+    An operator may be cut along its samples, columns, what it sums over, or heads, and be computed several
+    times. The programme adds up seconds of computing, moving between two layouts, and sums of copies'
+    gradients, for each graph that rules of the algebra make. Where the simulated peaks do not fit, bytes get
+    a price, which rises until they do. What is simulated to take least of its answer, of data parallelism, of
+    columns and rows, and of one device is answered (`notes["answered"]`).
 
     Args:
         dimensions: along which operators may be cut.
