@@ -118,7 +118,7 @@ class _ReportReader:
         for each in chosen:  # of a sweep's job, only the fastest method
             pictures += self.pictures(each, {"timeline": f"An iteration of {_method_of(each)}"})
         reasons = [row.error for row in rows]
-        failed = [f"{row.method}: {row.error}" for row in rows if row.error]
+        failed = [row.reason for row in rows if row.error]
         failed += [run["tags.error"]] if "tags.error" in run and run["tags.error"] not in reasons else []
         figures = [comparison_table(rows)] if rows else []
         return Section(
