@@ -169,15 +169,16 @@ def byte_unit(value: float) -> tuple[str, int]:
 
 
 def nbytes(value: float, up: bool = False) -> str:
-    """Bytes as text: ``1.5 MiB``, below a KiB ``512 B``. `up`: rounded up."""
+    """Bytes as text: ``512 B``, ``4 KiB``, from a MiB on ``1.5 MiB``. `up`: rounded up."""
     if abs(value) < 1024:
         return f"{value:.0f} B"
-    size = value / 2**20
-    digits = max(_decimals(size, 4), 0)
+    unit, size = byte_unit(min(abs(value), 2**20))
+    figure = value / size
+    digits = max(_decimals(figure, 4), 0)
     if up:
-        size = math.ceil(size * 10**digits) / 10**digits
-    text = f"{size:.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if digits else text} MiB"
+        figure = math.ceil(figure * 10**digits) / 10**digits
+    text = f"{figure:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if digits else text} {unit}"
 
 
 def seconds(value: float) -> str:

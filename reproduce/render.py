@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -73,5 +74,8 @@ def record(
         finite = {key: value for key, value in result.metrics.items() if math.isfinite(value)}
         run.metrics([(key, value, 0) for key, value in finite.items()])
         run.describe(markdown(result))
+        columns = [(column.heading, column.text) for column in result.columns]
+        shown = {"about": result.title, "columns": columns, "rows": result.table.texts}
+        run.text(json.dumps(shown | {"notes": list(result.notes)}), f"{TABLE}.json")  # for the report
         for path in files:
             run.artifact(path)

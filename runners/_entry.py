@@ -192,6 +192,9 @@ def _run(start: Callable[[], None]) -> None:
         if count > 1:
             sys.stderr.write(f"{count} jobs failed; each has its error in its own log; the first was:\n")
         _finish(end.failures[0], wants_traceback)
+    except BrokenPipeError:  # whoever read it, as `head` does, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_MISTAKE)
     except Exception as error:
         _finish(error, wants_traceback)
     finally:

@@ -87,9 +87,9 @@ def workers_of(notebook: Notebook) -> list[psutil.Process]:
 def test_a_notebook_shows_stages_summary_and_plots(notebook: Notebook) -> None:
     assert notebook.run(START)["status"] == "ok"
     stages = notebook.data("text/html")[-1]
-    for name in ("capture", "start of 2 workers", "plan by balanced", "sending parameters to the devices"):
+    for name in ("capture", "starting 2 workers", "plan by balanced", "sending parameters to the devices"):
         assert name in stages
-    assert "start of" not in notebook.printed()
+    assert "starting" not in notebook.printed()
     assert notebook.run("parallel.summary()")["status"] == "ok"
     assert "<td" in notebook.data("text/html")[0]
     assert "cpu:1" in notebook.data("text/plain")[0]

@@ -54,11 +54,11 @@ def test_no_text_breaks_a_table(rows: list[list[str]]) -> None:
 
 
 @given(st.integers(0, 2**60))
-def test_bytes_are_read_out_in_mib_but_for_a_few(value: int) -> None:
+def test_bytes_are_read_out_in_mib_but_for_few(value: int) -> None:
     """No figure but that of nothing is 0, and what is rounded up is enough."""
     figure, unit = nbytes(value).split()
-    size = {"B": 1, "MiB": 2**20}[unit]
-    assert (unit == "B") == (value < 1024)
+    size = {"B": 1, "KiB": 2**10, "MiB": 2**20}[unit]
+    assert size == max(each for each in (1, 2**10, 2**20) if each <= max(value, 1))
     assert math.isclose(float(figure) * size, value, rel_tol=1e-3)
     assert (figure == "0") == (value == 0)
     assert float(nbytes(value, up=True).split()[0]) * size >= value * (1 - 1e-12)

@@ -32,6 +32,9 @@ SpanKind = Literal[
 ]
 """``reduce``: a sum over the devices in `where`; ``overhead``: instructions of the device, and what its next
 transfer waits for in the network."""
+_WORK = {
+    "forward": ("forward", "recompute"), "backward": ("backward", "weight"), "instructions": ("overhead",),
+}  # fmt: skip
 _MERGING = ("forward", "backward", "weight", "recompute", "step", "overhead")
 
 
@@ -187,13 +190,13 @@ def _why_path(path: Sequence[PathSpan], made_of: Mapping[str, float], iteration_
             f"The link {name} is the bottleneck: its transfers are {percent(spent, iteration_s)} of the "
             f"critical path, mainly {most.name} with {seconds(most.seconds)}{rest}."
         )
-    forward, backward = (
-        sum(span.seconds for span in own if span.what in parts)
-        for parts in (("forward", "recompute"), ("backward", "weight"))
-    )
+    spent_by = [
+        f"{words} {seconds(sum(span.seconds for span in own if span.what in kinds))}"
+        for words, kinds in _WORK.items()
+    ]
     return (
-        f"{name} is the bottleneck: it takes {percent(spent, iteration_s)} of the critical path (forward "
-        f"{seconds(forward)}, backward {seconds(backward)}){rest}."
+        f"{name} is the bottleneck: it takes {percent(spent, iteration_s)} of the critical path "
+        f"({', '.join(spent_by)}){rest}."
     )
 
 

@@ -23,10 +23,6 @@ class Verdict:
     subject: str  # "the placement of 'heft'"
     violations: tuple[str, ...]
 
-    @property
-    def ok(self) -> bool:
-        return not self.violations
-
     def require(self) -> None:
         """Raise unless the answer holds.
 

@@ -6,7 +6,6 @@ What is missing is left out: a run that failed, was only planned, or is older th
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -47,7 +46,6 @@ _MOST_TOLD, _VALUE = 6, 40  # differing parameters shown; characters of a value
 _OWN = ("tracking.", "checkpoint.")
 _SETTINGS = ("params.", "tags.host.", "tags.version.", "tags.link.")
 _DESCRIBED = ("model", "dataset", "cluster", "schedule", "optimizer", "batch_size", "epochs", "seed")
-_BETWEEN_CELLS = re.compile(r"(?<!\\)\|")
 _MS = (",.1f", 1e3)
 _DECIDED = {
     "predicted_before": "Old plan, predicted", "predicted_after": "New plan, predicted",
@@ -118,7 +116,7 @@ class _ReportReader:
         for each in chosen:  # of a sweep's job, only the fastest method
             pictures += self.pictures(each, {"timeline": f"An iteration of {_method_of(each)}"})
         reasons = [row.error for row in rows]
-        failed = [f"{row.method}: {row.error}" for row in rows if row.error]
+        failed = [row.reason for row in rows if row.error]
         failed += [run["tags.error"]] if "tags.error" in run and run["tags.error"] not in reasons else []
         figures = [comparison_table(rows)] if rows else []
         return Section(
@@ -161,20 +159,12 @@ class _ReportReader:
 
     def study(self, run: Recorded) -> Section:
         """A study's recorded table, notes and pictures."""
-        text = self.file(run, "table.md") or run.get("tags.mlflow.note.content", "").encode()
-        lines = text.decode("utf-8", "replace").splitlines()
-        about = next((line.removeprefix("# ") for line in lines if line.startswith("# ")), "")
-        cells = (_BETWEEN_CELLS.split(line)[1:-1] for line in lines if line.startswith("|"))
-        rows = [[cell.strip().replace("\\|", "|") for cell in each] for each in cells]
-        tables = []
-        if len(rows) > 1:
-            names, kinds, *rest = rows
-            columns = [
-                Column(name, text=not kind.endswith(":")) for name, kind in zip(names, kinds, strict=True)
-            ]
-            notes = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-            tables = [Table(columns, [row for row in rest if len(row) == len(names)], "Results", notes)]
-        title = f"{name_of(run)}: {about}" if about else name_of(run)
+        tables, title = [], name_of(run)
+        if (content := self.file(run, "table.json")) is not None:
+            shown = json.loads(content)
+            columns = [Column(name, text=is_text) for name, is_text in shown["columns"]]
+            tables = [Table(columns, shown["rows"], "Results", shown["notes"])]
+            title = f"{title}: {shown['about']}"
         paths = [Path(each.path) for each in self.client.list_artifacts(run["run_id"])]
         pictures = self.pictures(run, {path.stem: path.stem for path in paths if path.suffix == ".png"})
         folded = [_settings(run), _ids([run])]

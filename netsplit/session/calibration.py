@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -34,7 +35,6 @@ from netsplit.profile.measure.clock import (
     accumulate_seconds_per_byte,
     copy_seconds_per_byte,
     host_seconds_per_byte,
-    instruction_seconds,
     reference_seconds,
     step_seconds_per_byte,
     trivial_step,
@@ -129,6 +129,7 @@ def _processors(worker: Worker) -> tuple[frozenset[int], float]:
 log = logging.getLogger(__name__)
 
 REPEATS = 4  # timed walks over the graph in each of two rounds
+RUNS = 40  # of a trivial program; the first do not count
 MEASURING = "measuring"  # key of a worker's memory
 
 
@@ -212,19 +213,18 @@ def _measuring(worker: Worker, task: Calibration) -> Generator[None, None, Measu
 
 
 def _instruction_seconds(worker: Worker, microbatches: int = 16) -> float:
+    """Seconds to begin and end one computation."""
     name, graph = worker.device.name, trivial_step()
     cluster = Cluster("alone", (worker.device,), {})
     program = compile_program(graph, Placement.given({"mul": name}, {"mul": 0}), cluster, GPipe(microbatches))
     share = Share.of({"w": torch.ones(1)}, worker.torch_device, None, ["w"])
     transport = LocalTransport({name: worker.torch_device})
     executor = Executor(program, name, share, transport, worker.torch_device)
-    feeds = [{"x": torch.ones(1)}] * microbatches
-
-    def run() -> float:
-        executor.run(feeds)
-        return executor.recorder.ended_s - executor.recorder.began_s
-
-    return instruction_seconds(run, len(program.instructions[name]))
+    took = []
+    for _ in range(RUNS):
+        executor.run([{"x": torch.ones(1)}] * microbatches)
+        took.append(executor.recorder.ended_s - executor.recorder.began_s)
+    return median(took[RUNS // 4 :]) / len(program.instructions[name])
 
 
 def measure_copying(worker: Worker, ends: list[int]) -> float:

@@ -257,9 +257,9 @@ def _each_method(
             record_result(parent, done)
             comparison.rows.append(done)
         except (NetSplitError, OSError) as error:
-            reason = " ".join(str(error).split())
-            log.error("%s failed: %s", name, reason)
-            failed = ComparisonRow(name, "failed", capacity=capacities(shared.problem.cluster), error=reason)
+            reason, capacity = " ".join(str(error).split()), capacities(shared.problem.cluster)
+            failed = ComparisonRow(name, "failed", capacity=capacity, error=reason)
+            log.error("Failed: %s", failed.reason)
             comparison.rows.append(failed)
     record_comparison(parent, comparison)
     return comparison

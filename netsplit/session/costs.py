@@ -35,8 +35,8 @@ from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.workload import Workload
 from netsplit.profile.costs import Costs, OptimizerScratch, SizeSeconds
 from netsplit.profile.measure.clock import reference_seconds, trivial_step
+from netsplit.profile.measure.compute import SizedStep, take_turns
 from netsplit.profile.measure.optimizer import describe_optimizer, optimizer_alpha, optimizer_scratch
-from netsplit.profile.measure.stretch import SizedStep, take_turns
 from netsplit.profile.measured import Measured, ProfileCache, profile_digest
 from netsplit.profile.predict import predicted_costs
 from netsplit.program.compile import compile_program

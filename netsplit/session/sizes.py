@@ -23,8 +23,8 @@ from netsplit.graph.checks.cutting import (
 from netsplit.graph.ir import Graph, graph_at
 from netsplit.partition.base import Problem
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds, SizeSeconds, beside, between, together
+from netsplit.profile.measure.compute import SizedStep
 from netsplit.profile.measure.optimizer import optimizer_alpha
-from netsplit.profile.measure.stretch import SizedStep
 from netsplit.program.other_batches import require_same_operators
 from netsplit.program.schedules import GPipe, OneFOneB
 from netsplit.session.calibration import KnownParts

@@ -162,7 +162,9 @@ def fit_trial(
         log.info("Workers slow each other down by %.0f %%; each message costs %.0f µs.", slower, message_us)
     else:
         why = (
-            f"rounds differ by {100 * spread:.0f} %" if spread > SPREAD else "no plausible cost explains them"
+            f"rounds differ by {100 * spread:.0f} %"
+            if spread > SPREAD
+            else "no plausible cost explains the trial run"
         )
         log.warning(
             "How much %s slow each other down is uncertain (%s), most likely because other programs keep the "

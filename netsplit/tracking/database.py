@@ -167,7 +167,7 @@ def server_of(uri: str) -> str:
 
 def _create(path: Path) -> None:
     """Make the database beside its place and then link it there, so that it is whole when it appears."""
-    logger.info("Creating the MLflow database %s (once; takes up to a quarter of a minute).", path)
+    logger.info("Creating the MLflow database %s (once; takes up to 15 s).", path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         scratch = Path(folder) / "new.db"

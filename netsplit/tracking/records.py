@@ -96,8 +96,7 @@ class Comparison:
     @property
     def reason(self) -> str:
         """Why methods failed; empty where none did."""
-        failed = [f"{row.method}: {row.error}" for row in self.rows if row.failed]
-        return "; ".join(failed)
+        return " ".join(row.reason for row in self.rows if row.failed)
 
     @property
     def best_s(self) -> float | None:

@@ -56,6 +56,12 @@ class ComparisonRow:
         return self.error is not None
 
     @property
+    def reason(self) -> str:
+        """Why it failed, with its name."""
+        error = self.error or ""
+        return error if error.startswith(f"{self.method} ") else f"{self.method}: {error}"
+
+    @property
     def unanswered(self) -> bool:
         """The time ended without an answer of the method's; the figures are of a plan made in its place."""
         return self.status == _LIMIT
@@ -112,7 +118,7 @@ def comparison_markdown(rows: Sequence[ComparisonRow]) -> str:
 
 def _legend(rows: Sequence[ComparisonRow]) -> list[str]:
     """Why methods failed, what the marks mean that there are, and which operators are in parts."""
-    lines = [f"{row.method} failed: {row.error}" for row in rows if row.failed]
+    lines = [f"Failed: {row.reason}" for row in rows if row.failed]
     solved = [row for row in rows if row.status == "optimal" and row.optimises]
     lines += [_PROVEN, *(f"  {row.method} minimises {row.optimises}" for row in solved)] if solved else []
     if any(row.overfull for row in rows):

@@ -60,7 +60,6 @@ def four() -> Problem:
 
 def broken(problem: Problem, placement: Placement, capacity: bool = True) -> str:
     verdict = verify(problem, placement, capacity)
-    assert not verdict.ok
     with pytest.raises(NetSplitError, match="is wrong"):
         verdict.require()
     return " ".join(verdict.violations)
@@ -95,31 +94,31 @@ def test_a_unit_that_does_not_run_in_one_piece_is_named():
     problem = Problem(graph, costs_of(graph), cluster_of([100] * 2))
     assert tells(broken(problem, answer(problem, "010")), "unit", "'n0'")
     whole = replace(answer(problem, "010"), priority={"n1": 0, "n0": 1, "n2": 2})
-    assert verify(problem, whole).ok
+    assert not verify(problem, whole).violations
 
 
 def test_a_capacity_one_byte_too_small_is_named_where_it_is_claimed():
     problem, right = four(), answer(four(), "0012")
     used = static_model(problem.graph, problem.costs.alpha, problem.copies).by_device(right.device_of)
     limits = [used["d0"], used["d1"], used["d2"]]
-    assert verify(with_capacities(problem, limits), right).ok
+    assert not verify(with_capacities(problem, limits), right).violations
     tight = with_capacities(problem, [limits[0], limits[1] - 1, limits[2]])
     assert f"Device 'd1' holds {limits[1]} bytes of {limits[1] - 1}: 1 too many" in broken(tight, right)
-    assert verify(tight, right, capacity=False).ok
+    assert not verify(tight, right, capacity=False).violations
 
 
 def test_a_path_that_leaves_a_device_and_comes_back_is_named_where_contiguity_is_asked():
     problem = replace(four(), objective=MaxLoad(contiguous=True))
     assert tells(broken(problem, answer(problem, "0010")), "'n1'", "'n2'", "'n3'")
-    assert verify(problem, answer(problem, "0011")).ok
+    assert not verify(problem, answer(problem, "0011")).violations
     halves = replace(problem, backward_nodes=frozenset({"n3"}))
-    assert verify(halves, answer(problem, "0010")).ok  # n3 is of the other half
+    assert not verify(halves, answer(problem, "0010")).violations  # n3 is of the other half
 
 
 def test_stages_that_contradict_the_placement_are_named():
     problem = four()
     stages = (Stage(("n0", "n1"), ("d0", "d2")), Stage(("n2", "n3"), ("d1",)))
-    assert verify(problem, answer(problem, "0011", stages)).ok
+    assert not verify(problem, answer(problem, "0011", stages)).violations
     assert tells(broken(problem, answer(problem, "1111", stages)), "stage 0", "'d0'")
     twice = (stages[0], Stage(("n2", "n3"), ("d1", "d2")))
     assert tells(broken(problem, answer(problem, "0011", twice)), "'d2'", "stage 0", "stage 1")
@@ -147,7 +146,7 @@ def test_turns_that_leave_a_replica_out_or_are_nobody_s_are_named(turns, words):
     stages = (Stage(("n0", "n1"), ("d0", "d2"), turns=turns), Stage(("n2", "n3"), ("d1",)))
     assert tells(broken(problem, answer(problem, "0011", stages)), *words)
     right = (replace(stages[0], turns=(1, 0, 1)), stages[1])
-    assert verify(problem, answer(problem, "0011", right)).ok
+    assert not verify(problem, answer(problem, "0011", right)).violations
 
 
 @examples

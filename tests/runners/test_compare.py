@@ -314,7 +314,7 @@ def test_failed_methods_stop_no_other_and_are_named_at_the_end(broken: tuple[Out
         "parent": "FINISHED", "netsplit": "FAILED", "random": "FAILED", "single": "FINISHED",
     }  # fmt: skip
     (error,) = errors(outcome)
-    assert error.startswith("error: netsplit: netsplit finds no")
+    assert error.startswith("error: netsplit finds no")
     assert "Traceback" not in outcome.stderr
     assert len(outcome.series("single", "test/accuracy")) == 3  # with new workers
 

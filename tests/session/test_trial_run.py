@@ -96,4 +96,4 @@ def test_instead_of_a_cost_beyond_reason_the_usual_one_stands_and_is_not_kept(
         assert fit.message_s == usual.message_s
     assert fit.contention < 2
     assert fit.message_s < MOST_MESSAGE_S
-    assert "no plausible cost explains them" in caplog.text
+    assert "no plausible cost explains the trial run" in caplog.text

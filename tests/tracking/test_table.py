@@ -28,7 +28,7 @@ def test_terminal_table_fits_and_cuts_nothing() -> None:
     assert "obj 123.4 ms cpu:1 219 40.0 41.0 48.0 gap 0.0 % in 12,345 ms" in words
     assert "m_topo heuristic 310.0 300.0 +3.3" in words
     assert "single heuristic - 450.0 - 71.0" in words
-    assert "m_sct failed: cpu:1 lacks 12,345,678 bytes; raise [cluster] capacity_bytes." in words
+    assert "Failed: m_sct: cpu:1 lacks 12,345,678 bytes; raise [cluster] capacity_bytes." in words
 
 
 def test_markdown_has_a_line_for_each_method_and_equal_cells() -> None:
@@ -39,7 +39,7 @@ def test_markdown_has_a_line_for_each_method_and_equal_cells() -> None:
     assert len({line.count("|") for line in lines}) == 1
     solver = "optimal<br>obj 123.4 ms<br>gap 0.0 %<br>in 12,345 ms"
     assert f"| netsplit | {solver} | 200.0 | 250.0 | -20.0 | 128.0 |" in lines[2]
-    assert "m_sct failed: cpu:1 lacks" in note
+    assert "Failed: m_sct: cpu:1 lacks" in note
 
 
 MIB = 2**20

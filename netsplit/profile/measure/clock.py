@@ -1,4 +1,4 @@
-"""Seconds of short pieces of work: of an optimiser's step, beside messages, of an instruction."""
+"""Seconds of short pieces of work: of a step, beside messages, of one that is always the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from netsplit.profile.costs import HOST_S_PER_BYTE
 
 __all__ = [
     "Clock", "Lap", "accumulate_seconds_per_byte", "copy_seconds_per_byte", "engine_call_seconds",
-    "host_seconds_per_byte", "instruction_seconds", "reference_seconds", "step_seconds_per_byte",
+    "host_seconds_per_byte", "reference_seconds", "step_seconds_per_byte",
     "trivial_step", "worker_conditions",
 ]  # fmt: skip
 
@@ -35,7 +35,7 @@ WAIT_S = 60.0
 SCRATCH_BYTES = 2**26  # gone over before a step, which finds the caches full of a backward's data
 STEPS, WARM_UP = 5, 2  # of an optimiser, and those before them that do not count
 MOST_BYTES = 2**27  # of parameters that are stepped on
-ROUNDS, RUNS = 15, 40  # of messages, of programs; the first do not count
+ROUNDS = 15  # of messages; the first do not count
 
 Lap = tuple[Any, Any]  # start and end, as the clock marks them
 Shapes = Mapping[str, tuple[int, ...]]  # of parameters, by name
@@ -259,13 +259,3 @@ def trivial_step() -> Graph:
         output_variables=("y",),
         initializers={"w": Initializer("w", "float32", (1,), is_parameter=True, requires_grad=True)},
     )
-
-
-def instruction_seconds(run: Callable[[], float], instructions: int) -> float:
-    """Seconds to begin and end one computation.
-
-    Args:
-        run: executes a program of `trivial_step` with that many instructions; its seconds.
-    """
-    runs = [run() for _ in range(RUNS)]
-    return median(runs[RUNS // 4 :]) / instructions

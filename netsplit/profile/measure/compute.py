@@ -1,4 +1,4 @@
-"""Measured forward and backward seconds of every node.
+"""Measured forward and backward seconds of every node, and of whole micro-batches of several sizes in turn.
 
     live values ─┬► window of nodes as one segment, forward and backward: timed, on copies
          ▲       └► the same nodes one by one: forward, timed ──► contexts ──► backward in reverse, timed
@@ -7,7 +7,8 @@
 A walk over the graph runs every node once, among the neighbours of a real step: a repeated node would find
 its data in the caches. A node alone pays for a call of its own, so the nodes' seconds are fitted to the
 window's. Windows also let a model too big for a device be profiled on it. Walks come in rounds; if these
-differ too much, more follow.
+differ too much, more follow. `take_turns` times sizes round after round, so that changes of the machine's
+speed affect all alike.
 
 Source: NetSplit thesis, section 4.4.
 """
@@ -16,30 +17,37 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from netsplit.graph.deferral.deferrable import deferrable_nodes
 from netsplit.graph.deferral.deferred import WeightGradients
 from netsplit.graph.ir import Graph
-from netsplit.graph.module import find_at_once, rebuild
+from netsplit.graph.module import find_at_once, path_of_tensor, rebuild
+from netsplit.graph.operators import autocast_of
 from netsplit.profile.costs import NodeSeconds
 from netsplit.profile.measure.bench import LiveValues, NodeBench, random_like
 from netsplit.profile.measure.clock import Clock, Lap, engine_call_seconds, worker_conditions
-from netsplit.profile.measure.stretch import Stretch, Timed, windows
 
-__all__ = ["Profiler", "Window", "adjusted_to_sum", "walks_to_settle"]
+__all__ = [
+    "Profiler", "SizedStep", "Stretch", "Timed", "Window", "adjusted_to_sum", "borders", "take_turns",
+    "walks_to_settle", "windows",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
+ROUNDS = 5  # of sizes in turn, after one that is not counted
+FEWEST = 2
+ENOUGH_S = 8.0  # of rounds, from which none is added to the fewest
 DRIFT = 0.08  # of a round's seconds against another's, above which further rounds are measured
 MORE_ROUNDS = 2
-WARM_S = (
-    0.2  # of untimed walks before a round on a GPU, which raises its clock under load: a walk may take 1 ms
-)
+WARM_S = 0.2  # of untimed walks before a round on a GPU, whose clock rises under load; a walk may take 1 ms
 AT_MOST = 0.95  # of a node's backward: its input part is never nothing
 SMALLEST_S = 1e-7  # no operator and no backward of one is cheaper than this
 MOST_IN_FLIGHT = 4  # with these many micro-batches alive the caches hold none of the first
@@ -103,7 +111,7 @@ class Profiler:
                 self._walk()
                 if took or warm:
                     self.timed.append(self.walks)
-                    took.append(sum(window.stretch.seconds for window in self.windows))
+                    took.append(sum(window.seconds for window in self.windows))
                 self.walks += 1
                 yield
             self.rounds.append(median(took))
@@ -112,7 +120,7 @@ class Profiler:
         """Seconds of every node: medians over the timed walks of all rounds so far."""
         seconds: dict[str, NodeSeconds] = {}
         for window in self.windows:
-            seconds |= window.seconds(self.timed, min(self.engine_call_s))
+            seconds |= window.node_seconds(self.timed, min(self.engine_call_s))
         return seconds
 
     @property
@@ -123,7 +131,7 @@ class Profiler:
     def _walk(self) -> None:
         live = LiveValues(self.graph, self.batch, self.values, self.device)
         for window in self.windows:
-            window.run(live)
+            window.measure(live)
 
     def _windows(self, window_bytes: int, in_flight: int) -> list[Window]:
         graph, requires_backward = self.graph, self.graph.requires_backward
@@ -155,8 +163,99 @@ def walks_to_settle(profiler: Profiler) -> Iterator[None]:
         )  # fmt: skip
 
 
-class Window:
-    """Runs its nodes alone, all forward and then all backward, and as one piece."""
+class Stretch:
+    """Runs its nodes together, on copies, and keeps the laps.
+
+    It computes `in_flight` micro-batches forward before their backwards, as a schedule does, so that a
+    backward finds its tensors outside the caches.
+    """
+
+    def __init__(
+        self, graph: Graph, names: Sequence[str], values: Mapping[str, Tensor], clock: Clock, in_flight: int
+    ) -> None:
+        self.graph, self.names, self.values = graph, names, values
+        self.clock, self.in_flight = clock, in_flight
+        self.inputs, self.outputs = borders(graph, names)
+        self.initializers = list(dict.fromkeys(k for name in names for k in graph.nodes[name].initializers))
+        self.timed = Timed(self.module(deferrable=False), clock)
+        self.forward = self.timed.laps
+        self.backward: list[Lap] = []
+
+    def module(self, *, deferrable: bool) -> nn.Module:
+        return rebuild(
+            self.graph,
+            self.values,
+            nodes=self.names,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            device=self.clock.device,
+            deferrable=deferrable,
+        )
+
+    def copies(self, live: LiveValues) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """Copies of all that the nodes could write, so that the live values stay as they are."""
+        inputs = tuple(live.leaf(("var", k)) for k in self.inputs)
+        tensors = {f"module.{path_of_tensor(k)}": live.leaf(("init", k)) for k in self.initializers}
+        return inputs, {k: t if t.requires_grad else t.clone() for k, t in tensors.items()}
+
+    def run(self, inputs: tuple[Tensor, ...], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """All micro-batches in flight; the outputs of the last of them, detached."""
+        ends: list[list[Tensor]] = []
+        last: tuple[Tensor, ...] = ()
+        with torch.enable_grad():
+            for _ in range(self.in_flight):
+                results = self.results(self.timed, inputs, tensors)
+                last = tuple(t.detach() for t in results)
+                ends.append(self.ends(results))
+                del results
+        for of_one in ends:
+            if of_one:
+                seeds = [random_like(t) for t in of_one]
+                start = self.clock.now()
+                torch.autograd.backward(of_one, seeds)
+                of_one.clear()  # what the forward kept is let go in a backward's time
+                self.backward.append((start, self.clock.now()))
+        return dict(zip(self.outputs, last, strict=True))
+
+    def results(
+        self, module: nn.Module, inputs: tuple[Tensor, ...], tensors: dict[str, Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Results on copies of inputs, of a module called `module` in another, as `copies` names tensors."""
+        cloned = tuple(t.clone() for t in inputs)
+        with autocast_of(self.graph, self.clock.device):
+            results: tuple[Tensor, ...] = functional_call(module, tensors, cloned)
+        return results
+
+    def ends(self, results: tuple[Tensor, ...]) -> list[Tensor]:
+        """The tensors where a backward begins."""
+        asked = self.graph.requires_backward
+        return [t for k, t in zip(self.outputs, results, strict=True) if k in asked]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the last micro-batches in flight together, forward and backward."""
+        n = self.in_flight
+        return sum(self.clock.seconds(self.forward[-n:])) + sum(self.clock.seconds(self.backward[-n:]))
+
+
+class Timed(nn.Module):
+    """A module whose forward is timed without what surrounds it."""
+
+    def __init__(self, module: nn.Module, clock: Clock) -> None:
+        super().__init__()
+        self.module = module
+        self.clock = clock
+        self.laps: list[Lap] = []
+
+    def forward(self, *inputs: Tensor) -> Any:
+        start = self.clock.now()
+        results = self.module.forward(*inputs)
+        self.laps.append((start, self.clock.now()))
+        return results
+
+
+class Window(Stretch):
+    """A stretch that also runs its nodes alone, all forward and then all backward."""
 
     def __init__(
         self,
@@ -166,37 +265,32 @@ class Window:
         clock: Clock,
         in_flight: int = 1,
     ) -> None:
+        names = [bench.node.name for bench in benches]
+        super().__init__(graph, names, values, clock, in_flight)
         self.benches = benches
-        self.clock = clock
-        self.in_flight = in_flight
-        nodes = [bench.node for bench in benches]
-        self.stretch = Stretch(graph, [node.name for node in nodes], values, clock, in_flight)
-        names = deferrable_nodes(graph, [node.name for node in nodes])
-        deferring = self.stretch.module(deferrable=True) if names else None
-        self.deferring = None if deferring is None else Timed(deferring, clock)
-        self.deferrable = names
+        self.deferrable = deferrable_nodes(graph, names)
+        self.deferring = Timed(self.module(deferrable=True), clock) if self.deferrable else None
         self.parts: list[tuple[Lap, Lap]] = []  # of backwards in two
 
-    def run(self, live: LiveValues) -> None:
+    def measure(self, live: LiveValues) -> None:
         """Once together, once with the backward in two parts, and once one by one."""
-        stretch = self.stretch
-        inputs, tensors = stretch.copies(live)
-        stretch.run(inputs, tensors)
+        inputs, tensors = self.copies(live)
+        self.run(inputs, tensors)
         if self.deferring is not None:
-            self._run_split(stretch.ends(stretch.results(self.deferring, inputs, tensors)))
+            self._run_split(self.ends(self.results(self.deferring, inputs, tensors)))
         contexts = [bench.run_forward(live) for bench in self.benches]
         gradients: dict[str, Tensor] = {}
         for bench in reversed(self.benches):
             bench.run_backward(contexts.pop(), gradients)
 
-    def seconds(self, timed: list[int], engine_call_s: float) -> dict[str, NodeSeconds]:
+    def node_seconds(self, timed: list[int], engine_call_s: float) -> dict[str, NodeSeconds]:
         """Seconds of each node: its median alone, scaled so that the nodes add up to the whole window."""
         forward = {b.node.name: self._median(b.forward, timed) for b in self.benches}
         backward = {b.node.name: self._median(b.backward, timed) for b in self.benches if b.backward}
-        forward = adjusted_to_sum(forward, self._together(self.stretch.forward, timed))
+        forward = adjusted_to_sum(forward, self._together(self.forward, timed))
         weights: dict[str, float] = {}
         if backward:
-            backward = adjusted_to_sum(backward, self._together(self.stretch.backward, timed) - engine_call_s)
+            backward = adjusted_to_sum(backward, self._together(self.backward, timed) - engine_call_s)
             weights = self._weight_seconds(timed, backward)
         return {
             name: NodeSeconds(forward_s, backward.get(name, 0.0), weights.get(name, 0.0))
@@ -257,3 +351,94 @@ def adjusted_to_sum(alone: Mapping[str, float], together: float) -> dict[str, fl
     from scipy.optimize import brentq  # half a second to load, which only a measurement needs
 
     return less(brentq(lambda each_s: sum(less(each_s).values()) - together, 0.0, most, xtol=1e-15))
+
+
+def windows(graph: Graph, window_bytes: int) -> Iterator[list[str]]:
+    """The nodes in order, cut into runs that keep at most `window_bytes`; no unit is cut."""
+    last = {name: max(graph.position[n] for n in unit) for unit in graph.units for name in unit}
+    window: list[str] = []
+    used, uncut = 0, -1
+    for node in graph:
+        own = node.saved_bytes + sum(graph.variables[k].nbytes for k in node.outputs if k)
+        own += sum(graph.initializers[k].nbytes for k in node.initializers)
+        if window and used + own > window_bytes and graph.position[node.name] > uncut:
+            yield window
+            window, used = [], 0
+        window.append(node.name)
+        used += own
+        uncut = max(uncut, last.get(node.name, -1))
+    if window:
+        yield window
+
+
+def borders(graph: Graph, nodes: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Variables that the nodes read from outside, and those of theirs that are read outside."""
+    inside = set(nodes)
+    produced = [k for name in nodes for k in graph.nodes[name].outputs if k]
+    read = dict.fromkeys(k for name in nodes for k in graph.nodes[name].inputs)
+    inputs = [k for k in read if graph.variables[k].producer not in inside]
+    outputs = [
+        k
+        for k in produced
+        if k in graph.output_variables or any(v not in inside for v in graph.variables[k].consumers)
+    ]
+    return inputs, outputs
+
+
+@dataclass(frozen=True)
+class SizedStep:
+    """A graph at one size of micro-batches, the values of its input variables, and how many of them a device
+    computes before their backwards."""
+
+    graph: Graph
+    batch: tuple[Tensor, ...]
+    in_flight: int = 1
+
+
+def take_turns(
+    steps: Sequence[SizedStep],
+    values: Mapping[str, Tensor],
+    torch_device: torch.device | str,
+    window_bytes: int = 2**28,
+) -> dict[int, float]:
+    """Seconds of one micro-batch, forward and backward, by its samples: medians over rounds of all sizes.
+
+    A size for which a CUDA device has too little memory is left out.
+
+    Args:
+        values: the initializers; read only.
+        window_bytes: as of `Profiler`.
+    """
+    device = torch.device(torch_device)
+    clock, began = Clock(device), time.perf_counter()
+    stretches = {
+        step.graph.batch_size: [
+            Stretch(step.graph, names, values, clock, step.in_flight)
+            for names in windows(step.graph, window_bytes // step.in_flight)
+        ]
+        for step in steps
+    }
+    took: dict[int, list[float]] = {size: [] for size in stretches}
+    with worker_conditions(device):
+        for done in range(1 + ROUNDS):
+            for step in steps:
+                size = step.graph.batch_size
+                if size in took:
+                    try:
+                        took[size].append(_walk(step, stretches[size], values, device))
+                    except torch.OutOfMemoryError:
+                        log.info("%s has too little memory for %d samples at once.", device, size)
+                        del took[size]
+            if done >= FEWEST and time.perf_counter() - began > ENOUGH_S:
+                break
+    return {size: median(each[1:]) for size, each in took.items()}
+
+
+def _walk(
+    step: SizedStep, stretches: Sequence[Stretch], values: Mapping[str, Tensor], device: torch.device
+) -> float:
+    """Seconds of a micro-batch; what a stretch gives is what the next ones read."""
+    live = LiveValues(step.graph, step.batch, values, device)
+    for stretch in stretches:
+        live.hand_on(stretch.names, stretch.run(*stretch.copies(live)))
+    return sum(stretch.seconds for stretch in stretches) / step.in_flight

@@ -202,8 +202,8 @@ def check_optimizer(factory: OptimizerFactory) -> None:
     bound = factory if isinstance(factory, ForModel) else _dummy_model(factory, 2)
     if isinstance(bound.factory, torch.optim.Optimizer) or not callable(bound.factory):
         raise ConfigError(
-            f"optimizer is {brief(bound.factory)}, but each device makes its own: give a function of "
-            "parameters, such as functools.partial(torch.optim.Adam, lr=1e-3)."
+            f"optimizer is {brief(bound.factory)}: give a function of parameters, which each device calls, "
+            "such as functools.partial(torch.optim.Adam, lr=1e-3)."
         )
     if not bound.parameters:
         bound = _dummy_model(bound.factory, 2)

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from netsplit.graph.ir import INITIALIZER, Graph, Variable
 from netsplit.profile.costs import NodeBytes, PartCosts
-from netsplit.profile.measure.compute import Profiler, walks_to_settle
+from netsplit.profile.measure.compute import Profiler, borders, walks_to_settle
 from netsplit.profile.measure.predicted_bytes import transient_bytes
-from netsplit.profile.measure.stretch import borders
 
 __all__ = ["graph_of_nodes", "profile_parts"]
 

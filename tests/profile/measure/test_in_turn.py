@@ -8,7 +8,7 @@ from torch import nn
 
 from netsplit.graph.module import initial_values
 from netsplit.graph.recording.step import capture
-from netsplit.profile.measure.stretch import SizedStep, take_turns
+from netsplit.profile.measure.compute import SizedStep, take_turns
 
 
 class WritingNet(nn.Module):
