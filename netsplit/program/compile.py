@@ -144,7 +144,8 @@ def compile_orders(
         if training and recomputed:
             most = in_flight(order, pipeline)
             flights = {s: most[number] for number, stage in enumerate(stages) for s in stage}
-            parts = in_parts(placed, segments, recomputed, flights)
+            by_kind = schedule.recompute in ("selective", "full")
+            parts = in_parts(placed, segments, recomputed, flights, by_kind)
         parts = parts.in_stages(stages)
         walk = _Compiler(
             placed, devices, parts, names, schedule, groups, in_turn, training, shared_norm, holders, copied,
