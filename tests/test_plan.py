@@ -178,7 +178,7 @@ def test_a_plan_by_hand_is_predicted_for_all_that_its_devices_stand_for() -> Non
         assert words in summary
     assert str(given) in summary
     assert str(given) in first
-    assert "each device stands for 8" in first
+    assert "each device below stands for 8" in first
     assert whole.to_dict()["devices_alike"] == 8
     assert "data 4 x tensor 2 x pipeline 2, gradients in slices, full recomputation" in str(whole)
     small = replace(many(16), capacities=dict.fromkeys(many(16).capacities, 1000))

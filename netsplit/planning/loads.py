@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,10 +11,13 @@ from netsplit.partition.base import Problem
 from netsplit.partition.common.instance import Instance
 from netsplit.partition.partitioner import needed_bytes
 from netsplit.placement.placement import Placement
+from netsplit.program.instructions import Forward, Program
 from netsplit.rewrite.rewriting import node_parts
+from netsplit.simulate.simulator import Simulator
 from netsplit.simulate.timeline import Timeline
+from netsplit.tables import nbytes
 
-__all__ = ["DeviceLoad", "loads_of"]
+__all__ = ["DeviceLoad", "loads_of", "recomputation_line"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +74,24 @@ def _operators(problem: Problem, placement: Placement) -> dict[str, set[str]]:
         for device in stage.devices:
             own.setdefault(device, set()).update(names)
     return own
+
+
+def recomputation_line(
+    compiler: Simulator, placement: Placement, program: Program, predicted: Timeline
+) -> str:
+    """ "recomputes 5 of 12 parts on cpu:1 (310 MiB less), for 4.0 % more time".
+
+    Compared with keeping everything. Replicas are named by the first.
+    """
+    kept = compiler(replace(placement, recomputed=frozenset()))
+    devices = []
+    for name in dict.fromkeys(segment.device for segment in program.segments):
+        own = [segment for segment in program.segments if segment.device == name]
+        again = {
+            ins.segment for ins in program.instructions[name] if isinstance(ins, Forward) and ins.recompute
+        }
+        if again:
+            less = kept.peak_bytes[name] - predicted.peak_bytes[name]
+            devices.append(f"{len(again)} of {len(own)} parts on {name} ({nbytes(less)} less)")
+    more = predicted.iteration_s / kept.iteration_s - 1 if kept.iteration_s else 0.0
+    return f"recomputes {', '.join(devices) or 'nothing'}, for {100 * more:.1f} % more time"

@@ -24,7 +24,7 @@ from netsplit.pictures.timeline_figure import memory_figure, timeline_figure
 from netsplit.placement.placement import Placement, Status
 from netsplit.placement.sharding import shard_line
 from netsplit.planning.explanation import Explanation, explain
-from netsplit.planning.loads import DeviceLoad, loads_of
+from netsplit.planning.loads import DeviceLoad, loads_of, recomputation_line
 from netsplit.planning.parts import (
     PlacedSplit,
     algebra_lines,
@@ -33,7 +33,7 @@ from netsplit.planning.parts import (
     placed_splits,
 )
 from netsplit.planning.whole.frontier import PlanChoice
-from netsplit.program.instructions import Forward, Program
+from netsplit.program.instructions import Program
 from netsplit.program.schedules import Schedule
 from netsplit.rewrite.pcg import ParallelGraph
 from netsplit.rewrite.rewriting import node_parts
@@ -176,8 +176,8 @@ class Plan:
     @property
     def tokens_per_s(self) -> float | None:
         """Predicted throughput where inputs and targets are texts [samples, tokens]; else None."""
-        own = self.problem.graph
-        texts = [own.variables[k].shape for k in own.input_variables if own.variables[k].dtype == "int64"]
+        read = map(self.problem.graph.variables.__getitem__, self.problem.graph.input_variables)
+        texts = [each.shape for each in read if each.dtype == "int64"]
         alike = len(texts) > 1 and len({*texts}) == 1 and len(texts[0]) == 2
         return texts[0][1] * self.samples_per_s if alike else None
 
@@ -219,16 +219,15 @@ class Plan:
         took = f"{counted(choice.tried, 'plan')} simulated in {self.seconds:.1f} s"
         if choice.measuring_s:
             took += f", {choice.measuring_s:.1f} s of it measuring operators in parts"
-        parts = self.lines_on_parts if choice.parallelism is None else [self._fullest]
+        parts = self.lines_on_parts
+        if choice.parallelism is not None:
+            peak, limit = max(self.peak_bytes.values()), self.problem.cluster.devices[0].capacity_bytes
+            parts = [f"at most {peak / 2**30:.3g} of {limit / 2**30:.3g} GiB on a device{self._stands}"]
         return (*lines, *parts, took, *choice.remarks)
 
     @property
-    def _fullest(self) -> str:
-        """Bytes of a uniform plan's fullest device."""
-        name, peak = max(self.peak_bytes.items(), key=lambda each: each[1])
-        limit = self.problem.cluster.device(name).capacity_bytes
-        alike = f"; each device below stands for {self.alike} that do the same" if self.alike > 1 else ""
-        return f"at most {peak / 2**30:.3g} of {limit / 2**30:.3g} GiB on a device{alike}"
+    def _stands(self) -> str:
+        return f"; each device below stands for {self.alike} that do the same" if self.alike > 1 else ""
 
     @property
     def nodes(self) -> dict[str, int]:
@@ -260,8 +259,7 @@ class Plan:
         own = explain(self.problem, self.placement, None if self.program is None else self.simulated)
         if self.choice.parallelism is None:
             return own
-        stands = f" (each device stands for {self.alike} that do the same)" * (self.alike > 1)
-        return replace(own, method=f"{own.method} of {self.choice.parallelism}{stands}")
+        return replace(own, method=f"{own.method} of {self.choice.parallelism}{self._stands}")
 
     @cached_property
     def event_parts(self) -> Mapping[str, EventParts]:
@@ -304,7 +302,7 @@ class Plan:
         if self.placement.shards:
             lines.append(shard_line(self.placement))
         if self.placement.recomputed:
-            lines.append(_recomputation_line(self.compiler, self.placement, program, predicted))
+            lines.append(recomputation_line(self.compiler, self.placement, program, predicted))
         if self.problem.costs.predicted:
             lines.append("operator times are predicted, not measured")
         if self.placement.exchanges:
@@ -439,24 +437,3 @@ class Plan:
 def microbatches_listed(counts: Sequence[int], joined: str = "and") -> str:
     """``1, 2 and 4 micro-batches``."""
     return f"{listed([str(m) for m in counts], joined)} micro-batch{'' if list(counts) == [1] else 'es'}"
-
-
-def _recomputation_line(
-    compiler: Simulator, placement: Placement, program: Program, predicted: Timeline
-) -> str:
-    """ "recomputes 5 of 12 parts on cpu:1 (310 MiB less), for 4.0 % more time".
-
-    Compared with keeping everything. Replicas are named by the first.
-    """
-    kept = compiler(replace(placement, recomputed=frozenset()))
-    devices = []
-    for name in dict.fromkeys(segment.device for segment in program.segments):
-        own = [segment for segment in program.segments if segment.device == name]
-        again = {
-            ins.segment for ins in program.instructions[name] if isinstance(ins, Forward) and ins.recompute
-        }
-        if again:
-            less = kept.peak_bytes[name] - predicted.peak_bytes[name]
-            devices.append(f"{len(again)} of {len(own)} parts on {name} ({nbytes(less)} less)")
-    more = predicted.iteration_s / kept.iteration_s - 1 if kept.iteration_s else 0.0
-    return f"recomputes {', '.join(devices) or 'nothing'}, for {100 * more:.1f} % more time"

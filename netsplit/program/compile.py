@@ -144,7 +144,8 @@ def compile_orders(
         if training and recomputed:
             most = in_flight(order, pipeline)
             flights = {s: most[number] for number, stage in enumerate(stages) for s in stage}
-            parts = in_parts(placed, segments, recomputed, flights)
+            by_kind = schedule.recompute in ("selective", "full")
+            parts = in_parts(placed, segments, recomputed, flights, by_kind)
         parts = parts.in_stages(stages)
         bundles = bundles_of(placed, parts.segments, draft.holders, shards, draft.devices, like)
         pooled = pooled_in(placed, parts.segments, same) if training else frozenset[str]()

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from netsplit.graph.arguments import storage_bytes, storage_of
-from netsplit.graph.ir import MOVE, TRANSFER, Graph
+from netsplit.graph.ir import MOVE, TRANSFER, Graph, Node
 from netsplit.graph.quotient import joined, units_in_order
 from netsplit.profile.roofline import operator_class
 from netsplit.program.instructions import Backward, Forward, Instruction, Segment
@@ -69,6 +69,7 @@ def in_parts(
     segments: Sequence[Segment],
     recomputed: Collection[str],
     flights: Mapping[int, int],
+    at_blocks: bool = False,
 ) -> SegmentParts:
     """Cut segments of a graph with transfers into parts that are wholly recomputed or wholly kept.
 
@@ -76,13 +77,23 @@ def in_parts(
         graph: with transfer nodes.
         recomputed: names of nodes; what cannot be computed apart is recomputed where all its nodes are named.
         flights: micro-batches of each segment that are in flight (`in_flight`).
+        at_blocks: a part is a block of the model (`recomputed_by_kind`), where blocks have several products.
     """
     pieces = pieces_in_order(graph, segments)
     runs = {segment.index: _runs(pieces[segment.index], recomputed) for segment in segments}
-    places = dict[tuple[int, int], list[int]]()
+    places: dict[tuple[int, int], list[int]] = {}
+    for segment in segments if at_blocks else ():
+        s = segment.index
+        places |= {(s, low): _blocks(graph, pieces[s], low, high) for low, high, again in runs[s] if again}
+    places = {key: cuts for key, cuts in places.items() if cuts}
     for device in dict.fromkeys(segment.device for segment in segments):
-        here = [each for each in segments if each.device == device]
-        places |= _places_of_cuts(graph, here, pieces, runs, flights)
+        left = [
+            (segment, low, high)
+            for segment in segments
+            for low, high, again in runs[segment.index]
+            if again and segment.device == device and (segment.index, low) not in places
+        ]
+        places |= _places_of_cuts(graph, left, pieces, flights)
     parts: list[Segment] = []
     of: list[tuple[int, ...]] = []
     again: set[int] = set()
@@ -119,9 +130,8 @@ def recomputed_by_kind(graph: Graph, recompute: Recompute) -> tuple[frozenset[st
     together = {name for unit in graph.units for name in unit}  # of which a later one may write the result
     for node in again if recompute == "selective" else ():
         kind = operator_class(graph, node)
-        block = _BLOCK.match(node.module)
-        key = (block.group() if block else "", node.part.place if node.part is not None else ())
-        product = kind == "matmul" or kind.endswith("convolution")
+        key = (_block_of(node), node.part.place if node.part is not None else ())
+        product = _is_product(kind)
         products[key] += product
         summed = node.op in (f"{MOVE}all_reduce", f"{MOVE}reduce_scatter")
         if node.name not in together and (kind == "attention" or summed or (product and products[key] % 2)):
@@ -243,11 +253,30 @@ def _runs(pieces: Sequence[tuple[str, ...]], recomputed: Collection[str]) -> lis
     return [(run[0], run[-1] + 1, again) for again, run in grouped]
 
 
+def _blocks(graph: Graph, pieces: Sequence[tuple[str, ...]], low: int, high: int) -> list[int]:
+    """Where a run goes from one block to another; nothing where blocks have but one product."""
+    own = [_block_of(graph.nodes[piece[0]]) for piece in pieces[low:high]]
+    nodes = (graph.nodes[name] for piece in pieces[low:high] for name in piece)
+    products = sum(_is_product(operator_class(graph, node)) for node in nodes if _block_of(node))
+    if products < 2 * len({*own} - {""}) or not any(own):
+        return []
+    return [low, *(low + i for i, (one, other) in enumerate(pairwise(own), 1) if one != other), high]
+
+
+def _block_of(node: Node) -> str:
+    """The module's path up to its first number; "": it is in no block."""
+    block = _BLOCK.match(node.module)
+    return block.group() if block else ""
+
+
+def _is_product(kind: str) -> bool:
+    return kind == "matmul" or kind.endswith("convolution")
+
+
 def _places_of_cuts(
     graph: Graph,
-    segments: Sequence[Segment],
+    runs: Sequence[tuple[Segment, int, int]],
     pieces: Sequence[Sequence[tuple[str, ...]]],
-    runs: Mapping[int, Sequence[tuple[int, int, bool]]],
     flights: Mapping[int, int],
 ) -> dict[tuple[int, int], list[int]]:
     """Segment and its run's first piece -> where the run is cut, of those of one device that are recomputed:
@@ -255,9 +284,7 @@ def _places_of_cuts(
     own = storage_bytes(graph)
     tables = {
         (segment.index, low): SegmentBytes(graph, segment, pieces[segment.index], own, (low, high))
-        for segment in segments
-        for low, high, again in runs[segment.index]
-        if again
+        for segment, low, high in runs
     }
     inside = [each.inside[np.triu_indices(len(each.places), 1)] for each in tables.values()]
     sizes = np.unique(np.concatenate(inside or [np.zeros(0)]))

@@ -181,6 +181,19 @@ def test_segments_of_a_device_are_cut_together() -> None:
     assert len(program.segments) == len(cuts) + 1
 
 
+def test_full_recomputation_is_block_by_block() -> None:
+    blocks = (
+        nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16)) for _ in range(5)
+    )
+    batch = torch.zeros(64, 16), torch.zeros(64, 16)
+    graph = capture(nn.Sequential(*blocks), nn.MSELoss(), batch)
+    program = compiled(graph, cut(graph, []), 1, GPipe(2, recompute="full"))
+    assert [len(segment.nodes) for segment in program.segments] == [4, 4, 4, 4, 4, 2]  # the loss has two
+    chain = captured_for(CASES["chain"], GPipe(4))  # whose numbered modules have one product at most
+    few = compiled(chain, cut(chain, []), 1, GPipe(4, recompute="full"))
+    assert len(few.segments) < len(chain) / 2
+
+
 def saving_chain(sizes: Sequence[int]) -> Graph:
     """Each node saves what it reads (100 bytes) and so many bytes beside."""
     nodes, reads = [], "x"
