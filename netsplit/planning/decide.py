@@ -35,8 +35,8 @@ from netsplit.planning.plan import Plan
 from netsplit.planning.verify import verify
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.frontier import PlanChoice, absent_kinds, frontier_of, remarks_on
-from netsplit.planning.whole.judge import Judge, Tried, problem_under
-from netsplit.planning.whole.search import WORTH_S, WholeSearch, any_schedule, of_every_plan_s
+from netsplit.planning.whole.judge import Judge, Tried, any_schedule, of_every_plan_s, problem_under
+from netsplit.planning.whole.search import WORTH_S, WholeSearch
 from netsplit.rewrite.algebra.applying import require_same_algebra
 from netsplit.simulate.timeline import Timeline
 
@@ -339,12 +339,15 @@ def why_none_fits(
     problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule
 ) -> str | None:
     """Why no plan of whole operators fits with any of these numbers of micro-batches; None: unproven."""
-    reasons = []
-    for m in counts:
+    reasons: list[str] = []
+    for m in () if open_.splits else reversed(counts):  # small micro-batches have most room
         replicas, problem = open_.replicas and m > 1, problem_of(m)
         schedule = any_schedule(problem, m, open_.recompute, replicas)
-        reasons.append(why_no_room(problem, schedule, replicas, open_.shard != "none"))
-    return None if open_.splits or None in reasons else reasons[-1]
+        reason = why_no_room(problem, schedule, replicas, open_.shard != "none")
+        if reason is None:
+            return None
+        reasons.append(reason)
+    return reasons[0] if reasons else None
 
 
 def _nothing_fits(
