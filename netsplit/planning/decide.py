@@ -20,7 +20,7 @@ import numpy as np
 
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.graph.checks.replicated import require_replicable
-from netsplit.interrupts import uncollected
+from netsplit.interrupts import older_uncollected, uncollected
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule, why_no_room
@@ -246,9 +246,10 @@ def decide_whole(
     deadline = started + SEARCHED * limit_s
     judge = Judge(problem_of, open_.recompute, open_.shard == "auto", improved, deadline)
     search = WholeSearch(counts, open_, judge, method, started, deadline)
-    proven = why_none_fits(problem_of, counts, open_)
-    if proven is None:
-        search.run()
+    with older_uncollected():
+        proven = why_none_fits(problem_of, counts, open_)
+        if proven is None:
+            search.run()
     if judge.winner is None and (method is None or proven is not None):
         search.fill_in_order()
     if judge.winner is None and not judge.tried:
