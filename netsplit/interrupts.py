@@ -33,6 +33,7 @@ __all__ = [
     "interrupts_held",
     "interrupts_raised",
     "let_interrupt",
+    "older_uncollected",
     "uncollected",
 ]
 
@@ -200,3 +201,15 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def older_uncollected() -> Iterator[None]:
+    """Within it the collector of cycles passes over all that is there already, as what packages loaded."""
+    was_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not was_frozen:
+            gc.unfreeze()

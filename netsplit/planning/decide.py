@@ -20,7 +20,7 @@ import numpy as np
 
 from netsplit.errors import InfeasibleError, NetSplitError
 from netsplit.graph.checks.replicated import require_replicable
-from netsplit.interrupts import uncollected
+from netsplit.interrupts import older_uncollected, uncollected
 from netsplit.partition.base import Problem
 from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
 from netsplit.partition.bounds.iteration_tasks import AnySchedule, why_no_room
@@ -34,8 +34,8 @@ from netsplit.planning.plan import Plan, microbatches_listed
 from netsplit.planning.verify import verify
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.frontier import PlanChoice, absent_kinds, frontier_of, remarks_on
-from netsplit.planning.whole.judge import Judge, Tried, problem_under
-from netsplit.planning.whole.search import WORTH_S, WholeSearch, any_schedule, of_every_plan_s
+from netsplit.planning.whole.judge import Judge, Tried, any_schedule, of_every_plan_s, problem_under
+from netsplit.planning.whole.search import WORTH_S, WholeSearch
 from netsplit.rewrite.algebra.applying import require_same_algebra
 from netsplit.simulate.timeline import Timeline
 from netsplit.tables import counted
@@ -246,9 +246,10 @@ def decide_whole(
     deadline = started + SEARCHED * limit_s
     judge = Judge(problem_of, open_.recompute, open_.shard == "auto", improved, deadline)
     search = WholeSearch(counts, open_, judge, method, started, deadline)
-    proven = why_none_fits(problem_of, counts, open_)
-    if proven is None:
-        search.run()
+    with older_uncollected():
+        proven = why_none_fits(problem_of, counts, open_)
+        if proven is None:
+            search.run()
     if judge.winner is None and (method is None or proven is not None):
         search.fill_in_order()
     if judge.winner is None and not judge.tried:
@@ -339,12 +340,15 @@ def why_none_fits(
     problem_of: Callable[[int], Problem], counts: Sequence[int], open_: AutoSchedule
 ) -> str | None:
     """Why no plan of whole operators fits with any of these numbers of micro-batches; None: unproven."""
-    reasons = []
-    for m in counts:
+    reasons: list[str] = []
+    for m in () if open_.splits else reversed(counts):  # small micro-batches have most room
         replicas, problem = open_.replicas and m > 1, problem_of(m)
         schedule = any_schedule(problem, m, open_.recompute, replicas)
-        reasons.append(why_no_room(problem, schedule, replicas, open_.shard != "none"))
-    return None if open_.splits or None in reasons else reasons[-1]
+        reason = why_no_room(problem, schedule, replicas, open_.shard != "none")
+        if reason is None:
+            return None
+        reasons.append(reason)
+    return reasons[0] if reasons else None
 
 
 def _nothing_fits(

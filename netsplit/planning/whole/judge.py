@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 from netsplit.cluster.cluster import Cluster
+from netsplit.graph.checks.replicated import unreplicable_nodes
 from netsplit.graph.quotient import successors, topological_order
 from netsplit.partition.base import Problem
+from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
+from netsplit.partition.bounds.iteration_tasks import AnySchedule
 from netsplit.placement.placement import Placement
 from netsplit.placement.sharding import sharded_levels
 from netsplit.planning.recomputation import nearest_recomputed
+from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.planning.whole.stages import LineStages
 from netsplit.program.schedules import Schedule, Searched
 from netsplit.simulate.simulate import simulate
 from netsplit.simulate.timeline import Timeline
 
-__all__ = ["KINDS", "Judge", "Kind", "Tried", "identity", "problem_under", "tried_as"]
+__all__ = [
+    "KINDS",
+    "Judge",
+    "Kind",
+    "Tried",
+    "any_schedule",
+    "identity",
+    "of_every_plan_s",
+    "problem_under",
+    "tried_as",
+]
 
 Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators", "parts", "mesh"]
 """One device; replicas of everything; one stage per device; stages with replicas; any placement; in parts;
 data x tensor x pipeline."""
 KINDS: tuple[Kind, ...] = ("single", "data parallel", "pipeline", "hybrid", "operators")
 """Kinds of plans that keep every operator whole."""
+Key = tuple[object, ...]  # a schedule, and what `identity` says of a placement
 BEHIND = 1.06  # times the best of the same kind, beyond which bytes are not simulated
 
 
@@ -103,8 +118,10 @@ class Judge:
     shard: bool = False
     improved: Callable[[float, str], object] | None = None
     deadline: float = float("inf")
-    seen: dict[tuple[object, ...], Tried | None] = field(default_factory=dict)  # None: verification refused
+    seen: dict[Key, Tried | None] = field(default_factory=dict)  # None: verification refused
+    waiting: dict[Key, Tried] = field(default_factory=dict)  # to be made to fit
     took_s: dict[str, float] = field(default_factory=dict)  # `_orders` -> the quickest simulation
+    began: set[int] = field(default_factory=set)  # numbers of micro-batches that were simulated
 
     @property
     def tried(self) -> list[Tried]:
@@ -141,8 +158,13 @@ class Judge:
         placement: Placement,
         cut: LineStages | None = None,
         however_late: bool = False,
+        fit: bool = True,
     ) -> Tried | None:
         """Simulate a plan, with slices and recomputation if open and needed to make it fit.
+
+        Args:
+            however_late: simulate it after the deadline, too.
+            fit: make it fit at once; False: it waits for `fit`.
 
         Returns:
             None if there is no time, or if verification refused the plan.
@@ -157,13 +179,25 @@ class Judge:
             problem = self.problem_of(schedule.microbatches)
             if leads and problem.with_measured_parts(placement.rewrites) is not problem:
                 tried = self._simulated(origin, schedule, placement, cut)
-            known = self.best(tried.kind)  # recomputation makes nothing faster
-            if tried.missing_bytes and (not known or not known.fits or tried.iteration_s < self.best_s):
-                tried = self._fitted(tried)
-            if tried.fits and tried.iteration_s < self.best_s and self.improved is not None:
-                self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
-            self.seen[key] = tried
+            self._keep(key, tried)
+            if tried.missing_bytes:
+                self.waiting[key] = tried
+        if fit:
+            self.fit(key)
         return self.seen[key]
+
+    def fit(self, key: Key) -> None:
+        """Slices and recomputation for a waiting plan that may then be the best, or the first of its kind."""
+        tried = self.waiting.pop(key, None)
+        if tried is not None:
+            known = self.best(tried.kind)  # recomputation makes nothing faster
+            if not known or not known.fits or tried.iteration_s < self.best_s:
+                self._keep(key, self._fitted(tried))
+
+    def _keep(self, key: Key, tried: Tried) -> None:
+        if tried.fits and tried.iteration_s < self.best_s and self.improved is not None:
+            self.improved(tried.iteration_s, f"{tried.origin}, {tried.schedule.name}")
+        self.seen[key] = tried
 
     def discard(self, tried: Tried) -> None:
         """Forget a plan that verification refused."""
@@ -205,7 +239,9 @@ class Judge:
             else:
                 timeline = replace(timeline, peak_bytes=simulator.peak_bytes(program))
         took_s, orders = time.perf_counter() - began, _orders(schedule)
-        self.took_s[orders] = min(took_s, self.took_s.get(orders, took_s))
+        if schedule.microbatches in self.began:  # the first prepares what the others use
+            self.took_s[orders] = min(took_s, self.took_s.get(orders, took_s))
+        self.began.add(schedule.microbatches)
         return tried_as(kind, origin, schedule, placement, timeline, problem.cluster, cut)
 
 
@@ -257,3 +293,39 @@ def _kind_of(problem: Problem, placement: Placement) -> Kind:
     edges = {(at[u], at[v]) for v, feeders in problem.graph.predecessors.items() for u in feeders}
     after = successors(len(homes), edges)
     return "pipeline" if len(topological_order(after, int)) == len(homes) else "operators"
+
+
+def of_every_plan_s(
+    problem_of: Callable[[int], Problem],
+    counts: Sequence[int],
+    open_: AutoSchedule,
+    until: float = float("inf"),
+) -> float:
+    """Lower bound on an iteration's seconds with any of these numbers of micro-batches and open schedules.
+
+    Every number has a quick bound; the least ones are refined until `until` on ``time.perf_counter``.
+    """
+
+    def bound_s(m: int, limit_s: float) -> float:
+        schedule = any_schedule(problem_of(m), m, open_.recompute, open_.replicas and m > 1)
+        return iteration_bound_s(problem_of(m), schedule, limit_s)
+
+    bounds = {m: bound_s(m, 0.0) for m in counts}
+    refined: set[int] = set()
+    while (least := min(bounds, key=lambda m: bounds[m])) not in refined:
+        left_s = until - time.perf_counter()
+        if left_s <= 0:
+            break
+        refined.add(least)
+        bounds[least] = max(bounds[least], bound_s(least, min(left_s, LIMIT_S)))
+    return bounds[least]
+
+
+def any_schedule(problem: Problem, microbatches: int, recompute: bool, replicas: bool) -> AnySchedule:
+    """Any schedule with that many micro-batches, for bounds."""
+    return AnySchedule(
+        microbatches,
+        problem.the_simulator.training,
+        kept=0 if recompute or problem.costs.offload.activations else 1,
+        alone=unreplicable_nodes(problem.graph) if replicas else frozenset(problem.graph.nodes),
+    )

@@ -1,10 +1,12 @@
 """The search for a whole plan, in three phases; the judge keeps the results.
 
 structures    a line cut into stages for groups of devices, and placements of quick methods,
-              each under a quickly searched order
+              each under a quickly searched order; those that lack room once all are simulated
 annealing     single operators moved, from the best plans
-refinement    borders between stages, searched orders, every schedule, operators in parts:
-              in the time left, as long as that gains
+refinement    more stages, every schedule for the best, borders between stages, operators in
+              parts: in the time left, as long as that gains
+
+Cheap looks go before dear ones: a promise before a simulation, a simulation before recomputation.
 """
 
 from __future__ import annotations
@@ -17,17 +19,16 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from netsplit.errors import InfeasibleError, NetSplitError
-from netsplit.graph.checks.replicated import require_replicable, unreplicable_nodes, why_unreplicable
+from netsplit.graph.checks.replicated import require_replicable, why_unreplicable
 from netsplit.partition import METHODS
 from netsplit.partition.base import Problem
-from netsplit.partition.bounds.iteration_bound import LIMIT_S, iteration_bound_s
-from netsplit.partition.bounds.iteration_tasks import AnySchedule
+from netsplit.partition.bounds.iteration_bound import iteration_bound_s
 from netsplit.partition.methods.auto.in_parts import best_in_parts
 from netsplit.partition.partitioner import Partitioner
 from netsplit.placement.placement import Placement
 from netsplit.planning.fitting import fitted, nearest_fill
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.judge import Judge, Tried, problem_under
+from netsplit.planning.whole.judge import Judge, Tried, any_schedule, of_every_plan_s, problem_under
 from netsplit.planning.whole.stages import (
     Group,
     LineStages,
@@ -41,15 +42,15 @@ from netsplit.planning.whole.stages import (
 )
 from netsplit.program.schedules import Schedule
 
-__all__ = ["WORTH_S", "WholeSearch", "any_schedule", "of_every_plan_s"]
+__all__ = ["WORTH_S", "WholeSearch"]
 
 log = logging.getLogger(__name__)
 
-STRUCTURES, ANSWERS, ANNEALED = 0.3, 0.55, 0.8
+STRUCTURES, ANSWERS, ANNEALED = 0.5, 0.6, 0.8
 """Fractions of the time at which each phase ends at the latest; the rest is refinement's."""
 UNSPLIT = 0.6  # of the time, for whole operators, where they may be in parts
-CUTTING = 0.4  # of the time for structures, at most, until they are simulated
-PROMISING = 1.6  # times the best known, beyond which an estimate is not simulated
+CUTTING = 0.3  # of the time for structures, at most, until they are simulated
+PROMISING = 1.25  # times the best known, beyond which an estimate is not simulated
 QUICK_METHODS = (
     "pipedream", "balanced", "m_topo", "heft", "m_etf", "layerwise", "dpos", "m_sct", "round_robin",
 )  # fmt: skip
@@ -79,6 +80,8 @@ class WholeSearch:
     deadline: float
     metered_s: float = 0.0  # for measuring parts, on top
     lines: dict[int, NodeLine] = field(default_factory=dict)
+    bounds_s: dict[int, float] = field(default_factory=dict)  # quick ones, of numbers of micro-batches
+    asked: Iterator[tuple[int, tuple[Group, ...]]] | None = None  # for which the line is not cut yet
     promising: list[tuple[float, int, LineStages]] = field(default_factory=list)  # not simulated yet
     refusal: NetSplitError | None = None  # the last one of a method
 
@@ -87,13 +90,17 @@ class WholeSearch:
         if self.method is None:
             self._structures(self._until(STRUCTURES))
         self._ask(self._until(ANSWERS))
+        self._fit_waiting(self._until(ANSWERS))
         if self.judge.winner is None:
             self._squeeze()
-        if self.open.quick(self.counts[0]) is None:  # without `searched`, anneal from the best named schedule
-            self._searched(PROMISING, self._until(ANNEALED))
+        if (
+            self.open.quick(max(self.counts)) is None
+        ):  # without `searched`, anneal from the best named schedule
+            self._schedules(PROMISING, self._until(ANNEALED))
         if self.method is None:
             self._anneal(self._until(ANNEALED))
         self._refine(self._until(1.0))
+        self._fit_waiting(self._until(1.0), slower=True)
         if self._splits:
             self._in_parts()
 
@@ -102,32 +109,45 @@ class WholeSearch:
     def _structures(self, until: float) -> None:
         """Stages of every number of devices and replicas, the most promising first; always one device and
         replicas of everything, however late it is."""
-        self.promising = sorted(self._cuts(until), key=lambda entry: entry[0])
+        self._cut(until)
         plain = [(m, cut) for _, m, cut in self.promising if len(cut.groups) == 1]
         self._judge_promising(until)
         for alone in (True, False):
             for m, cut in [each for each in plain if (len(each[1].groups[0]) == 1) is alone][:1]:
-                if self._judge_cut(m, cut) is None:
+                if self._judge_cut(m, cut, fit=False) is None:
                     self._judge_cut(m, cut, self.open.usual(m, cut.folded), however_late=True)
+        self._fit_waiting(until)
 
     def _judge_promising(self, until: float, far: float = PROMISING) -> None:
         """Simulate the remaining stages that promise at most `far` times the best."""
         while self.promising and self.promising[0][0] <= far * self.judge.best_s and not self._over(until):
             _, m, cut = self.promising.pop(0)
-            self._judge_cut(m, cut)
+            self._judge_cut(m, cut, fit=False)
 
-    def _cuts(self, until: float) -> Iterator[tuple[float, int, LineStages]]:
-        """Promised seconds, micro-batches and stages; always one device, and data parallelism."""
-        begun, least = time.perf_counter(), 2 + len(self.counts)
-        for asked, (m, groups) in enumerate(self._asked()):
-            if asked >= least and time.perf_counter() - begun > CUTTING * (until - begun):
+    def _fit_waiting(self, until: float, slower: bool = False) -> None:
+        """Make plans fit, the fastest first: those that may become the best, or `slower` ones too."""
+        for key, tried in sorted(self.judge.waiting.items(), key=lambda entry: entry[1].iteration_s):
+            if self._over(until) or not (slower or tried.iteration_s < self.judge.best_s):
                 return
-            costs = StageCosts(self.problem_of(m), self._line(m), m, self.open.recompute, self.judge.shard)
+            self.judge.fit(key)
+
+    def _cut(self, until: float) -> bool:
+        """Cut the line for more groups, in at most `CUTTING` of the time: always for one device, and for data
+        parallelism. Returns whether any groups were left."""
+        begun, known = time.perf_counter(), len(self.promising)
+        least = 0 if self.asked else 2 + len(self.counts)
+        self.asked = self.asked or self._asked()
+        for asked, (m, groups) in enumerate(self.asked, 1):
+            costs = self._costs(m)
             cut = stages_of_line(costs, groups)
             if cut is None and len(groups) == 1:  # its simulation says what is missing
                 cut = LineStages(((0, len(costs.line.places) - 1),), groups)
             if cut is not None:
-                yield costs.promised_s(cut), m, cut
+                self.promising.append((costs.promised_s(cut), m, cut))
+            if asked >= least and time.perf_counter() - begun > CUTTING * (until - begun):
+                break
+        self.promising.sort(key=lambda entry: entry[0])
+        return len(self.promising) > known
 
     def _asked(self) -> Iterator[tuple[int, tuple[Group, ...]]]:
         """Micro-batches and groups: all groups with all numbers, fewer devices last."""
@@ -143,12 +163,13 @@ class WholeSearch:
                     yield m, groups
 
     def _judge_cut(
-        self, m: int, cut: LineStages, schedule: Schedule | None = None, however_late: bool = False
-    ) -> Tried | None:
+        self, m: int, cut: LineStages, schedule: Schedule | None = None, however_late: bool = False,
+        fit: bool = True,
+    ) -> Tried | None:  # fmt: skip
         placement = placed(self.problem_of(m), self._line(m), cut, m)
         if schedule is not None:
-            return self.judge.judge(placement.method, schedule, placement, cut, however_late)
-        return self._first(placement.method, self.open.usual(m, cut.folded), placement, cut)
+            return self.judge.judge(placement.method, schedule, placement, cut, however_late, fit)
+        return self._first(placement.method, self.open.usual(m, cut.folded), placement, cut, fit)
 
     def _ask(self, until: float) -> None:
         """Placements of quick methods: all without limits, then fitted those that are fast but do not fit. A
@@ -157,7 +178,8 @@ class WholeSearch:
             self._ask_for(self.method, until)
             return
         missing: list[tuple[float, Partitioner, int]] = []
-        for name, m in product(QUICK_METHODS, self.counts):
+        best_counts = dict.fromkeys([each.schedule.microbatches for each in self.judge.tried])
+        for name, m in product(QUICK_METHODS, {**best_counts, **dict.fromkeys(reversed(self.counts))}):
             if self._over(until):
                 break
             method, problem = METHODS[name](), self._usual(m)
@@ -226,16 +248,17 @@ class WholeSearch:
     # Schedules.
 
     def _first(
-        self, origin: str, usual: Schedule, placement: Placement, cut: LineStages | None = None
-    ) -> Tried | None:
+        self, origin: str, usual: Schedule, placement: Placement, cut: LineStages | None = None,
+        fit: bool = True,
+    ) -> Tried | None:  # fmt: skip
         """Simulate under the quickly searched order; if there is none or it does not fit, the usual one."""
         quick = self.open.quick(usual.microbatches)
         if quick is None or len(set(placement.device_of.values())) == 1:
-            return self.judge.judge(origin, usual, placement, cut)
-        tried = self.judge.judge(origin, quick, placement, cut)
+            return self.judge.judge(origin, usual, placement, cut, fit=fit)
+        tried = self.judge.judge(origin, quick, placement, cut, fit=fit)
         if tried is None or tried.missing_bytes <= 0:
             return tried
-        other = self.judge.judge(origin, usual, placement, cut)
+        other = self.judge.judge(origin, usual, placement, cut, fit=fit)
         return tried if other is None else min(tried, other, key=lambda each: each.rank)
 
     # Annealing.
@@ -270,38 +293,66 @@ class WholeSearch:
         """Borders and orders of plans near the best, and stages left over; then every schedule for all, as
         long as that gains and the bound allows."""
         near, before_s = NEAR, float("inf")
-        bound_s = of_every_plan_s(self.problem_of, self.counts, self.open, until=0.0)
-        while near == NEAR or self.judge.best_s < before_s:
-            if time.perf_counter() > until or bound_s >= self.judge.best_s * (1 - CLOSE):
+        while True:
+            if time.perf_counter() > until or self._proven:
+                return
+            cut = self.method is None and self._cut(until)
+            if near != NEAR and self.judge.best_s == before_s and not cut:
                 return
             near = float("inf") if self.judge.best_s == before_s else near
             before_s = self.judge.best_s
             if self.method is None:
-                self._judge_promising(until, 1.0 if near == NEAR else PROMISING)
+                now = time.perf_counter()
+                self._judge_promising(now + (until - now) / 2, min(near, PROMISING))
+                self._fit_waiting(until)
+                self._schedules(near, until, quick=True)
                 self._borders(until)
-            self._searched(near, until)
+            self._schedules(near, until)
+
+    @property
+    def _proven(self) -> bool:
+        """Whether no number of micro-batches allows a better plan, by quick bounds; the best plan's first."""
+        winner = self.judge.winner
+        return winner is not None and all(
+            self._bound_s(m) >= winner.iteration_s * (1 - CLOSE)
+            for m in sorted(self.counts, key=lambda m: m != winner.schedule.microbatches)
+        )
+
+    def _bound_s(self, m: int) -> float:
+        if m not in self.bounds_s:
+            self.bounds_s[m] = of_every_plan_s(self.problem_of, [m], self.open, until=0.0)
+        return self.bounds_s[m]
 
     def _borders(self, until: float) -> None:
         """Move borders between stages of the best lines, as long as that gains."""
         for tried in self.judge.placements():
             if tried.cut is not None and tried.fits and tried.iteration_s <= NEAR * self.judge.best_s:
-                best, moves = self._quickly(tried), list(_neighbours(tried.cut))
+                best, moves = self._quickly(tried), self._moves(tried.schedule.microbatches, tried.cut)
                 while moves and time.perf_counter() <= until:
                     moved = moves.pop(0)
                     other = self._judge_cut(best.schedule.microbatches, moved, best.schedule)
                     if other is not None and other.rank < best.rank:
-                        best, moves = other, list(_neighbours(moved))
+                        best, moves = other, self._moves(best.schedule.microbatches, moved)
 
-    def _searched(self, near: float, until: float) -> None:
-        """Searched orders for placements within `near` times the best; all schedules if `near` is infinite or
-        none is searched."""
-        for tried in self.judge.placements():
+    def _moves(self, m: int, cut: LineStages) -> list[LineStages]:
+        """The same stages with one border elsewhere, the most promising first."""
+        costs = self._costs(m)
+        promised = [(costs.promised_s(moved), k, moved) for k, moved in enumerate(_neighbours(cut))]
+        return [
+            moved for least_s, _, moved in sorted(promised) if least_s <= PROMISING * costs.promised_s(cut)
+        ]
+
+    def _costs(self, m: int) -> StageCosts:
+        return StageCosts(self.problem_of(m), self._line(m), m, self.open.recompute, self.judge.shard)
+
+    def _schedules(self, near: float, until: float, quick: bool = False) -> None:
+        """Every schedule for placements within `near` times the best, the best placement first; `quick`: but
+        long searches for an order."""
+        for timed, tried in product((False,) if quick else (False, True), self.judge.placements()):
             several = tried.kind not in ("single", "data parallel", "parts")
             if several and tried.iteration_s <= near * self.judge.best_s:
-                m = tried.schedule.microbatches
-                every = near == float("inf") or self.open.quick(m) is None
-                for schedule in self.open.orders(m):
-                    if (schedule.timed or every) and time.perf_counter() < until:
+                for schedule in self.open.orders(tried.schedule.microbatches):
+                    if schedule.timed is timed and time.perf_counter() < until:
                         self.judge.judge(tried.origin, schedule, tried.placement, tried.cut)
 
     # Operators in parts.
@@ -386,39 +437,3 @@ def _neighbours(cut: LineStages) -> Iterator[LineStages]:
                 runs = list(cut.runs)
                 runs[s], runs[s + 1] = (begin, border + step), (border + step, end)
                 yield replace(cut, runs=tuple(runs))
-
-
-def of_every_plan_s(
-    problem_of: Callable[[int], Problem],
-    counts: Sequence[int],
-    open_: AutoSchedule,
-    until: float = float("inf"),
-) -> float:
-    """Lower bound on an iteration's seconds with any of these numbers of micro-batches and open schedules.
-
-    Every number has a quick bound; the least ones are refined until `until` on ``time.perf_counter``.
-    """
-
-    def bound_s(m: int, limit_s: float) -> float:
-        schedule = any_schedule(problem_of(m), m, open_.recompute, open_.replicas and m > 1)
-        return iteration_bound_s(problem_of(m), schedule, limit_s)
-
-    bounds = {m: bound_s(m, 0.0) for m in counts}
-    refined: set[int] = set()
-    while (least := min(bounds, key=lambda m: bounds[m])) not in refined:
-        left_s = until - time.perf_counter()
-        if left_s <= 0:
-            break
-        refined.add(least)
-        bounds[least] = max(bounds[least], bound_s(least, min(left_s, LIMIT_S)))
-    return bounds[least]
-
-
-def any_schedule(problem: Problem, microbatches: int, recompute: bool, replicas: bool) -> AnySchedule:
-    """Any schedule with that many micro-batches, for bounds."""
-    return AnySchedule(
-        microbatches,
-        problem.the_simulator.training,
-        kept=0 if recompute or problem.costs.offload.activations else 1,
-        alone=unreplicable_nodes(problem.graph) if replicas else frozenset(problem.graph.nodes),
-    )

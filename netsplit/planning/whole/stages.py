@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, permutations
 from math import ceil, lcm
 from typing import Any, Literal
 
@@ -64,7 +64,7 @@ class NodeLine:
     saved_bytes: Ints  # [C] kept from forward to backward
     sent_bytes: Ints  # [C] that cross the cut, forward
     returned_bytes: Ints  # [C] gradients that cross it back
-    tables: dict[tuple[Runs, int], Floats] = field(default_factory=dict, repr=False)
+    tables: dict[object, Floats] = field(default_factory=dict, repr=False)  # of runs, made once
 
     @classmethod
     def of(cls, problem: Problem) -> NodeLine:
@@ -171,57 +171,63 @@ class StageCosts:
         """Seconds per micro-batch of every run as stage g, the longer of computing and transfers; inf if the
         run does not fit."""
         group = groups[g]
-        work = self._spread("seconds", group) + self._summed_s(group)
+        work = self._spread("seconds", group) + self._summed_s(group, self.line.between("trained_bytes"))
         moved = self._moved_s(groups, g)
         again = self._again(groups, g)
-        fits = np.isfinite(again) & np.triu(np.ones(again.shape, bool), 1)  # begin before end
+        fits = np.isfinite(again)
         computed = work + np.where(fits, again, 0.0) * self._spread("forward_s", group)
-        return np.asarray(np.where(fits, np.maximum(computed, moved), np.inf))
+        return np.asarray(np.where(fits, np.maximum(computed, moved[:, None]), np.inf))
 
     def promised_s(self, cut: LineStages) -> float:
-        """Estimated iteration: one micro-batch's way, the slowest stage's others, the largest sum."""
+        """Estimated iteration: a micro-batch's way, others at the slowest stage or link, the largest sum."""
         line, m = self.line, self.microbatches
-        way_s, sums_s = 0.0, 0.0
-        loads_s: dict[Group, float] = {}  # of all micro-batches
-        each_s: dict[Group, float] = {}  # of one
+        way_s, sums_s, slowest_s = 0.0, 0.0, 0.0  # the slowest transfers, of one micro-batch
+        others_s = dict.fromkeys(cut.groups, 0.0)  # of all micro-batches but one
         for g, ((begin, end), group) in enumerate(zip(cut.runs, cut.groups, strict=True)):
-            own_s = [float(line.seconds[end, q] - line.seconds[begin, q]) for q in group]
-            rate = sum(1.0 / max(seconds, 1e-15) for seconds in own_s)
-            way_s += min(own_s) + float(self._moved_s(cut.groups, g)[begin, end]) * len(group)
-            loads_s[group] = loads_s.get(group, 0.0) + max(m / rate, min(own_s))
-            each_s[group] = each_s.get(group, 0.0) + min(own_s)
-            sums_s = max(sums_s, float(self._summed_s(group)[begin, end]) * m)
-        return way_s + max(loads_s[group] - each_s[group] for group in loads_s) + sums_s
+            again = min(float(self._again(cut.groups, g)[begin, end]), 1.0)  # inf: it cannot fit
+            both_s, forward_s = (each[end] - each[begin] for each in (line.seconds, line.forward_s))
+            own_s = [float(both_s[q] + again * forward_s[q]) for q in group]
+            turns = Counter(turns_for(own_s, m))
+            moved_s = float(self._moved_s(cut.groups, g)[begin])
+            way_s, slowest_s = way_s + min(own_s) + moved_s * len(group), max(slowest_s, moved_s)
+            others_s[group] += max(own_s[k] * count for k, count in turns.items()) - min(own_s)
+            trained = line.trained_bytes[end] - line.trained_bytes[begin]
+            sums_s = max(sums_s, float(self._summed_s(group, trained)) * m)
+        return way_s + max(*others_s.values(), (m - 1) * slowest_s) + sums_s
 
     def _spread(self, what: Runs, group: Group) -> Floats:
         """Seconds per micro-batch if the group's devices take turns by speed."""
         devices = self.problem.cluster.devices
         first = {devices[q].kind: q for q in reversed(group)}
         count = Counter(devices[q].kind for q in group)
-        with np.errstate(divide="ignore"):
-            rates = [count[kind] / np.maximum(self.line.between(what, q), 1e-15) for kind, q in first.items()]
-            together = 1.0 / sum(rates)
-        # The last round of micro-batches may not fill all replicas.
-        m, r = self.microbatches, len(group)
-        return np.asarray(together * (ceil(m / r) * r / m if len(first) == 1 else 1.0))
+        key = what, tuple(sorted(count.items()))
+        if key not in self.line.tables:
+            each_s = [
+                np.maximum(self.line.between(what, q), 1e-15) / count[kind] for kind, q in first.items()
+            ]
+            together = 1.0 / sum(1.0 / seconds for seconds in each_s)
+            # The last round of micro-batches may not fill all replicas.
+            m, r = self.microbatches, len(group)
+            self.line.tables[key] = np.asarray(together) * (ceil(m / r) * r / m if len(first) == 1 else 1.0)
+        return self.line.tables[key]
 
-    def _summed_s(self, group: Group) -> Floats:
-        """A micro-batch's part of the sum of gradients over a ring."""
-        trained, r = self.line.between("trained_bytes"), len(group)
+    def _summed_s(self, group: Group, trained: Floats | np.int64) -> Floats:
+        """A micro-batch's part of the sum of these bytes of gradients over a ring."""
+        r = len(group)
         latency_s, per_byte = self._link(group, group)
         return np.asarray(2 * (r - 1) * (latency_s + trained / r * per_byte) / self.microbatches)
 
     def _moved_s(self, groups: Sequence[Group], g: int) -> Floats:
-        """Seconds of transfers at a run's begin, both ways, divided among the replicas."""
-        line, count = self.line, len(self.line.places)
+        """[C] seconds of transfers at a run's begin, both ways, divided among the replicas."""
+        line = self.line
         if g == 0 or groups[g - 1] == groups[g]:
-            return np.zeros((count, count))
+            return np.zeros(len(line.places))
         latency_s, per_byte = self._link(groups[g - 1], groups[g])
         each = 2 * latency_s + (line.sent_bytes + line.returned_bytes) * per_byte
         ways = min(len(groups[g - 1]), len(groups[g]))
         there, home = self._nic_s_per_byte(groups[g - 1], groups[g])
         at_nics = np.maximum(line.sent_bytes * there, line.returned_bytes * home)
-        return np.asarray(np.broadcast_to(np.maximum(each / ways, at_nics)[:, None], (count, count)))
+        return np.asarray(np.maximum(each / ways, at_nics))
 
     def _nic_s_per_byte(self, sources: Group, targets: Group) -> tuple[float, float]:
         """Seconds that a byte per micro-batch holds the busiest NIC, there and back."""
@@ -246,17 +252,22 @@ class StageCosts:
     def _again(self, groups: Sequence[Group], g: int) -> Floats:
         """[C, C] the fraction of its forward that a run recomputes to fit under 1F1B; inf if it cannot fit.
         Assumes even bytes per second, and half of a micro-batch's bytes back at once."""
-        line, r = self.line, len(groups[g])
+        r = len(groups[g])
         behind = sum(len(group) for group in dict.fromkeys(groups[g:]))
         flight = min(ceil(self.microbatches / r), ceil(behind / r))
-        saved, states = line.between("saved_bytes"), line.between("state_bytes") / (r if self.shard else 1)
         capacity = min(self.problem.cluster.devices[q].capacity_bytes for q in groups[g])
         capacity //= list(groups).count(groups[g])
-        missing = np.maximum(states + flight * saved - capacity, 0.0)
-        if not self.recompute:
-            return np.where(missing > 0, np.inf, 0.0)
-        freed = np.maximum((flight - BACK) * saved - flight * line.sent_bytes[:, None], 0.0)
-        return np.where(missing <= freed, missing / np.maximum(freed, 1.0), np.inf)
+        line, slices = self.line, r if self.shard else 1
+        key = flight, capacity, slices, self.recompute
+        if key not in line.tables:
+            saved, states = line.between("saved_bytes"), line.between("state_bytes") / slices
+            missing = np.maximum(states + flight * saved - capacity, 0.0)
+            freed = (
+                np.maximum((flight - BACK) * saved - flight * line.sent_bytes[:, None], 0.0) * self.recompute
+            )
+            fits = (missing <= freed) & np.triu(np.ones(missing.shape, bool), 1)  # begin before end
+            line.tables[key] = np.where(fits, missing / np.maximum(freed, 1.0), np.inf)
+        return line.tables[key]
 
 
 def stages_of_line(costs: StageCosts, groups: Sequence[Group]) -> LineStages | None:
@@ -340,7 +351,7 @@ def _words(cut: LineStages, stages: Sequence[Stage]) -> str:
 
 
 def orders_of_devices(problem: Problem, count: int) -> list[tuple[int, ...]]:
-    """Orders of the best `count` devices: the cluster's, by speed, and by capacity.
+    """Orders of the best `count` devices: the cluster's, by speed, and by capacity; of alike ones the first.
 
     Best are the fastest on the whole graph (then the largest, then the first), or the largest.
     """
@@ -350,7 +361,23 @@ def orders_of_devices(problem: Problem, count: int) -> list[tuple[int, ...]]:
     ranks = range(len(devices))
     fast = sorted(ranks, key=lambda q: (seconds[devices[q].kind], -devices[q].capacity_bytes, q))[:count]
     roomy = sorted(ranks, key=lambda q: (-devices[q].capacity_bytes, seconds[devices[q].kind], q))[:count]
-    return list(dict.fromkeys(map(tuple, [sorted(fast), fast, fast[::-1], sorted(roomy), roomy])))
+    orders: dict[object, tuple[int, ...]] = {}
+    for order in (sorted(fast), fast, fast[::-1], sorted(roomy), roomy):
+        orders.setdefault(_alike(problem, order), tuple(order))
+    return list(orders.values())
+
+
+def _alike(problem: Problem, order: Sequence[int]) -> tuple[object, ...]:
+    """Equal for orders whose devices, hosts and links differ only in names; for few devices."""
+    if len(order) > 2 * EVERY:
+        return tuple(order)
+    cluster, hosts = problem.cluster, dict[str | None, int]()
+    devices = [cluster.devices[q] for q in order]
+    links = [cluster.links[p.name, q.name] for p, q in permutations(devices, 2)]
+    return (
+        *((each.kind, each.capacity_bytes, hosts.setdefault(each.host, len(hosts))) for each in devices),
+        *((link.latency_s, link.seconds_per_byte) for link in links),
+    )
 
 
 def device_counts(devices: int) -> list[int]:

@@ -10,7 +10,7 @@ from netsplit.graph.checks.replicated import unreplicable_nodes, why_unreplicabl
 from netsplit.partition import Problem
 from netsplit.planning.decide import why_none_fits
 from netsplit.planning.whole.auto_schedule import AutoSchedule
-from netsplit.planning.whole.search import of_every_plan_s
+from netsplit.planning.whole.judge import of_every_plan_s
 from tests.examples import tried
 from tests.partition.builders import problems, with_capacities
 from tests.planning.test_proven import NEVER, drawn, placements

@@ -21,8 +21,8 @@ def test_each_placement_is_first_tried_in_an_order_of_its_own() -> None:
 
     search._structures(now + 60)
     assert several()
-    assert {tried.schedule for tried in several()} == {open_.quick(m) for m in COUNTS}
-    search._searched(NEAR, now + 60)
+    assert {tried.schedule for tried in several()} <= {open_.quick(m) for m in COUNTS}
+    search._schedules(NEAR, now + 60)
     near = {tried.where for tried in several() if tried.iteration_s <= judge.best_s}
     assert any(tried.where in near and tried.schedule.timed for tried in several())
 

@@ -103,7 +103,7 @@ def decided(problems: Callable[[int], Problem], counts: tuple[int, ...], **optio
 def only_heeding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a line nor a method that takes no long has anything."""
     monkeypatch.setattr(search, "QUICK_METHODS", ())
-    monkeypatch.setattr(search.WholeSearch, "_cuts", lambda *given: iter(()))
+    monkeypatch.setattr(search.WholeSearch, "_asked", lambda search: iter(()))
 
 
 @pytest.mark.usefixtures("only_heeding")
