@@ -130,13 +130,13 @@ def errors(outcome: Outcome) -> list[str]:
 
 
 def worker_processes(pid: int) -> dict[int, psutil.Process]:
-    """Rank -> worker process below the command with `pid`: forked, but for a guard that knows its rank."""
-    processes = {}
-    for process in psutil.Process(pid).children(recursive=True):
-        rank, worker = process.environ().get("RANK"), process.parent()
-        if rank is not None and worker is not None:
-            processes[int(rank)] = worker
-    return processes
+    """Rank -> worker process below the command with `pid`: each maps its heartbeat file."""
+    return {
+        int(rank[1]): process
+        for process in psutil.Process(pid).children(recursive=True)
+        for part in process.memory_maps()
+        if (rank := re.search(r"rank(\d+)\.heartbeat$", part.path))
+    }
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
