@@ -240,7 +240,7 @@ class _PathWalk:
             ins: Any
             for ins in instructions:
                 if hasattr(ins, "source"):
-                    clock += message * len(program.sizes(ins))
+                    clock += message
                     name = f"gradient of {ins.source}" if ins.gradient else ins.source
                     self.posts[device, ins.peer, name, ins.microbatch] = _Post(clock, at)
                 elif hasattr(ins, "tag"):
