@@ -129,7 +129,8 @@ def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
     marked: dict[int, str] = {}
     profiles = costed_profiles(program, problem.cluster, problem.costs)
     for device, profile in profiles.items():
-        limit, where = problem.cluster.device(device).capacity_bytes, profile.instruction
+        limit, at = problem.cluster.device(device).capacity_bytes, profile.index
+        where = str(program.instructions[device][at]) if at >= 0 else ""
         if profile.peak_bytes > limit:
             marked[len(rows)], where = "failed", f"{where} (over the limit)"
         rows.append(
@@ -137,7 +138,7 @@ def _bytes(problem: Problem, program: Program, timeline: Timeline) -> Table:
                 device,
                 nbytes(profile.peak_bytes),
                 nbytes(limit) if limit < NO_LIMIT else "no limit",
-                seconds(peak_moment_s(program, timeline, profile)) if profile.index >= 0 else "",
+                seconds(peak_moment_s(program, timeline, profile)) if at >= 0 else "",
                 where,
                 *([nbytes(profile.host_bytes)] if timeline.host_bytes else []),
             )

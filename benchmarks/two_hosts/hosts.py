@@ -27,19 +27,18 @@ import psutil
 
 from netsplit.errors import NetSplitError
 
-__all__ = ["CARRIED", "INTERFACE", "FourHosts", "Host", "TwoHosts", "missing"]
+__all__ = ["CARRIED", "INTERFACE", "Host", "TwoHosts", "missing"]
 
 INTERFACE = "eth0"
 CARRIED = 1448 / 1514
 """The fraction of a link's bytes that TCP carries in full frames."""
 
-_ADDRESSES = {name: f"10.77.0.{n}" for n, name in enumerate("abcd", 1)}
+_ADDRESSES = {name: f"10.77.0.{n}" for n, name in enumerate("ab", 1)}
 _TABLE = "".join(f"{address} {name}\n" for name, address in {"localhost": "127.0.0.1", **_ADDRESSES}.items())
 _BURST_BYTES = (
     3_100  # that may pass at once after a pause: two full frames; of one, timers make the rate 7 % less
 )
 _QUEUE_S = 0.2  # of sent bytes that an end keeps before it drops some
-_BRIDGE = "bridge"
 _CALLERS = ("net", "uts")  # that a thread may enter alone
 _KEEPER = """
 set -e
@@ -194,26 +193,6 @@ class TwoHosts:
         for host in self.all:
             _called([*_within(host), "ip", "address", "add", f"{host.address}/24", "dev", INTERFACE])
             _called([*_within(host), "ip", "link", "set", INTERFACE, "up"])
-
-
-class FourHosts(TwoHosts):
-    """Hosts `a` to `d`, each with a link of that rate to a switch between them, in both directions."""
-
-    names: ClassVar = tuple(_ADDRESSES)
-
-    def _join(self) -> None:
-        self.switch = self._host("switch")
-        inside = [*_within(self.switch), "ip", "link"]
-        _called([*inside, "add", _BRIDGE, "type", "bridge"])
-        for host in self.all:
-            self._cable(host, self.switch, host.name)
-            _called([*inside, "set", "dev", host.name, "master", _BRIDGE])
-        for name in (_BRIDGE, *self.names):
-            _called([*inside, "set", "dev", name, "up"])
-        self._go_up()
-
-    def _ends(self) -> list[tuple[Host, str]]:
-        return [*super()._ends(), *((self.switch, host.name) for host in self.all)]
 
 
 def missing() -> str:

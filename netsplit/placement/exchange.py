@@ -2,8 +2,6 @@
 
     send_receive   p ─► q0, p ─► q1, p ─► q2        its home sends it to each
     broadcast      p ─► q0 ─► q1 ─► q2              who has it hands it on; gradients come back added up
-    in chunks      p ═0═► q0 ═0═► q1                chunk 0 goes on while chunk 1 is coming, both ways
-                   p ═1═► q0
 
 Where devices are behind the NICs of hosts, a chain passes each of them once, in both directions (Zhuang et
 al., AlpaComm, section 3.1: `reshard` plans such chains for tensors outside programs).
@@ -26,12 +24,10 @@ class Exchange:
     """The hops of a variable, from a device that has it to one that reads it; by homes, not replicas.
 
     A hop's source is the variable's home, or the destination of an earlier hop. Gradients go the other way.
-    On every hop it goes in so many `chunks`, at most one an element.
     """
 
     variable: str
     hops: tuple[tuple[str, str], ...]
-    chunks: int = 1
 
     @property
     def source_of(self) -> dict[str, str]:
@@ -45,13 +41,13 @@ class Exchange:
     @classmethod
     def from_dict(cls, values: Any) -> Exchange:
         """What `to_dict` made; raises KeyError, TypeError or ValueError for anything else."""
+        if values.get("chunks", 1) != 1:
+            raise ValueError("an exchange in chunks, which programs no longer have")
         hops = tuple((str(source), str(destination)) for source, destination in values["hops"])
-        return cls(str(values["variable"]), hops, int(values.get("chunks", 1)))
+        return cls(str(values["variable"]), hops)
 
     def wrong(self, home: str, readers: Sequence[str]) -> str:
         """Why these are no hops from a variable's home to all others that read it; empty where they are."""
-        if self.chunks < 1:
-            return f"it goes in {self.chunks} chunks"
         having = {home}
         for source, destination in self.hops:
             if source not in having:

@@ -204,8 +204,6 @@ def _exchanges(problem: Problem, placement: Placement) -> Iterator[str]:
         if variable is None or variable.producer is None or k in known:
             yield f"The exchange of '{k}' has no node that computes it, or is a duplicate."
             continue
-        if exchange.chunks < 1:
-            yield f"The exchange of '{k}' has {exchange.chunks} chunks, but needs at least 1."
         known.add(k)
         having = {placement.device_of[variable.producer]}
         reading = {placement.device_of[name] for name in variable.consumers} - having

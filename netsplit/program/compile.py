@@ -200,7 +200,6 @@ class _Compiler:
         self.graph, self.device_of, self.segments = draft.graph, draft.device_of, draft.segments
         self.names, self.replicas, self.bundles = draft.devices, draft.replicas, draft.bundles
         self.lists: dict[str, list[Instruction]] = {name: [] for name in self.names}
-        self.chunks = {each.variable: each.chunks for each in draft.exchanges}
         self.order: list[str] = []
         self.tag = 0
         self.maker = makers_of(self.segments)
@@ -393,10 +392,10 @@ class _Compiler:
     def _transfer(self, copy: str, k: str, i: int, p: str, q: str, *, gradient: bool) -> None:
         read = self.graph.nodes[copy].inputs[0]
         shared: dict[str, Any] = {"variable": copy, "source": k, "microbatch": i, "gradient": gradient}
-        shared["via"], shared["chunks"] = "" if read == k else read, self.chunks.get(k, 1)
+        shared["via"] = "" if read == k else read
         self._emit(p, Send(peer=q, tag=self.tag, **shared))
         self._emit(q, Recv(peer=p, tag=self.tag, **shared))
-        self.tag += shared["chunks"]
+        self.tag += 1
 
     def _emit(self, device: str, instruction: Instruction) -> None:
         if device in self.lists:  # else another one does the same

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from math import prod
 from typing import Literal, TypeAlias
 
-from netsplit.graph.ir import TRANSFER, Graph, Initializer, Region, Variable, dtype_bytes
+from netsplit.graph.ir import TRANSFER, Graph, Initializer, Region
 from netsplit.placement.exchange import Exchange
 from netsplit.placement.placement import device_in_turn
 from netsplit.placement.sharding import Bundle, Slice, largest_slices, slices_of
-from netsplit.reshard.hops import chunks_of
 
 __all__ = [
     "Backward",
@@ -35,7 +33,6 @@ __all__ = [
     "Step",
     "copies_of",
     "origin",
-    "sizes_of",
 ]
 
 BackwardPart = Literal["whole", "input", "weight"]
@@ -103,7 +100,6 @@ class _Transfer:
     gradient: bool  # False: the value from p to q; True: its gradient from q to p
     tag: int  # unique in the program; rises along the program's one global order
     via: str = ""  # the copy "k@p" that is handed on; empty: k itself
-    chunks: int = 1  # in which it goes; the tags of all but the first follow upon `tag`
 
     @property
     def read(self) -> str:
@@ -303,10 +299,6 @@ class Program:
             for i in self._returned.get((copy, None if copy in self.lasting else send.microbatch), ())
         )
 
-    def sizes(self, transfer: Send | Recv) -> tuple[int, ...]:
-        """Bytes of each message of a transfer: one, or one per chunk."""
-        return sizes_of(self.graph.variables[transfer.source], transfer.chunks)
-
     @cached_property
     def _returned(self) -> dict[tuple[str, int | None], tuple[int, ...]]:
         """(copy, micro-batch or None if it lasts) -> micro-batches with which its gradient is sent."""
@@ -418,14 +410,6 @@ class Program:
             lines.append(f"{device}:")
             lines += [f"  {n:4d} {ins}" for n, ins in enumerate(self.instructions[device])]
         return "\n".join(lines)
-
-
-def sizes_of(variable: Variable, chunks: int) -> tuple[int, ...]:
-    """Bytes of each message of a variable sent in that many chunks."""
-    if chunks == 1:
-        return (variable.nbytes,)
-    one = dtype_bytes(variable.dtype)
-    return tuple(len(part) * one for part in chunks_of(prod(variable.shape), chunks))
 
 
 def copies_of(graph: Graph, k: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from netsplit.layout import DeviceName
 
-__all__ = ["STRATEGIES", "Hop", "Strategy", "chunks_of", "times_sent"]
+__all__ = ["STRATEGIES", "Hop", "Strategy", "times_sent"]
 
 Groups = Sequence[Sequence[DeviceName]]
 
@@ -138,11 +138,6 @@ def times_sent(strategy: str, hosts: int, receivers: int) -> float:
             return 2.0 - 1.0 / receivers if hosts > 1 else 1.0
         case _:
             return 1.0
-
-
-def chunks_of(elements: int, n: int) -> tuple[range, ...]:
-    """The elements of each of `n` chunks of a tensor; none is empty, unless it is the only one."""
-    return tuple(_parts(elements, min(n, elements))) or (range(0),)
 
 
 def _parts(elements: int, n: int) -> list[range]:

@@ -97,7 +97,7 @@ class DistributedRuntime:
         self.metrics: Any = None
         self.loss = math.nan  # of the last batch
         self.loaded = LoadedPrograms(program, pool, values, backend)
-        self._attempts = Attempts(pool, self.loaded)
+        self.attempts = Attempts(pool, self.loaded)
         self.programs: dict[Hashable, Program] = {}  # for training, by the batch
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
         self.scale: LossScale | None = None  # of float16, after the last step
@@ -116,11 +116,6 @@ class DistributedRuntime:
         """The workers; raises NetSplitError once another model has replaced this one."""
         self._require_held()
         return self._pool
-
-    @property
-    def attempts(self) -> Attempts:
-        self._require_held()
-        return self._attempts
 
     def _require_held(self) -> None:
         if self._pool.deployed is not self:
@@ -159,6 +154,7 @@ class DistributedRuntime:
 
     def predict(self, program: Program, inputs: Any) -> list[list[Tensor]]:
         """Outputs of an inference program for one batch: of every micro-batch, in the graph's order."""
+        self._require_held()
         number = self.loaded.number(program)
         self.pool.programs[INFERENCE] = program
         feeds = split_batch(program, inputs)
@@ -173,7 +169,7 @@ class DistributedRuntime:
 
     def settle(self) -> None:
         """End an interrupted iteration; undone unless devices have stepped."""
-        begun = self._attempts.begun
+        begun = self.attempts.begun
         if begun is not None and begun.steps_last:
             self.attempts.abandon()
         elif begun is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -269,26 +270,16 @@ def _read(worker: Worker, program: Program, place: BatchPlace) -> Batch | BatchF
     shared: SharedSamples = worker.memory[_SAMPLES]
     try:
         inputs, targets = reader.batch(place, rows)
-        batch = _batch(inputs, targets, shared)
     except NetSplitError as error:
         reason = str(error).rstrip(".")
         return BatchFailure(
             device, f"cannot read its batch: {reason}", -1, traceback.format_exc(), unread=True
         )
-    if batch is None or batch.samples != len(rows):
-        return BatchFailure(
-            device, "read a batch with other shapes or dtypes than expected", -1, "", unlike=True
-        )
-    return batch
-
-
-def _batch(inputs: object, targets: object, shared: SharedSamples) -> Batch | None:
-    """None where it is unlike what the controller expects."""
-    try:
+    with suppress(NetSplitError):
         batch = Batch.of(inputs, targets, shared.dims)
-        return batch if batch.key == shared.key else None
-    except NetSplitError:
-        return None
+        if batch.key == shared.key and batch.samples == len(rows):
+            return batch
+    return BatchFailure(device, "read a batch with other shapes or dtypes than expected", -1, "", unlike=True)
 
 
 def fed_devices(program: Program) -> frozenset[str]:

@@ -1,13 +1,13 @@
 """What a device sends and receives, gathers and sums with others, while it executes a program.
 
 Recv ─► arriving[k, i] ─► who waits for it             Send ─► sending[tag] ─► over: forgotten
-              └─► held back: a Send that hands it on goes when that is there, in chunks each of them
+              └─► held back: a Send that hands it on goes when that is there
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -36,14 +36,12 @@ from netsplit.runtime.recorder import TimelineRecorder
 from netsplit.runtime.share import Share
 from netsplit.runtime.transport.handle import (
     COMPILING_S,
-    Chunks,
     Handle,
     Ordered,
     Transport,
     TransportLost,
     TransportTimeout,
-    each_message,
-    messages_of,
+    dense,
 )
 from netsplit.runtime.values import HeldBack, IterationValues, places_of_copies, sum_of, way_of
 
@@ -96,67 +94,27 @@ class HandingOn:
         self._send(ins)
 
     def hand_on(self, wait: bool = False) -> None:
-        """Send held-back values as far as they have come; with `wait` all of them.
+        """Send held-back values that have come; with `wait` all of them.
 
         What another device needs for this was asked for before, in the program's one order.
         """
-        held_back = self.state.held_back
+        held_back, arriving = self.state.held_back, self.state.arriving
         while True:
             waiting: set[str] = set()  # peers with an earlier send held back
             for held in tuple(held_back):
-                if held.send.peer not in waiting and self._hand_on(held):
-                    held_back.remove(held)
-                else:
+                coming = [key for key in held.keys if key in arriving]
+                over = [arriving[key][1].done() for key in coming]
+                if held.send.peer in waiting or not all(over):
                     waiting.add(held.send.peer)
+                    continue
+                for key in coming:
+                    self._take(held.send, *key)
+                self._send(held.send)
+                held_back.remove(held)
             if not wait or not held_back:
                 return
-            self._await_next(held_back[0])
-
-    def _hand_on(self, held: HeldBack) -> bool:
-        """Send what has come; returns whether that is all."""
-        ins, arriving = held.send, self.state.arriving
-        coming = [key for key in held.keys if key in arriving]
-        handles = [arriving[key][1] for key in coming]
-        over = [handle.done() for handle in handles]
-        in_chunks = [handle for handle in handles if isinstance(handle, Chunks)]
-        if in_chunks:
-            if not held.terms:
-                self._put_together(held, dict(zip(coming, in_chunks, strict=True)))
-            for number in range(len(held.begun), min(handle.over for handle in in_chunks)):
-                held.begun.append(self._message(ins, held.chunk(number), number))
-        if not all(over):
-            return False
-        if in_chunks and ins.gradient:
-            for key in coming:
-                del arriving[key]
-            self._begun(ins, held.begun)
-            return True
-        for key in coming:
-            self._take(ins, *key)
-        self._send(ins, held.begun)
-        return True
-
-    def _put_together(self, held: HeldBack, coming: Mapping[tuple[str, int, bool], Chunks]) -> None:
-        ins = held.send
-        whole = [handle.whole for handle in coming.values()]
-        if ins.gradient:
-            for (copy, _, _), handle in coming.items():
-                place = dict(self.copies[ins.variable])[copy]
-                self.state.add_gradient(ins.variable, ins.microbatch, place, handle.whole)
-            whole = self._gradients(ins)
-        held.terms = [self._messages(ins, each) for each in whole]
-        if len(whole) > 1:
-            held.total = self._messages(ins, self.empty_like(ins.variable, ins.microbatch))
-
-    def _await_next(self, held: HeldBack) -> None:
-        for key in held.keys:
-            if key in self.state.arriving and not self.state.arriving[key][1].done():
-                recv, handle = self.state.arriving[key]
-                if isinstance(handle, Chunks):
-                    self._waited(held.send, recv, handle.wait_for_next)
-                else:
-                    self._take(held.send, *key)
-                return
+            first = held_back[0]
+            self._take(first.send, *next(key for key in first.keys if key in arriving))
 
     def _take(self, ins: Send, k: str, i: int, gradient: bool) -> None:
         recv, handle = self.state.arriving.pop((k, i, gradient))
@@ -173,7 +131,7 @@ class HandingOn:
             self.state.add_gradient(ins.variable, ins.microbatch, len(self.program.graph), own)
         return self.state.gradients(ins.variable, ins.microbatch)
 
-    def _send(self, ins: Send, begun: Sequence[Handle] = ()) -> None:
+    def _send(self, ins: Send) -> None:
         i = ins.microbatch
         if ins.gradient:
             tensor = sum_of(self._gradients(ins))
@@ -184,38 +142,20 @@ class HandingOn:
                 )
         else:
             tensor = self.state.use(ins.read, self.program.sent_with(ins.read, self.device, i))
-        self.carry(ins, tensor, begun)
+        self.carry(ins, tensor)
 
-    def carry(self, ins: Send, tensor: Tensor, begun: Sequence[Handle] = ()) -> None:
-        """Begin to send this tensor, or those of its messages that have not begun."""
-        rest = list(enumerate(self._messages(ins, tensor)))[len(begun) :]
-        self._begun(ins, [*begun, *(self._message(ins, part, number) for number, part in rest)])
-
-    def _message(self, ins: Send, part: Tensor, number: int) -> Handle:
-        nbytes = self._variable(ins).nbytes
-        if number == 0:
-            self.recorder.sending(ins, nbytes)
-        begin = partial(self.transport.send, part, ins.peer, ins.tag + number, True)
-        return self._carried(ins, ins, begin)
-
-    def _begun(self, ins: Send, handles: Sequence[Handle]) -> None:
-        handle = handles[0] if len(handles) == 1 else Chunks(handles, torch.empty(0))
-        self.state.sending[ins.tag] = (ins, handle)
+    def carry(self, ins: Send, tensor: Tensor) -> None:
+        variable = self._variable(ins)
+        self.recorder.sending(ins, variable.nbytes)
+        begin = partial(self.transport.send, dense(tensor, variable.order), ins.peer, ins.tag, True)
+        self.state.sending[ins.tag] = (ins, self._carried(ins, ins, begin))
 
     def receive(self, ins: Recv) -> None:
-        buffer = self.empty_like(ins.source, ins.microbatch)
-        key = ins.variable, ins.microbatch, ins.gradient
-        parts, handles = self._messages(ins, buffer), []
-        for number, part in enumerate(parts):
-            begin = partial(self.transport.receive, part, ins.peer, ins.tag + number, key in self.to_hand_on)
-            handles.append(self._carried(ins, ins, begin))
-        order = self._variable(ins).order
-        alone = Ordered(handles[0], order) if order else handles[0]
-        handle = alone if len(handles) == 1 else Chunks(handles, buffer, parts)
-        self.state.arriving[key] = (ins, handle)
-
-    def _messages(self, ins: Send | Recv, tensor: Tensor) -> list[Tensor]:
-        return messages_of(tensor, ins.chunks, self._variable(ins).order)
+        key, order = (ins.variable, ins.microbatch, ins.gradient), self._variable(ins).order
+        buffer = dense(self.empty_like(ins.source, ins.microbatch), order)
+        begin = partial(self.transport.receive, buffer, ins.peer, ins.tag, key in self.to_hand_on)
+        handle = self._carried(ins, ins, begin)
+        self.state.arriving[key] = (ins, Ordered(handle, order) if order else handle)
 
     def _variable(self, ins: Send | Recv) -> Variable:
         return self._graph(ins.microbatch).variables[ins.source]
@@ -238,9 +178,8 @@ class HandingOn:
 
     def _unfinished(self, ins: Instruction, transfer: Send | Recv | Collective, handle: Handle) -> None:
         """Note what the GPU's stream waits for while the host goes on."""
-        if self.on_cuda:
-            under_way = (each for each in each_message(handle) if not each.done())
-            self.state.unfinished += ((ins, transfer, each) for each in under_way)
+        if self.on_cuda and not handle.done():
+            self.state.unfinished.append((ins, transfer, handle))
 
     def settle(self) -> None:
         """Wait for all messages the GPU's stream waits for; raises WorkerError if one is late."""

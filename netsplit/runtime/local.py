@@ -98,36 +98,25 @@ class LocalRuntime:
     ) -> dict[tuple[str, int], Tensor]:
         drawing = any(piece.draws for each in executors.values() for piece in each.pieces.whole.values())
         one, feeds = next(iter(executors.values())), split_batch(program, inputs, targets)
-        with generators_kept() if drawing else nullcontext(), one.grad_mode():
-            return self._run(program, executors, feeds, fractions, step, key)
-
-    def _run(
-        self,
-        program: Program,
-        executors: dict[str, Executor],
-        feeds: list[dict[str, Tensor]],
-        fractions: list[float] | None,
-        step: bool,
-        key: DrawKey | None,
-    ) -> dict[tuple[str, int], Tensor]:
-        for name, executor in executors.items():
-            own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
-            executor.begin(own, fractions, step, key)
-        at = dict.fromkeys(program.devices, 0)
-        for place, name in enumerate(program.order):
-            try:
-                executors[name].execute(at[name])
-            except Exception as error:
-                if not program.steps_last or at[name] >= executors[name].computing:
-                    raise
-                self._abandon(executors)
-                where = f" at its {program.instructions[name][at[name]]}"
-                failure = failure_of(error, name, where, program.graph, place)
-                raise BatchError(f"device {name} {failure.reason}: {AS_BEFORE}.") from error
-            at[name] += 1
         outputs: dict[tuple[str, int], Tensor] = {}
-        for executor in executors.values():
-            outputs.update(executor.finish())
+        at = dict.fromkeys(program.devices, 0)
+        with generators_kept() if drawing else nullcontext(), one.grad_mode():
+            for name, executor in executors.items():
+                own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
+                executor.begin(own, fractions, step, key)
+            for place, name in enumerate(program.order):
+                try:
+                    executors[name].execute(at[name])
+                except Exception as error:
+                    if not program.steps_last or at[name] >= executors[name].computing:
+                        raise
+                    self._abandon(executors)
+                    where = f" at its {program.instructions[name][at[name]]}"
+                    failure = failure_of(error, name, where, program.graph, place)
+                    raise BatchError(f"device {name} {failure.reason}: {AS_BEFORE}.") from error
+                at[name] += 1
+            for executor in executors.values():
+                outputs.update(executor.finish())
         return dict(sorted(outputs.items(), key=lambda item: item[0][1]))
 
     def _share_scale(self) -> None:

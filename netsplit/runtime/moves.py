@@ -24,7 +24,6 @@ from netsplit.runtime.checkpoint.files import Kind, Saved, State, kind_of
 from netsplit.runtime.checkpoint.shares import Copies, Holder
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.transport.handle import Handle, TransportLost, TransportTimeout
-from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.worker_calls import add
 from netsplit.runtime.workers.messages import Worker
 
@@ -130,7 +129,7 @@ def move(
     """Exchange state, then hold this device's part of the program."""
     name, memory = worker.device.name, worker.memory
     state = {**_state(worker, before), **values}
-    state |= _exchanged(worker, memory["transport"], state, moves)
+    state |= _exchanged(worker, state, moves)
     held = program.held[name]
     tensors = {k: _own(state, k, name) for k in held}
     trainable = [k for k in held if program.graph.initializers[k].requires_grad]
@@ -167,10 +166,8 @@ def _own(state: State, k: str, name: str) -> Tensor:
     return tensor
 
 
-def _exchanged(
-    worker: Worker, transport: ProcessTransport, state: State, moves: Sequence[StateMove]
-) -> State:
-    name = worker.device.name
+def _exchanged(worker: Worker, state: State, moves: Sequence[StateMove]) -> State:
+    name, transport = worker.device.name, worker.transport
     transport.connect(sorted({(each.source, each.target) for each in moves}))
     buffers: State = {}
     coming: list[tuple[Tensor, Handle]] = []

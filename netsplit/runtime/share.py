@@ -190,16 +190,13 @@ class Share:
         if offload:
             share.host = HostMemory(device)
             if offload.optimizer:
-                share._keep_moments_on(share.host)
+                if share.optimizer is not None:
+                    share.moments = HostMoments(share.optimizer, share.stepped, share.host)
+                if share.averages is not None and share.moments is not None:  # together with the moments
+                    averages = share.averages.values
+                    share.averages.values = {k: share.host.take(each) for k, each in averages.items()}
+                    share.host.settle()
         return share
-
-    def _keep_moments_on(self, host: HostMemory) -> None:
-        """Offload parameter averages together with the moments."""
-        if self.optimizer is not None:
-            self.moments = HostMoments(self.optimizer, self.stepped, host)
-        if self.averages is not None and self.moments is not None:
-            self.averages.values = {k: host.take(tensor) for k, tensor in self.averages.values.items()}
-            host.settle()
 
     def whole(self, name: str) -> str:
         """The model's own name of an initializer; a part has that of its whole."""
@@ -349,7 +346,9 @@ class Share:
             norm = math.nan if unknown else math.inf if infinite else math.sqrt(squares)
             factor *= self._factor(norm)
         if self.optimizer is not None and not (overflow and self.scale is not None):
-            self._multiply_gradients(factor)
+            for parameter in self.stepped.values() if factor != 1.0 else ():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
             self.step_optimizer()
         elif self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
@@ -361,13 +360,6 @@ class Share:
         if self.optimizer is not None:
             (self.moments or self.optimizer).step()
             self.optimizer.zero_grad(set_to_none=True)
-
-    def _multiply_gradients(self, factor: float) -> None:
-        if factor == 1.0:
-            return
-        for parameter in self.stepped.values():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
 
     def drop_gradients(self) -> None:
         for parameter in (self.parameters | self.stepped).values():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -53,22 +53,11 @@ class Context:
     results: KeptResults | None = None  # of a forward that is to be computed again
 
 
-@dataclass(eq=False)
-class HeldBack:
-    """A send that waits for its terms, chunk by chunk if it is sent in chunks."""
+class HeldBack(NamedTuple):
+    """A send that waits for what it hands on."""
 
     send: Send
     keys: tuple[tuple[str, int, bool], ...]  # must have arrived; see `Program.handed_on`
-    begun: list[Handle] = field(default_factory=list)  # one per message
-    terms: list[list[Tensor]] = field(default_factory=list)  # terms of the sum, chunk by chunk
-    total: list[Tensor] = field(default_factory=list)  # the sum, if there are several terms
-
-    def chunk(self, number: int) -> Tensor:
-        """One chunk of the sum of the terms that have come, added up as by `sum_of`."""
-        first, *others = (term[number] for term in self.terms)
-        for other in others:
-            first = torch.add(first, other, out=self.total[number])
-        return first
 
 
 @dataclass

@@ -24,8 +24,6 @@ from netsplit.runtime.faults import BatchFailure, Inspection, failure_of, is_fat
 from netsplit.runtime.feeds import drop_samples, parts_read
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.sliced import SlicedParameters
-from netsplit.runtime.transport.handle import Handle
-from netsplit.runtime.transport.process import ProcessTransport
 from netsplit.runtime.values import IterationValues, Key
 from netsplit.runtime.workers.messages import Worker
 from netsplit.simulate.timeline import Event
@@ -123,7 +121,7 @@ class Attempt:
             unfinished=had.unfinished,
         )
         for held in had.held_back:
-            self._send_nothing(held.send, held.begun)
+            self._send_nothing(held.send)
         for index in range(start, executor.computing):
             instruction = executor.instructions[index]
             executor.recorder.at(index)
@@ -140,14 +138,14 @@ class Attempt:
             executor.let_go(instruction)
         executor.meet()
 
-    def _send_nothing(self, send: Send, begun: Sequence[Handle] = ()) -> None:
-        """Send zeros for the rest, once their sources have arrived."""
+    def _send_nothing(self, send: Send) -> None:
+        """Send zeros, once their sources have arrived."""
         executor, arriving = self.executor, self.executor.state.arriving
         for key in executor.handed_on.get(send.tag, ()):
             if key in arriving:
                 recv, handle = arriving.pop(key)
                 executor.wait(send, recv, handle)
-        executor.carry(send, executor.empty_like(send.source, send.microbatch).zero_(), begun)
+        executor.carry(send, executor.empty_like(send.source, send.microbatch).zero_())
 
     def _take(self, ins: Forward | Backward) -> None:
         """Receive and drop what the instruction would have read."""
@@ -221,7 +219,6 @@ def deploy(
         graph.regions,
         sliced,
     )
-    worker.memory["transport"] = worker.transport
     worker.memory["programs"] = {}
     worker.memory["backend"] = backend
     worker.memory["offload"] = offload or Offload()
@@ -235,7 +232,14 @@ def add(worker: Worker, number: int, program: Program, values: dict[str, Tensor]
     values = {**values, **_read(worker, program, missing)}
     for k, value in values.items():
         share.add(program.graph.initializers[k], value.clone().to(worker.torch_device))
-    worker.memory["programs"][number] = _executor(worker, program)
+    worker.transport.prepare([program])
+    executor = Executor(
+        program, worker.device.name, share, worker.transport, worker.torch_device, worker.timeout_s,
+        worker.memory["backend"], worker.memory["offload"].activations,
+    )  # fmt: skip
+    executor.recorder.at = worker.heartbeat_file.at
+    executor.recorder.waits = worker.heartbeat_file.waits
+    worker.memory["programs"][number] = executor
 
 
 def _read(worker: Worker, program: Program, names: list[str]) -> dict[str, Tensor]:
@@ -251,20 +255,6 @@ def _read(worker: Worker, program: Program, names: list[str]) -> dict[str, Tenso
         tensor = weights.read({whole.name: whole})[whole.name]
         values |= {each.name: each.cut(tensor).clone() for each in parts if each.whole.name == whole.name}
     return values
-
-
-def _executor(worker: Worker, program: Program) -> Executor:
-    transport: ProcessTransport = worker.memory["transport"]
-    transport.prepare([program])
-    name, share = worker.device.name, worker.memory["share"]
-    backend = worker.memory["backend"]
-    executor = Executor(
-        program, name, share, transport, worker.torch_device, worker.timeout_s, backend,
-        worker.memory["offload"].activations,
-    )  # fmt: skip
-    executor.recorder.at = worker.heartbeat_file.at
-    executor.recorder.waits = worker.heartbeat_file.waits
-    return executor
 
 
 def train(

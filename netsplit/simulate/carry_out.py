@@ -7,7 +7,7 @@
 A device does one computation at a time; sending and receiving do not occupy it. A transfer occupies its
 directed link, and between hosts their NICs, one transfer at a time, for its bytes but not for the link's
 latency. It is ready when both ends have reached it (rendezvous, as in gloo and NCCL) and its sender has what
-it hands on; each chunk is a transfer of its own. A link takes transfers in the order in which they become
+it hands on. A link takes transfers in the order in which they become
 ready, ties by tag. A transfer that waits for a NIC does not block others. A sum is ready when all its devices
 have reached it, and occupies the links of its ring.
 

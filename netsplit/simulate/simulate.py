@@ -105,16 +105,14 @@ class Run:
         waits, wait_from = list[int](), [0]
         for name in self.program.devices:
             for task in tasks.of[name]:
-                numbers = [-1] if task.message is None else messages.of[task.message.tag]
-                for n in numbers:  # the chunks of a transfer one after another, all at once
-                    self.tasks.append(task)
-                    meets.append(n)
-                    overhead_s.append(task.overhead_s if n == numbers[0] else 0.0)
-                    for key in task.keys:
-                        if key not in arrival:
-                            _stand_still(self.program)
-                        waits.append(arrival[key])
-                    wait_from.append(len(waits))
+                self.tasks.append(task)
+                meets.append(-1 if task.message is None else messages.of[task.message.tag])
+                overhead_s.append(task.overhead_s)
+                for key in task.keys:
+                    if key not in arrival:
+                        _stand_still(self.program)
+                    waits.append(arrival[key])
+                wait_from.append(len(waits))
             first.append(len(meets))
         handed, missing = messages.handed(tasks.handed_on)
         source, target, moving_s, moved, ends = np.array(messages.rows, float).reshape(-1, 5).T.copy()
@@ -150,18 +148,18 @@ class Run:
             clock = self.clock[d]
             own = [ins for ins in self.program.instructions[name] if isinstance(ins, Send | Collective)]
             for message in sorted(own, key=lambda ins: isinstance(ins, Collective)):
-                end = self.arrived[self.messages.of[message.tag][-1]]
+                end = self.arrived[self.messages.of[message.tag]]
                 if end > clock:
                     yield _wait(name, message, clock, end)
                     clock = end
 
 
 class _Messages:
-    """A program's messages by tag, as rows of `ProgramArrays`; each chunk is one."""
+    """A program's messages by tag, as rows of `ProgramArrays`."""
 
     def __init__(self, program: Program, cluster: Cluster) -> None:
         self.rank = {name: d for d, name in enumerate(program.devices)}
-        self.of: dict[int, list[int]] = {}  # tag -> numbers
+        self.of: dict[int, int] = {}  # tag -> number
         self.arrival: dict[Key, int] = {}
         self.each: list[tuple[Send | Collective, Message, int]] = []  # what its receiver has of it; its bytes
         self.rows: list[tuple[float, ...]] = []  # `ProgramArrays.source` to `nbytes`, and how many meet
@@ -190,15 +188,13 @@ class _Messages:
         link = recv.peer, send.peer
         if link not in cluster.links:
             raise ConfigError(missing_link(*link))
-        first, p, q = len(self.each), self.rank[recv.peer], self.rank[send.peer]
-        for nbytes in program.sizes(send):
-            self.each.append((send, recv, nbytes))
-            self.rows.append((p, q, cluster.links[link].seconds(nbytes), nbytes, 2))
-        self.of[send.tag] = list(range(first, len(self.each)))
-        self.arrival[recv.variable, recv.microbatch, recv.gradient] = len(self.each) - 1  # in their order
+        p, q, nbytes = self.rank[recv.peer], self.rank[send.peer], program.graph.variables[send.source].nbytes
+        self.of[send.tag] = self.arrival[recv.variable, recv.microbatch, recv.gradient] = len(self.each)
+        self.each.append((send, recv, nbytes))
+        self.rows.append((p, q, cluster.links[link].seconds(nbytes), nbytes, 2))
 
     def _add_sum(self, reduce: Collective, program: Program, cluster: Cluster) -> None:
-        self.of[reduce.tag] = [len(self.each)]
+        self.of[reduce.tag] = len(self.each)
         here = [name for name in reduce.devices if name in self.rank]
         self.arrival.update({(reduce.tag, name): len(self.each) for name in here})
         nbytes, ring = reduce_bytes(program, reduce), cluster.ring(reduce.devices)
@@ -210,14 +206,13 @@ class _Messages:
         self.rings.append([self.rank[p] * len(self.rank) + self.rank[q] for p, q in ring])
 
     def handed(self, handed_on: Mapping[int, Sequence[Key]]) -> tuple[list[list[int]], list[int]]:
-        """Messages that hand each message on, chunk by chunk; how many each hands on."""
+        """Messages that hand each message on; how many each hands on."""
         handed: list[list[int]] = [[] for _ in self.each]
         missing = [0] * len(handed)
         for tag, keys in handed_on.items():
-            for chunk, n in enumerate(self.of[tag]):
-                missing[n] = len(keys)
-                for last in map(self.arrival.__getitem__, keys):
-                    handed[last + 1 - len(self.of[tag]) + chunk].append(n)
+            missing[self.of[tag]] = len(keys)
+            for key in keys:
+                handed[self.arrival[key]].append(self.of[tag])
         return handed, missing
 
 

@@ -7,8 +7,7 @@ How variables that several devices read may travel; `Simulator.scored` takes the
     broadcast    p ═► q0 ═► r0,  q0 ─► q1, q0 ─► q2, r0 ─► r1          every NIC once; gradients come back so
 
 A broadcast goes from host to host in a chain, and on a host from the first that has it to the others. A
-device behind no NIC is its own host. Large variables may go in chunks, which use all hops at once: as many as
-`reshard` takes for such a chain.
+device behind no NIC is its own host.
 """
 
 from __future__ import annotations
@@ -16,23 +15,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Literal, get_args
 
 from netsplit.cluster.cluster import Cluster
-from netsplit.graph.ir import Graph, Variable
+from netsplit.graph.ir import Graph
 from netsplit.graph.operators import unchanging
 from netsplit.placement.exchange import Exchange, ExchangeName
 from netsplit.placement.placement import Placement
 from netsplit.placement.sharding import Bundle, in_slices
 from netsplit.profile.costs import Costs
 from netsplit.program.compile import compile_orders
-from netsplit.program.instructions import Program, sizes_of
+from netsplit.program.instructions import Program
 from netsplit.program.other_batches import require_same_operators, with_tail
 from netsplit.program.schedules import Schedule
 from netsplit.program.transfers import exchanges_that_hold, readers_elsewhere
-from netsplit.reshard.network import Network, network_of
-from netsplit.reshard.plan import best_chunks
 from netsplit.rewrite.records import Rewrite, reads_copies
 from netsplit.rewrite.rewriting import applied
 from netsplit.rewrite.seconds import rewritten_costs
@@ -101,30 +97,29 @@ class Simulator:
         """
         own = self.rewritten(placement.rewrites)
         exchange = self.schedule.exchange
-        others = exchanges_to_try(own.graph, self.cluster, exchange, placement)
-        if not others:
+        exchanges = exchanges_to_try(own.graph, self.cluster, exchange, placement)
+        if not exchanges:
             program = own.program(placement)
             return ScoredPlan(placement, program, simulate(program, self.cluster, own.costs))
-        began, trials = time.perf_counter(), list[ScoredPlan]()
-        for exchanges in others if exchange == "broadcast" else ((), *others):
-            now = time.perf_counter()
-            if trials and now + 2 * (now - began) / len(trials) > until:
-                break
-            tried = replace(placement, exchanges=exchanges)
-            program = own.whole_microbatches(tried)
-            trials.append(ScoredPlan(tried, program, simulate(program, self.cluster, own.costs, peaks=False)))
+        handed = replace(placement, exchanges=exchanges)
         if exchange == "broadcast":
-            return own._with_peaks(min(trials, key=lambda each: each.iteration_s))
-        plain, room = trials[0], {each.name: each.capacity_bytes for each in self.cluster.devices}
-        for each in sorted(trials[1:], key=lambda each: each.iteration_s):
-            if each.iteration_s < _SHORTER * plain.iteration_s:
-                other = own._with_peaks(each)
-                if other.missing_bytes(room) > 0 and not plain.timeline.peak_bytes:
-                    plain = own._with_peaks(plain)
-                    room = {p: max(nbytes, room[p]) for p, nbytes in plain.timeline.peak_bytes.items()}
+            return own._with_peaks(own._tried(handed))
+        began, plain = time.perf_counter(), own._tried(placement)
+        now = time.perf_counter()
+        if now + 2 * (now - began) <= until:
+            other = own._tried(handed)
+            if other.iteration_s < _SHORTER * plain.iteration_s:
+                other, room = own._with_peaks(other), {p.name: p.capacity_bytes for p in self.cluster.devices}
                 if other.missing_bytes(room) <= 0:
                     return other
-        return plain if plain.timeline.peak_bytes else own._with_peaks(plain)
+                plain = own._with_peaks(plain)
+                room = {p: max(nbytes, room[p]) for p, nbytes in plain.timeline.peak_bytes.items()}
+                return other if other.missing_bytes(room) <= 0 else plain
+        return own._with_peaks(plain)
+
+    def _tried(self, placement: Placement) -> ScoredPlan:
+        program = self.whole_microbatches(placement)
+        return ScoredPlan(placement, program, simulate(program, self.cluster, self.costs, peaks=False))
 
     def _with_peaks(self, scored: ScoredPlan) -> ScoredPlan:
         """With peaks, and the last micro-batch at its own size."""
@@ -222,23 +217,17 @@ class Simulator:
         return replace(self, cluster=cluster, costs=costs)
 
 
-_BETTER = 1 - 1e-9
-_MOST_CHUNKS = 16  # more would save the second receiving host at most 6 % of a hop
-
-
 def exchanges_to_try(
     graph: Graph, cluster: Cluster, exchange: ExchangeName, placement: Placement
-) -> list[tuple[Exchange, ...]]:
-    """Broadcasts of all variables to try, whole and in chunks; may be empty."""
+) -> tuple[Exchange, ...]:
+    """Broadcasts of all variables to try; may be empty."""
     if exchange == "send_receive" or placement.exchanges or (exchange == "auto" and not cluster.nics):
-        return []
-    possible = [
+        return ()
+    return tuple(
         each
         for each in _broadcasts(graph, cluster, placement)
         if exchange == "broadcast" or sum(bool(cluster.way(each.hops[0][0], q)) for _, q in each.hops) > 1
-    ]
-    whole = tuple(replace(each, chunks=1) for each in possible)
-    return list(dict.fromkeys((whole, tuple(possible)))) if possible else []
+    )
 
 
 def broadcast_over(cluster: Cluster, variable: str, home: str, readers: Sequence[str]) -> Exchange:
@@ -267,56 +256,27 @@ def exchange_line(placement: Placement) -> str:
 def _broadcasts(graph: Graph, cluster: Cluster, placement: Placement) -> list[Exchange]:
     """Exchanges of variables that several devices read elsewhere, unless a detour is a shortcut."""
     lasting = unchanging(graph)
-    network, exchanges = network_of(cluster), []
+    exchanges = []
     for k, variable in graph.variables.items():
         if variable.producer is None:
             continue
         home, readers = readers_elsewhere(graph, placement.device_of, k)
         if len(readers) < 2 or (k in lasting and not placement.replicas.keys().isdisjoint((home, *readers))):
             continue
-        whole = broadcast_over(cluster, k, home, readers)
-        for exchange in (_in_chunks(whole, variable, cluster, network), whole):
-            if not _shortcut(exchange, variable, cluster):
-                exchanges.append(exchange)
-                break
+        exchange = broadcast_over(cluster, k, home, readers)
+        if not _shortcut(exchange, variable.nbytes, cluster):
+            exchanges.append(exchange)
     return exchanges
 
 
-def _in_chunks(exchange: Exchange, variable: Variable, cluster: Cluster, network: Network) -> Exchange:
-    """The exchange in as many chunks as `reshard` uses for its longest way."""
-    longest = max(_ways(exchange), key=lambda way: _arrival_s(way[1:], (variable.nbytes,), cluster))
-    if _arrival_s(longest[1:], (variable.nbytes,), cluster) == 0:
-        return exchange
-    names = [longest[0][0], *(q for _, q in longest)]
-    best = best_chunks(variable.nbytes, names, network)
-    return replace(exchange, chunks=max(min(best, prod(variable.shape), _MOST_CHUNKS), 1))
-
-
-def _ways(exchange: Exchange) -> list[list[tuple[str, str]]]:
-    way: dict[str, list[tuple[str, str]]] = {exchange.hops[0][0]: []}
-    for p, q in exchange.hops:
-        way[q] = [*way[p], (p, q)]
-    return [way[q] for _, q in exchange.hops]
-
-
-def _shortcut(exchange: Exchange, variable: Variable, cluster: Cluster) -> bool:
+def _shortcut(exchange: Exchange, nbytes: int, cluster: Cluster) -> bool:
     """Whether any device would receive earlier than over the direct link, which bounds exclude."""
-    sizes = sizes_of(variable, exchange.chunks)
-    for way in _ways(exchange):
-        back = [hop[::-1] for hop in reversed(way)]
-        for each in (way, back):
-            direct_s = cluster.transfer_seconds(variable.nbytes, each[0][0], each[-1][1])
-            if _arrival_s(each, sizes, cluster) < direct_s * _BETTER:
-                return True
+    home = exchange.hops[0][0]
+    there_s, back_s = {home: 0.0}, {home: 0.0}
+    for p, q in exchange.hops:
+        there_s[q] = there_s[p] + cluster.transfer_seconds(nbytes, p, q)
+        back_s[q] = back_s[p] + cluster.transfer_seconds(nbytes, q, p)
+        direct_s = cluster.transfer_seconds(nbytes, home, q), cluster.transfer_seconds(nbytes, q, home)
+        if there_s[q] < direct_s[0] * _SHORTER or back_s[q] < direct_s[1] * _SHORTER:
+            return True
     return False
-
-
-def _arrival_s(way: Sequence[tuple[str, str]], sizes: Sequence[int], cluster: Cluster) -> float:
-    """Seconds until the last chunk arrives over idle links."""
-    there_s = [0.0] * len(sizes)
-    for p, q in way:
-        free_s = 0.0
-        for chunk, size in enumerate(sizes):
-            free_s = max(free_s, there_s[chunk]) + cluster.transfer_seconds(size, p, q)
-            there_s[chunk] = free_s
-    return there_s[-1]

@@ -45,9 +45,8 @@ __all__ = [
 ]  # fmt: skip
 
 Message: TypeAlias = Send | Recv | Collective
-Key: TypeAlias = tuple[str, int, bool] | tuple[str, int, bool, int] | tuple[int, str]
-"""What a task waits for: (variable, micro-batch, gradient?) of a transfer, (tag, device) of a sum. What a hop
-in chunks waits for: the same of a transfer, and the number of the chunk."""
+Key: TypeAlias = tuple[str, int, bool] | tuple[int, str]
+"""What a task waits for: (variable, micro-batch, gradient?) of a transfer, (tag, device) of a sum."""
 
 
 class Task(NamedTuple):
@@ -134,7 +133,7 @@ class ProgramTasks:
                 yield Task(overhead_s, tuple(sums), None, "", -1, 0.0, ins)
                 sums = [(ins.tag, device)]
             else:
-                yield Task(message_s * len(self.program.sizes(ins)), (), None, "", ins.microbatch, 0.0, ins)
+                yield Task(message_s, (), None, "", ins.microbatch, 0.0, ins)
 
     def _backward(
         self, ins: Backward, overhead_s: float, seconds: SegmentSeconds, more_s: float, whole: tuple[Key, ...]
@@ -283,7 +282,7 @@ class DeviceSeconds(NamedTuple):
 
 
 class ProgramArrays(NamedTuple):
-    """Tasks of the devices, and the messages between them: transfers, chunks of one, sums, gatherings.
+    """Tasks of the devices, and the messages between them: transfers, sums, gatherings.
 
     Message i has row i % rows: those of several micro-batches have one together.
     """

@@ -30,7 +30,7 @@ from netsplit.graph.ir import Graph
 from netsplit.graph.recording.stand_ins import named_tensors, persistent_tensors
 from netsplit.graph.user_code import where_of
 from netsplit.interrupts import interrupts_held
-from netsplit.runtime.checkpoint.files import Kind, State, check_fits, kind_of, read_extra
+from netsplit.runtime.checkpoint.files import Kind, State, check_fits, kind_of, read_extra, reason_of
 from netsplit.runtime.checkpoint.shares import Cut, draws_state, load_draws, load_own, saved_cut
 from netsplit.runtime.distributed import DistributedRuntime
 
@@ -102,16 +102,9 @@ def save_state(state: Mapping[str, Any], path: str | Path) -> None:
     """Write a state for `torch.load`, whole or not at all."""
     try:
         write_atomically(path, lambda file: torch.save(state, file))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # the latter is torch's way to say that the disk is full
         raise NetSplitError(
-            f"'{path}' cannot be written ({error.strerror or error}): choose another place, or free some "
-            "space."
-        ) from error
-    except RuntimeError as error:  # torch's way to say that the disk is full
-        reason = str(error).splitlines()[0]
-        raise NetSplitError(
-            f"checkpoint '{path}' could not be written completely, probably because the disk is full "
-            f"({reason}): free some space, or choose another place."
+            f"'{path}' cannot be written ({reason_of(error)}): choose another place, or free some space."
         ) from error
 
 

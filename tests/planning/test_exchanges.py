@@ -17,12 +17,11 @@ from netsplit.partition import Placement, Problem, SimulatedIteration
 from netsplit.partition.engines.search import Search
 from netsplit.partition.methods.baechi.etf import MEtf
 from netsplit.partition.methods.list_schedulers import Dpos, Heft
-from netsplit.placement.exchange import ExchangeName, chain
+from netsplit.placement.exchange import ExchangeName
 from netsplit.placement.placement import SolverReport
 from netsplit.planning.decide import decide, verified
 from netsplit.profile.costs import Costs, DeviceCosts, NodeSeconds
-from netsplit.program.schedules import EagerOneFOneB, GPipe, OneFOneB
-from netsplit.reshard import Layout, Mesh, Network, plan_reshard
+from netsplit.program.schedules import EagerOneFOneB, OneFOneB
 from netsplit.simulate.simulator import Simulator
 from tests.builders import behind_nics, graph_fed, linked
 from tests.examples import tried
@@ -64,46 +63,6 @@ def test_auto_hands_on_what_would_pass_a_nic_for_every_device() -> None:
     assert verified(*fanned("broadcast")).placement.exchanges == auto.placement.exchanges
     out = [e for e in auto.timeline.events if (e.kind, e.name, e.device) == ("send", "k_u", "a0")]
     assert sorted({e.peer for e in out}) == ["a1", "b0"]
-
-
-@settings(max_examples=tried(40), deadline=None)
-@given(
-    count=st.integers(2, 5),
-    chunks=st.integers(1, 12),
-    elements=st.integers(1, 40),
-    latency_s=st.sampled_from([0.0, 0.25, 3.0]),
-)
-def test_a_chain_in_chunks_takes_what_reshard_plans(
-    count: int, chunks: int, elements: int, latency_s: float
-) -> None:
-    """There and, with the gradients, back: from the one who computes longest, as all others have theirs."""
-    names = [f"h{n}" for n in range(count)]
-    readers = names[1:]
-    graph = graph_fed({"u": (), **{f"v{name}": ("u",) for name in readers}, "w": [f"v{n}" for n in readers]})
-    graph = replace(
-        graph, variables={**graph.variables, "k_u": replace(graph.variables["k_u"], shape=(elements,))}
-    )
-    cluster = linked(names, Link(latency_s, 1.0))
-    cluster = replace(cluster, nics=nics_of({name: (name,) for name in names}, cluster.links))
-    seconds = dict.fromkeys(graph.nodes, NodeSeconds(1.0, 1.0)) | {f"v{names[-1]}": NodeSeconds(1.0, 1e4)}
-    costs = Costs({"cpu": DeviceCosts(seconds)}, 2)
-    evaluate = Simulator(graph, cluster, costs, GPipe(1))
-    problem = Problem(graph, costs, cluster, simulator=evaluate, objective=SimulatedIteration())
-    device_of = {"u": names[0], **{f"v{name}": name for name in readers}, "w": names[0]}
-    exchange = replace(chain("k_u", names[0], readers), chunks=chunks)
-    placement = Placement(
-        "given", device_of, graph.position, SolverReport("heuristic", 0.0), exchanges=(exchange,)
-    )
-    plan = verified(problem, placement)
-    network = Network.uniform({name: (name,) for name in names}, 1.0, nic_latency_s=latency_s)
-    way = Layout(Mesh((names[0],), (1,)), "R"), Layout(Mesh(tuple(readers), (len(readers),)), "R")
-    # A single receiver has it whole there, which passes nothing on: in chunks it has their latencies, too.
-    wanted = plan_reshard(*way, (elements,), 4, network, "broadcast", "naive", chunks).seconds
-    wanted += (min(chunks, elements) - 1) * latency_s if count == 2 else 0.0
-    for name, first in (("k_u", names[0]), ("gradient of k_u", names[-1])):
-        hops = [e for e in plan.timeline.events if e.kind == "send" and e.name == name]
-        began = min(e.start_s for e in hops if e.device == first)
-        assert max(e.end_s for e in hops) - began == pytest.approx(wanted)
 
 
 @settings(max_examples=tried(60), deadline=None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from netsplit.reshard import Layout, Mesh, ReshardPlan, plan_reshard
-from netsplit.reshard.hops import chunks_of
 from tests.reshard.carried import mesh_of, network_for
 
 SIZES = [(a, b) for a in range(1, 5) for b in range(1, 5)]
@@ -56,10 +55,3 @@ def test_no_strategy_is_below_the_bound(strategy: str) -> None:
         plan = to_all(a, b, strategy)
         assert plan.bound_s == pytest.approx(T)
         assert plan.seconds >= plan.bound_s * (1 - 1e-9)
-
-
-@pytest.mark.parametrize("elements", [0, 1, 5])
-def test_more_chunks_than_elements_are_one_for_each(elements: int) -> None:
-    chunks = chunks_of(elements, 10**9)
-    assert len(chunks) == max(elements, 1)
-    assert [i for chunk in chunks for i in chunk] == list(range(elements))

@@ -257,7 +257,7 @@ class Search:
         least = answer.value_s
         with uncollected():
             asked = simulator.schedule.exchange
-            for exchanges in exchanges_to_try(simulator.graph, simulator.cluster, asked, placement):
+            if exchanges := exchanges_to_try(simulator.graph, simulator.cluster, asked, placement):
                 program = simulator.whole_microbatches(replace(placement, exchanges=exchanges))
                 tried = simulate(program, simulator.cluster, simulator.costs, peaks=False)
                 least = min(least, tried.iteration_s)

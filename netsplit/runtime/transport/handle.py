@@ -1,12 +1,7 @@
-"""Moving and summing tensors between devices, also within a process; transfers in one piece or in chunks.
-
-p ── chunk 0 ──► q ── chunk 0 ──► r      who hands a tensor on need not have all of it
-p ── chunk 1 ──► q
-"""
+"""Moving and summing tensors between devices, also within a process."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,17 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from netsplit.reshard.hops import chunks_of
-
 __all__ = [
-    "COMPILING_S", "Chunks", "GatheredRows", "Handle", "LocalTransport", "Ordered", "Sum", "Transport",
-    "TransportLost", "TransportTimeout", "each_message", "messages_of", "moved",
+    "COMPILING_S", "GatheredRows", "Handle", "LocalTransport", "Ordered", "Sum", "Transport",
+    "TransportLost", "TransportTimeout", "dense", "moved",
 ]  # fmt: skip
 
 COMPILING_S = 900.0
 """Time limit of waits in a first iteration, which compiles."""
-
-_LEAST_S = 1e-3  # for gloo 0 is no limit
 
 
 class TransportTimeout(Exception):
@@ -70,24 +61,13 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
-def messages_of(tensor: Tensor, chunks: int, order: Sequence[int] = ()) -> list[Tensor]:
-    """A tensor's messages: itself with permuted dimensions, or chunks of it as vectors."""
-    tensor = (tensor.permute(*order) if order else tensor).contiguous()
-    parts = chunks_of(tensor.numel(), chunks) if chunks > 1 else ()
-    if len(parts) < 2:
-        return [tensor]
-    flat = tensor.view(-1)
-    return [flat[part.start : part.stop] for part in parts]
-
-
-def each_message(handle: Handle) -> list[Handle]:
-    if isinstance(handle, Ordered):
-        return each_message(handle.handle)
-    return list(handle.handles) if isinstance(handle, Chunks) else [handle]
+def dense(tensor: Tensor, order: Sequence[int] = ()) -> Tensor:
+    """The tensor as it is sent: contiguous, with its dimensions in this order."""
+    return (tensor.permute(*order) if order else tensor).contiguous()
 
 
 class Ordered:
-    """A tensor under way in one message, whose handle gives it in its own layout."""
+    """A tensor under way, whose handle gives it in its own layout."""
 
     def __init__(self, handle: Handle, order: Sequence[int]) -> None:
         self.handle = handle
@@ -98,33 +78,6 @@ class Ordered:
 
     def done(self) -> bool:
         return self.handle.done()
-
-
-class Chunks:
-    """The messages of one tensor under way, in order; received ones fill `parts` of `whole`."""
-
-    def __init__(self, handles: Sequence[Handle], whole: Tensor, parts: Sequence[Tensor] = ()) -> None:
-        self.handles = handles
-        self.whole = whole
-        self.parts = parts
-        self.over = 0  # chunks known to be complete
-
-    def wait_for_next(self, timeout_s: float) -> None:
-        tensor = self.handles[self.over].wait(timeout_s)
-        if self.parts and tensor.data_ptr() != self.parts[self.over].data_ptr():
-            self.parts[self.over].copy_(tensor)
-        self.over += 1
-
-    def wait(self, timeout_s: float) -> Tensor:
-        deadline = time.monotonic() + timeout_s
-        while self.over < len(self.handles):
-            self.wait_for_next(max(deadline - time.monotonic(), _LEAST_S))
-        return self.whole
-
-    def done(self) -> bool:
-        while self.over < len(self.handles) and self.handles[self.over].done():
-            self.wait_for_next(_LEAST_S)
-        return self.over == len(self.handles)
 
 
 class LocalTransport:

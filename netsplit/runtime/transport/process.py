@@ -11,10 +11,9 @@ does, too: `connect` does that for every pair in one global order, so that no de
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -79,7 +78,7 @@ class ProcessTransport:
         self.devices = dict(devices)
         self.name = name
         self.device = devices[name]
-        self.watchers: dict[tuple[str, bool], _Watcher] = {}  # by peer and direction
+        self.watchers: dict[tuple[str, bool], ThreadPoolExecutor] = {}  # by peer and direction; in order
         self.pairs: dict[tuple[str, str], dist.ProcessGroup] = {}
         self.groups: dict[tuple[str, ...], dist.ProcessGroup | None] = {}
 
@@ -124,7 +123,7 @@ class ProcessTransport:
         parcel = buffer if on_cpu else torch.empty_like(buffer, device="cpu", pin_memory=True)
         rank = self.rank_of[peer]
         if rank in self.neighbours:
-            return _Moved(self.neighbours.receive(parcel, rank, tag), self.device)
+            return _UnderWay([self.neighbours.receive(parcel, rank, tag)], parcel, self.device)
         work = _PendingWork(_asked(dist.irecv, _as_sent(parcel), rank, tag=tag), parcel, self.device)
         return self._watched(work, peer, comes=True) if watched else work
 
@@ -145,9 +144,7 @@ class ProcessTransport:
         every = term.new_empty(len(devices), len(term))
         if self._neighbourly(devices):
             own = every[devices.index(self.name)].copy_(term)
-            return _RowsUnderWay(
-                self._exchanged([own] * len(devices), every, devices, tag), every, tensor.device
-            )
+            return _UnderWay(self._exchanged([own] * len(devices), every, devices, tag), every, tensor.device)
         gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # the former's newer name
         work = _asked(gather, every.view(-1), term, group=self.groups[devices], async_op=True)
         return _PendingWork(work, every, tensor.device)
@@ -163,10 +160,10 @@ class ProcessTransport:
                 place = devices.index(self.name)
                 every[place] = term[place]
                 under_way = self._exchanged(list(term), every, devices, tag)
-                return _RowsUnderWay(under_way, every, tensor.device, added=True)
+                return _UnderWay(under_way, every, tensor.device, added=True)
             ends = every.view(-1), term.view(-1)
             exchange = _asked(dist.all_to_all_single, *ends, group=group, async_op=True)
-            return _RowsUnderWay([_PendingWork(exchange, term)], every, tensor.device, added=True)
+            return _UnderWay([_PendingWork(exchange, term)], every, tensor.device, added=True)
         own = term.new_empty(term.shape[1])
         work = _asked(dist.reduce_scatter_tensor, own, term.view(-1), group=group, async_op=True)
         return _PendingWork(work, own, tensor.device)
@@ -190,8 +187,8 @@ class ProcessTransport:
 
     def _watched(self, work: _PendingWork, peer: str, comes: bool) -> Handle:
         if (peer, comes) not in self.watchers:
-            self.watchers[peer, comes] = _Watcher()
-        return self.watchers[peer, comes].watch(work, comes)
+            self.watchers[peer, comes] = ThreadPoolExecutor(1)
+        return _WatchedTransfer(self.watchers[peer, comes].submit(work.wait, _FOREVER_S))
 
     def _is_in_order(self, peer: str) -> bool:
         return self.in_order and self.device.type == self.devices[peer].type == "cuda"
@@ -277,78 +274,34 @@ class _PendingWork:
 
 
 @dataclass
-class _RowsUnderWay:
-    """Every device's rows under way; summed on arrival if asked."""
+class _UnderWay:
+    """Transfers that fill a tensor, whose rows are summed on arrival if asked."""
 
-    under_way: list[Handle]
-    rows: torch.Tensor
+    transfers: list[Handle]
+    tensor: torch.Tensor
     device: torch.device
     added: bool = False
 
     def wait(self, timeout_s: float) -> torch.Tensor:
-        for each in self.under_way:
+        for each in self.transfers:
             each.wait(timeout_s)
-        return moved(self.rows.sum(0) if self.added else self.rows, self.device)
+        return moved(self.tensor.sum(0) if self.added else self.tensor, self.device)
 
     def done(self) -> bool:
-        return all(each.done() for each in self.under_way)
+        return all(each.done() for each in self.transfers)
 
 
 @dataclass
-class _Moved:
-    handle: Handle
-    device: torch.device
-
-    def wait(self, timeout_s: float) -> torch.Tensor:
-        return moved(self.handle.wait(timeout_s), self.device)
-
-    def done(self) -> bool:
-        return self.handle.done()
-
-
 class _WatchedTransfer:
     """A gloo transfer that a thread waits for, as gloo cannot be polled."""
 
-    def __init__(self, work: _PendingWork, comes: bool) -> None:
-        self.work: _PendingWork | None = work
-        self.comes = comes
-        self.over = threading.Event()
-        self.tensor = torch.empty(0)  # that has come
-        self.error: Exception | None = None
+    future: Future[torch.Tensor]
 
     def wait(self, timeout_s: float) -> torch.Tensor:
-        if not self.over.wait(timeout_s):
-            raise TransportTimeout(f"not {'come' if self.comes else 'sent'} within {timeout_s:g} s")
-        if self.error is not None:
-            raise self.error
-        return self.tensor
+        try:
+            return self.future.result(timeout_s)
+        except TimeoutError as error:
+            raise TransportTimeout(f"not over within {timeout_s:g} s") from error
 
     def done(self) -> bool:
-        return self.over.is_set() and self.error is None
-
-
-class _Watcher:
-    """Waits for one peer's transfers in one direction, which end in order."""
-
-    def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[_WatchedTransfer] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def watch(self, work: _PendingWork, comes: bool) -> _WatchedTransfer:
-        watched = _WatchedTransfer(work, comes)
-        self.queue.put(watched)
-        return watched
-
-    def _run(self) -> None:
-        while True:
-            self._await(self.queue.get())  # kept by nothing here once it is over
-
-    def _await(self, watched: _WatchedTransfer) -> None:
-        assert watched.work is not None
-        try:
-            completed = watched.work.wait(_FOREVER_S)
-            watched.tensor = completed if watched.comes else watched.tensor
-        except (TransportTimeout, TransportLost) as error:
-            watched.error = error
-        watched.work = None
-        watched.over.set()
+        return self.future.done() and self.future.exception() is None

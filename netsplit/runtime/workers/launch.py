@@ -39,7 +39,7 @@ from netsplit.errors import WorkerError
 from netsplit.files import absolute_path, standard_first
 
 __all__ = [
-    "KEPT_MEMORY", "KEY_VARIABLE", "LOOK_S", "STOP_S", "Hello", "Launcher", "await_free", "check_free",
+    "KEPT_MEMORY", "KEY_VARIABLE", "LOOK_S", "STOP_S", "Hello", "Launcher", "check_free",
     "check_hello", "check_loopback", "external_command", "greet", "limit_waits", "mark_of", "tune",
     "versions",
 ]  # fmt: skip
@@ -147,23 +147,17 @@ def greet(connection: Connection, key: bytes) -> Hello | None:
         return None
 
 
-def check_free(host: str, port: int, key: str = "cluster.port") -> None:
-    """Raises WorkerError if nobody can listen at `host` and `port`."""
-    try:
-        probe = socket.create_server((host, port))
-    except OSError as error:
-        raise WorkerError(_refused(host, port, error, key)) from error
-    probe.close()
-
-
-def await_free(host: str, port: int, seconds: float) -> None:
-    """`check_free`, after waiting some seconds for an earlier listener to end."""
+def check_free(host: str, port: int, key: str = "cluster.port", seconds: float = 0.0) -> None:
+    """Raises WorkerError if nobody can listen at `host` and `port`; an earlier listener has some seconds to
+    end."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with suppress(WorkerError):
-            return check_free(host, port)
+    while True:
+        try:
+            return socket.create_server((host, port)).close()
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise WorkerError(_refused(host, port, error, key)) from error
         time.sleep(0.2)
-    return check_free(host, port)
 
 
 def check_loopback(host: str) -> None:

@@ -206,7 +206,3 @@ class Worker:
         """Transfers to other devices; one per process, as groups are never released."""
         devices = {device.name: torch.device(device.torch_device) for device in self.devices}
         return ProcessTransport(devices, self.device.name, self.timeout_s, self.neighbours)
-
-    @property
-    def rank_of(self) -> dict[str, int]:
-        return {device.name: rank for rank, device in enumerate(self.devices)}

@@ -35,7 +35,6 @@ from netsplit.runtime.workers.launch import (
     KEY_VARIABLE,
     Hello,
     Launcher,
-    await_free,
     check_free,
     check_hello,
     check_loopback,
@@ -205,7 +204,7 @@ class WorkerPool:
                 f"cluster.external needs the environment variable {KEY_VARIABLE}: set it to the same value "
                 "on all machines."
             )
-        await_free(spec.host, spec.port, _AGENTS_END_S if self.again and spec.external else 0.0)
+        check_free(spec.host, spec.port, seconds=_AGENTS_END_S if self.again and spec.external else 0.0)
         if not spec.external:
             check_loopback(spec.host)
         control_port = spec.port + 1 if spec.external else 0

@@ -31,7 +31,7 @@ _NO_GRADIENT = frozenset({"empty_like", "full_like", "new_zeros", "new_ones", "o
 class Walk:
     """Bytes that one segment's backward adds to those alive at its start."""
 
-    peak: tuple[int, int]  # of activations, of parameters' gradients
+    peak: int
     parameters: frozenset[str]  # with their first gradient
     leaves: tuple[str, ...] = ()  # inputs that got a gradient
     put_off: tuple[PutOff, ...] = ()  # for the weight part
@@ -74,7 +74,7 @@ class BackwardWalk:
     now: int = 0
     gradients: int = 0  # of parameters
     passing: int = 0  # of these, bytes freed after the operator
-    peak: tuple[int, int] = (0, 0)
+    peak: int = 0
     held: dict[str, tuple[_Gradient, bool]] = field(default_factory=dict)  # variable -> in what, all of it?
     apart: set[str] = field(default_factory=set)  # parameters
     leaves: list[str] = field(default_factory=list)
@@ -261,7 +261,7 @@ class BackwardWalk:
             self.now -= gradient.nbytes
 
     def _see(self, transient: int = 0) -> None:
-        self.peak = max(self.peak, (self.now + transient, self.gradients), key=sum)
+        self.peak = max(self.peak, self.now + self.gradients + transient)
 
 
 def backward_walk(
@@ -283,13 +283,12 @@ def weights_walk(shape: SegmentMemory, queue: Sequence[PutOff], fresh: frozenset
     waiting = Counter(id(each.gradient) for each in queue)
     ready = fresh & users.keys()
     apart: set[str] = set()
-    now = gradients = 0
-    peak = (0, 0)
+    now = gradients = peak = 0
     for each in queue:
         sizes = {k: initializers[k].nbytes for k in each.parameters}
         again = sum(nbytes for k, nbytes in sizes.items() if k in apart)  # a new sum, of two
         gradients += sum(sizes.values()) + again
-        peak = max(peak, (now + shape.transient(each.node).backward, gradients), key=sum)
+        peak = max(peak, now + gradients + shape.transient(each.node).backward)
         gradients -= 2 * again
         for k, nbytes in sizes.items():
             users[k] -= 1

@@ -78,24 +78,22 @@ class DeviceMemory:
         self.shapes = usual.shapes
         held = [program.graph.initializers[k] for k in program.held[device]]
         self.trainable_bytes = sum(init.nbytes for init in held if init.requires_grad)
-        self.parameter_bytes = sum(init.nbytes for init in program.kept(device))
+        fixed_bytes = sum(init.nbytes for init in program.kept(device))
         stepped = program.stepped(device)
         stepped_bytes = sum(init.nbytes for init in stepped)
         if program.steps_last:
             written = frozenset[str]().union(*(shape.written for shape in self.shapes.values()))
-            self.parameter_bytes += sum(self.graph.initializers[k].nbytes for k in written)
+            fixed_bytes += sum(self.graph.initializers[k].nbytes for k in written)
         moments = alpha - 2
-        self.moment_bytes = 0 if offload.optimizer else moments * stepped_bytes
         self.returning_bytes = moments * largest_bucket(stepped) if offload.optimizer else 0
-        self.host_bytes = self.host_peak = moments * stepped_bytes - self.moment_bytes
-        self.fixed_bytes = self.parameter_bytes + self.moment_bytes
+        self.host_bytes = self.host_peak = moments * stepped_bytes if offload.optimizer else 0
+        fixed_bytes += 0 if offload.optimizer else moments * stepped_bytes
         self.fed = frozenset(program.feeds[device])
         self.batches = {ins.microbatch for ins in self.instructions if isinstance(ins, Forward)}
         self.scratch_bytes = scratch.nbytes(init.nbytes for init in stepped)
         feed_bytes = sum(
             self.sizes.bytes_of(k, i) for i in range(program.microbatches) for k in program.fed(device, i)
         )
-        self.received = {ins.variable for ins in self.instructions if isinstance(ins, Recv)}
         self.again = {
             (ins.segment, ins.microbatch)
             for ins in self.instructions
@@ -105,7 +103,7 @@ class DeviceMemory:
         self.sent_once = Counter((ins.read, ins.microbatch) for ins in self._sends(lasting=True))
         self.versions = Versions.of(self.instructions, self.shapes, self.trainable_bytes)
         self.left: dict[tuple[str, int], int] = {}  # forwards and sends still to come
-        self.storages = Storages(self.versions, feed_bytes)
+        self.storages = Storages(self.versions, fixed_bytes + feed_bytes)
         self.gradients = VariableGradients(program, device, self.sizes, self.storages)
         self.sending: list[Key] = []
         self.put_off: dict[tuple[int, int], tuple[tuple[PutOff, ...], tuple[Key, ...]]] = {}
@@ -131,20 +129,7 @@ class DeviceMemory:
                 self.storages.release(_whole(b))
             course.append((alive.most, alive.now))
             self._arrived(index)
-        gradients, activations, transfers, versions, moments = alive.peak
-        return MemoryProfile(
-            device=self.device,
-            index=alive.peak_at,
-            instruction=str(self.instructions[alive.peak_at]) if alive.peak_at >= 0 else "",
-            gradient_bytes=gradients,
-            activation_bytes=activations,
-            transfer_bytes=transfers,
-            version_bytes=versions,
-            parameter_bytes=self.parameter_bytes,
-            moment_bytes=self.moment_bytes + moments,
-            host_bytes=self.host_peak,
-            course=tuple((self.fixed_bytes + most, self.fixed_bytes + now) for most, now in course),
-        )
+        return MemoryProfile(self.device, alive.peak_at, alive.peak, self.host_peak, tuple(course))
 
     def _forward(self, ins: Forward) -> None:
         i = ins.microbatch
@@ -211,7 +196,7 @@ class DeviceMemory:
         seeds = self.gradients.seeds(shape, i)
         fresh = self._fresh(ins, shape)
         walk = backward_walk(shape, frozenset(seeds), fresh, ins.part == "input")
-        self.storages.see(*walk.peak)
+        self.storages.see(walk.peak)
         self._trained(ins, walk.parameters)
         for k in walk.leaves:
             self.gradients.made(k, i)
@@ -237,7 +222,7 @@ class DeviceMemory:
         i = ins.microbatch
         queue, held = self.put_off.pop((ins.segment, i))
         walk = weights_walk(shape, queue, self._fresh(ins, shape))
-        self.storages.see(*walk.peak)
+        self.storages.see(walk.peak)
         self._trained(ins, walk.parameters)
         for key in held:
             self.storages.release(key)
@@ -263,7 +248,7 @@ class DeviceMemory:
 
     def _trained(self, ins: Backward, parameters: frozenset[str]) -> None:
         sums = self.with_gradient.setdefault(ins.update, set())
-        self.storages.gradient_bytes += sum(self.graph.initializers[k].nbytes for k in parameters - sums)
+        self.storages.nbytes += sum(self.graph.initializers[k].nbytes for k in parameters - sums)
         sums |= parameters
 
     def _send(self, ins: Send) -> None:
@@ -276,11 +261,11 @@ class DeviceMemory:
             i = self.program.sent_with(ins.read, self.device, i)
         if self.sizes.at(i).graph.variables[ins.read].spread:
             key = (f"copy {ins.tag}", i, 0)
-            self.storages.hold(key, self.sizes.bytes_of(ins.read, i), transfer=True)
+            self.storages.hold(key, self.sizes.bytes_of(ins.read, i))
             self.storages.see()
             self.sending.append(key)
         elif root not in self.fed:
-            self.storages.hold((root, i, 0), self.sizes.at(i).own[root], transfer=True)
+            self.storages.hold((root, i, 0), self.sizes.at(i).own[root])
             self.sending.append((root, i, 0))
         self._use(ins.read, i)
 
@@ -291,22 +276,23 @@ class DeviceMemory:
         times = len(self.batches) if ins.variable in self.program.lasting else 1
         handed = self.sent_once[ins.variable, ins.microbatch]
         self.left[ins.variable, ins.microbatch] = times * self.readers[ins.variable] + handed
-        self._hold(ins.variable, ins.microbatch, transfer=True)
+        self._hold(ins.variable, ins.microbatch)
 
     def _reduce(self, ins: Reduce) -> None:
         self._finish_sum()
         if ins.kind == "gradients":
             key = ("sum of gradients", -1, ins.tag)
             summed = (self.graph.initializers[k].nbytes for k in self.program.summed(ins.devices))
-            self.storages.hold(key, sum(summed), transfer=True)
+            self.storages.hold(key, sum(summed))
             self.sums.append(key)
 
     def _step(self, ins: Step) -> None:
         self._finish_sum()
-        self.storages.see(self.scratch_bytes, versions=self.versions.stepping(), moments=self.returning_bytes)
+        versions = self.trainable_bytes if self.versions.several else 0  # a new one beside the newest
+        self.storages.see(self.scratch_bytes + self.returning_bytes + versions)
         stepped = self.with_gradient.pop(ins.number, set())
-        self.storages.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
-        self.storages.gradient_bytes -= self._slice_bytes(self.summed)
+        self.storages.nbytes -= sum(self.graph.initializers[k].nbytes for k in stepped)
+        self.storages.nbytes -= self._slice_bytes(self.summed)
         self.summed = set()
         self.versions.step()
 
@@ -322,7 +308,7 @@ class DeviceMemory:
             self.storages.hold(_whole(b), whole)
             self.storages.see()
         self.gathering.discard(b)
-        self.storages.release(("gathering", -1, b), transfer=True)
+        self.storages.release(("gathering", -1, b))
 
     def _gather(self, ins: Gather) -> None:
         last = self.program.bundles[ins.bundle].level != "parameters"
@@ -330,7 +316,7 @@ class DeviceMemory:
             self._put_together(b)
         largest, _ = self.program.most_of_bundle[ins.bundle]
         self.gathering.add(ins.bundle)
-        self.storages.hold(("gathering", -1, ins.bundle), (1 + len(ins.devices)) * largest, transfer=True)
+        self.storages.hold(("gathering", -1, ins.bundle), (1 + len(ins.devices)) * largest)
 
     def _scatter(self, ins: Scatter) -> None:
         self._finish_sum()
@@ -340,14 +326,14 @@ class DeviceMemory:
         names = set(self.program.bundles[ins.bundle].names)
         for have in self.with_gradient.values():
             replaced = have & names
-            self.storages.gradient_bytes -= sum(self.graph.initializers[k].nbytes for k in replaced)
+            self.storages.nbytes -= sum(self.graph.initializers[k].nbytes for k in replaced)
             have -= replaced
         key = ("sum of gradients", -1, ins.tag)
-        self.storages.hold(key, 2 * packed, transfer=True)
+        self.storages.hold(key, 2 * packed)
         self.sums.append(key)
         new = names - self.summed
         self.summed |= new
-        self.storages.gradient_bytes += self._slice_bytes(new)
+        self.storages.nbytes += self._slice_bytes(new)
 
     def _slice_bytes(self, names: Collection[str]) -> int:
         return sum(
@@ -360,23 +346,23 @@ class DeviceMemory:
     def _finish_sum(self) -> None:
         """The sum under way replaces the gradients."""
         for key in self.sums:
-            self.storages.release(key, transfer=True)
+            self.storages.release(key)
         self.sums = []
 
     def _arrived(self, index: int) -> None:
         if not isinstance(self.instructions[index], Send | Recv):
             while self.sending:
-                self.storages.release(self.sending.pop(), transfer=True)
+                self.storages.release(self.sending.pop())
 
-    def _hold(self, k: str, i: int, transfer: bool = False) -> None:
+    def _hold(self, k: str, i: int) -> None:
         if (root := storage_of(self.graph, k)) not in self.fed:
             i = self.program.sent_with(root, self.device, i)
-            self.storages.hold((root, i, 0), self.sizes.at(i).own[root], transfer)
+            self.storages.hold((root, i, 0), self.sizes.at(i).own[root])
 
-    def _release(self, k: str, i: int, transfer: bool = False) -> None:
+    def _release(self, k: str, i: int) -> None:
         if (root := storage_of(self.graph, k)) not in self.fed:
             i = self.program.sent_with(root, self.device, i)
-            self.storages.release((root, i, 0), transfer)
+            self.storages.release((root, i, 0))
 
     def _use(self, k: str, i: int) -> None:
         """One reader less; the last one releases the value."""
@@ -385,7 +371,7 @@ class DeviceMemory:
         i = self.program.sent_with(k, self.device, i)
         self.left[k, i] -= 1
         if not self.left[k, i]:
-            self._release(k, i, transfer=k in self.received)
+            self._release(k, i)
 
     def _count_readers(self) -> Counter[str]:
         """How often segments and sends read a variable here in one micro-batch."""

@@ -1,4 +1,4 @@
-"""Live memory of a device: storages, gradients, older weights; its contents at the peak."""
+"""Live memory of a device: storages, gradients, older weights."""
 
 from __future__ import annotations
 
@@ -16,84 +16,44 @@ Key = tuple[str, int, int]  # variable, micro-batch, number (0 for its value, ot
 
 @dataclass(frozen=True)
 class MemoryProfile:
-    """What fills a device when its bytes peak."""
+    """Bytes of a device: at their peak, on its host, and in the course of an iteration."""
 
     device: str
     index: int  # instruction at the peak; -1: before the first
-    instruction: str
-    parameter_bytes: int  # and buffers, with copies (see `device_memory`)
-    moment_bytes: int  # the optimiser's
-    gradient_bytes: int  # of parameters
-    activation_bytes: int  # the batch, values, saved tensors, gradients of variables
-    transfer_bytes: int  # received but unread, or held only to be sent; sums under way
-    version_bytes: int = 0  # older weights of micro-batches in flight
+    peak_bytes: int
     host_bytes: int = 0  # peak of offloaded bytes
     course: tuple[tuple[int, int], ...] = ()
     """Peak bytes within every instruction, and bytes after it."""
 
-    @property
-    def peak_bytes(self) -> int:
-        held = self.parameter_bytes + self.moment_bytes + self.gradient_bytes + self.activation_bytes
-        return held + self.transfer_bytes + self.version_bytes
-
 
 class Storages:
-    """Bytes alive beside permanent ones, and their peak; each storage counts once."""
+    """Bytes alive, and their peak; each storage counts once."""
 
-    def __init__(self, versions: Versions, feed_bytes: int) -> None:
+    def __init__(self, versions: Versions, nbytes: int) -> None:
+        self.users: Counter[Key] = Counter()
         self.size: dict[Key, int] = {}
-        self.users: dict[Key, int] = {}
-        self.transfers: dict[Key, int] = {}
-        self.activation_bytes, self.transfer_bytes = feed_bytes, 0
         self.versions = versions
-        self.gradient_bytes = 0  # of parameters
+        self.nbytes = nbytes  # alive, but for older weights
         self.at = self.peak_at = -1  # the instruction
-        self.peak = (0, 0, 0, 0, 0)  # gradients, activations, transfers, versions, moments back for a step
-        self.most, self.now = 0, 0  # within this instruction, and last
+        self.peak = self.most = self.now = 0  # so far; within this instruction, and last
 
-    def see(self, activations: int = 0, gradients: int = 0, versions: int = 0, moments: int = 0) -> None:
+    def see(self, more: int = 0) -> None:
         """Note a peak: the bytes alive, and that many more."""
-        alive = (
-            gradients + self.gradient_bytes,
-            activations + self.activation_bytes,
-            self.transfer_bytes,
-            versions + self.versions.nbytes,
-            moments,
-        )
-        self.now = sum(alive)
+        self.now = self.nbytes + self.versions.nbytes + more
         self.most = max(self.most, self.now)
-        if self.now > sum(self.peak):
-            self.peak, self.peak_at = alive, self.at
+        if self.now > self.peak:
+            self.peak, self.peak_at = self.now, self.at
 
-    def hold(self, key: Key, nbytes: int, transfer: bool = False) -> None:
-        self.size[key] = nbytes
-        self._change(key, 1, transfer)
+    def hold(self, key: Key, nbytes: int) -> None:
+        if not self.users[key]:
+            self.size[key] = nbytes
+            self.nbytes += nbytes
+        self.users[key] += 1
 
-    def release(self, key: Key, transfer: bool = False) -> None:
-        if not self._change(key, -1, transfer):
-            del self.size[key]
-            self.users.pop(key, None)
-            self.transfers.pop(key, None)
-
-    def move(self, key: Key, to_transfer: bool) -> None:
-        self.hold(key, self.size[key], to_transfer)
-        self.release(key, not to_transfer)
-
-    def _change(self, key: Key, by: int, transfer: bool) -> bool:
-        nbytes, users, transfers = self.size[key], self.users.get(key, 0), self.transfers.get(key, 0)
-        if users:
-            self.activation_bytes -= nbytes
-        elif transfers:
-            self.transfer_bytes -= nbytes
-        if transfer:
-            transfers = self.transfers[key] = transfers + by
-        else:
-            users = self.users[key] = users + by
-        if users:
-            self.activation_bytes += nbytes
-        elif transfers:
-            self.transfer_bytes += nbytes
-        return bool(users or transfers)
+    def release(self, key: Key) -> None:
+        self.users[key] -= 1
+        if not self.users[key]:
+            self.nbytes -= self.size.pop(key)
 
 
 @dataclass
@@ -145,10 +105,6 @@ class Versions:
         if self.used.pop((ins.segment, ins.microbatch), None) is not None:
             self._count()
 
-    def stepping(self) -> int:
-        """Further bytes while the optimiser steps."""
-        return self.trainable_bytes if self.several else 0
-
     def step(self) -> None:
         if self.several:
             self.newest += 1
@@ -191,27 +147,22 @@ class VariableGradients:
             self.storages.release(new)
 
     def received(self, ins: Recv) -> None:
-        self.arriving[ins.variable, ins.microbatch] = self._new(ins.source, ins.microbatch, transfer=True)
+        self.arriving[ins.variable, ins.microbatch] = self._new(ins.source, ins.microbatch)
 
     def sent(self, ins: Send) -> Key:
         """The gradient to send: the sum of own and received ones."""
         i = ins.microbatch
         for copy, j, _ in self.program.handed_on(ins, self.device):
-            received = self.arriving.pop((copy, j))
-            self.storages.move(received, to_transfer=False)
-            self.parts.setdefault((ins.variable, i), []).append(received)
+            self.parts.setdefault((ins.variable, i), []).append(self.arriving.pop((copy, j)))
         if ins.variable in self.program.lasting and (own := self.sums.pop(ins.variable, None)):
             self.parts.setdefault((ins.variable, i), []).append(own)
-        key = self._total(ins.variable, i) or self._new(ins.variable, i)
-        self.storages.move(key, to_transfer=True)
-        return key
+        return self._total(ins.variable, i) or self._new(ins.variable, i)
 
     def _collect(self, shape: SegmentMemory, i: int) -> None:
         for k in shape.segment.outputs:
             for copy in self.program.graph.variables[k].consumers:
                 key = self.arriving.pop((copy, i), None)
                 if key is not None:
-                    self.storages.move(key, to_transfer=False)
                     self.parts.setdefault((k, i), []).append(key)
 
     def _seed(self, k: str, i: int) -> Key | None:
@@ -232,8 +183,8 @@ class VariableGradients:
             self.storages.release(part)
         return total
 
-    def _new(self, k: str, i: int, transfer: bool = False) -> Key:
+    def _new(self, k: str, i: int) -> Key:
         self.number += 1
         key = (k, i, self.number)
-        self.storages.hold(key, self.sizes.bytes_of(k, i), transfer)
+        self.storages.hold(key, self.sizes.bytes_of(k, i))
         return key

@@ -61,16 +61,14 @@ def read_elsewhere(graph: Graph, device_of: dict[str, str]) -> dict[str, tuple[s
     return {k: (home, readers) for k, (home, readers) in known.items() if len(readers) > 1}
 
 
-def chains(graph: Graph, device_of: dict[str, str], chunks: int = 1) -> tuple[Exchange, ...]:
-    return tuple(
-        replace(chain(k, home, readers), chunks=chunks)
-        for k, (home, readers) in read_elsewhere(graph, device_of).items()
-    )
+def chains(graph: Graph, device_of: dict[str, str]) -> tuple[Exchange, ...]:
+    elsewhere = read_elsewhere(graph, device_of).items()
+    return tuple(chain(k, home, readers) for k, (home, readers) in elsewhere)
 
 
 @st.composite
 def trees(draw: st.DrawFn, graph: Graph, device_of: dict[str, str]) -> tuple[Exchange, ...]:
-    """Any way of handing on, in any number of chunks, for every variable that several devices read."""
+    """Any way of handing on, for every variable that several devices read."""
     exchanges = []
     for k, (home, readers) in read_elsewhere(graph, device_of).items():
         order = draw(st.permutations(readers))
@@ -78,7 +76,7 @@ def trees(draw: st.DrawFn, graph: Graph, device_of: dict[str, str]) -> tuple[Exc
         for q in order:
             hops.append((having[draw(st.integers(0, len(having) - 1))], q))
             having.append(q)
-        exchanges.append(Exchange(k, tuple(hops), draw(st.sampled_from((1, 2, 3, 16)))))
+        exchanges.append(Exchange(k, tuple(hops)))
     return tuple(exchanges)
 
 
@@ -193,12 +191,12 @@ def test_weights_and_parts_are_handed_on(data: st.DataObject) -> None:
     )
 
 
-@covering(name=["1f1b", "zb_h1"], chunks=[1, 5], gloo=[False, True])
-def test_on_workers(pools: Pools, name: str, chunks: int, gloo: bool) -> None:
+@covering(name=["1f1b", "zb_h1"], gloo=[False, True])
+def test_on_workers(pools: Pools, name: str, gloo: bool) -> None:
     """Whether workers read one another's memory or not, what they hand on arrives; with a clipped norm."""
     schedule = SCHEDULES[name]
     graph, device_of = fanned(schedule)
-    exchanges = chains(graph, device_of, chunks)
+    exchanges = chains(graph, device_of)
     program = compiled(graph, device_of, DEVICES, schedule, exchanges=exchanges, shared_norm=True)
     rule = UpdateRule(clip_norm=0.05)
     with by_gloo(pools(DEVICES)) if gloo else nullcontext(pools(DEVICES)) as pool:
@@ -206,13 +204,11 @@ def test_on_workers(pools: Pools, name: str, chunks: int, gloo: bool) -> None:
     assert_same(trained, plain("fan", 2, 3, clip_norm=0.05))
 
 
-@pytest.mark.parametrize("chunks", [1, 3, 50])
-def test_a_smaller_last_microbatch(chunks: int) -> None:
-    """In more chunks than it has elements it goes element by element."""
+def test_a_smaller_last_microbatch() -> None:
     schedule = OneFOneB(4)
     graph, device_of = fanned(schedule)
     tail, _ = fanned(OneFOneB(1), 1)
-    program = compiled(graph, device_of, DEVICES, schedule, exchanges=chains(graph, device_of, chunks))
+    program = compiled(graph, device_of, DEVICES, schedule, exchanges=chains(graph, device_of))
     batches = [FAN.another(seed, 7) for seed in range(2)]
     trained = local(with_tail(program, graph, tail), FAN, batches)
     assert_same(trained, plain_loop(FAN.fresh(), FAN.loss, batches, 2, SGD))
@@ -224,7 +220,7 @@ def test_devices_that_step_within_the_batch_train_the_same_with_chains() -> None
     graph, device_of = fanned(schedule)
     each, handed = (
         local(compiled(graph, device_of, DEVICES, schedule, exchanges=exchanges), FAN, batches_of(FAN))
-        for exchanges in ((), chains(graph, device_of, chunks=2))
+        for exchanges in ((), chains(graph, device_of))
     )
     assert_same(handed, each)
 
@@ -242,8 +238,8 @@ def test_a_chain_that_leaves_a_reader_out_is_refused() -> None:
             compiled(graph, device_of, DEVICES, schedule, exchanges=(replace(whole, hops=hops),))
 
 
-@covering(chunks=[1, 8], schedule=[OneFOneB(4), SCHEDULES["gpipe"], SCHEDULES["zb_h1"]])
-def test_bytes_of_what_is_handed_on_are_predicted(schedule: Schedule, chunks: int) -> None:
+@pytest.mark.parametrize("schedule", [OneFOneB(4), SCHEDULES["gpipe"], SCHEDULES["zb_h1"]])
+def test_bytes_of_what_is_handed_on_are_predicted(schedule: Schedule) -> None:
     """Never too few; at most a send too many, which is held until the next computation is over."""
     torch.manual_seed(1)
     model = Wide()
@@ -252,7 +248,7 @@ def test_bytes_of_what_is_handed_on_are_predicted(schedule: Schedule, chunks: in
     graph = capture(model, nn.CrossEntropyLoss(), (x[:128], y[:128]))
     transients = {f"cpu:{p}": predicted_transients(graph) for p in range(3)}
     device_of = {name: f"cpu:{(n > 1) + (n > 3)}" for n, name in enumerate(graph.nodes)}
-    program = compiled(graph, device_of, 3, schedule, exchanges=chains(graph, device_of, chunks))
+    program = compiled(graph, device_of, 3, schedule, exchanges=chains(graph, device_of))
     assert len(program.exchanges) == 1
     measured = measured_peak_bytes(program, initial_values(model, graph), (x,), y)
     for device, nbytes in predicted_peak_bytes(program, MOMENTUM, transients).items():

@@ -16,7 +16,7 @@ from netsplit.program import GPipe
 from netsplit.runtime.executor import Executor
 from netsplit.runtime.faults import is_fatal, is_of_connection
 from netsplit.runtime.share import Share
-from netsplit.runtime.transport.handle import Chunks, LocalTransport, TransportTimeout, moved
+from netsplit.runtime.transport.handle import LocalTransport, Ordered, TransportTimeout, moved
 from netsplit.runtime.transport.process import ProcessTransport, _PendingWork
 from tests.builders import compile_placed, cpus
 from tests.nets import CASES, SGD
@@ -122,7 +122,7 @@ def test_before_the_host_reads_a_value_all_messages_are_there() -> None:
     recv = next(ins for ins in executor.instructions if type(ins).__name__ == "Recv")
     once, part = Late(3), Late(5)
     executor.wait(recv, recv, once)
-    executor.wait(recv, recv, Chunks([Late(0), part], torch.empty(0)))
+    executor.wait(recv, recv, Ordered(part, (0,)))
     assert once.looks >= 0
     assert part.looks >= 0
     executor.settle()
