@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -124,18 +125,28 @@ class Ddp(Partitioner):
         return Choice(dict.fromkeys(nodes, names[0]), stages=(Stage(tuple(nodes), names),))
 
 
+_PARTS = (1.0, 0.5, 0.6, 0.4, 0.7, 0.3, 0.8, 0.2, 0.9, 0.1)
+"""The fraction of a device's capacity for its first run where both must fit; 1: let each try all."""
+
+
 @dataclass(frozen=True)
 class Balanced(Partitioner):
     """The runs of atoms, in topological order, whose slowest device is the fastest; transfers do not count.
 
     Exact for this order of the atoms and the cluster's order of the devices, within the capacities under
     (5-18); a device may stay empty. The report's objective is the slowest device's compute seconds.
+
+    With `v` the runs go over the devices and back in a V.
     """
+
+    v: bool = False
 
     name = "balanced"
     optimises = "the slowest device's compute, contiguous"
 
     def choose(self, problem: Problem) -> Choice:
+        if self.v:
+            return self._v_shaped(problem)
         instance = Instance.of(problem)
         until = _seconds_until(instance)
         first = _first_that_fits(problem, [int(c) for c in instance.capacity])
@@ -144,6 +155,44 @@ class Balanced(Partitioner):
             raise infeasible(problem, self.name)
         runs = _runs(begins)
         return Choice(instance.decode(runs[instance.atom_of]), objective_s=slowest)
+
+    def _v_shaped(self, problem: Problem) -> Choice:
+        """Two runs a device, the second half of the chain in the devices' opposite order.
+
+        The slowest of the 2p runs is as fast as it can be, where both runs of a device fit as they are; else
+        each gets a part of the capacity, one of a few.
+        """
+        instance = Instance.of(problem)
+        devices = len(instance.devices)
+        lane = np.concatenate([np.arange(devices), np.arange(devices)[::-1]])  # [2 D] device of each run
+        until = _seconds_until(instance)[:, lane]
+        for part in _PARTS:
+            there = instance.capacity * part
+            back = instance.capacity if part == 1.0 else instance.capacity - there
+            first = _first_that_fits(problem, [int(c) for c in np.concatenate([there, back[::-1]])])
+            slowest, begins = slowest_run(until, first)
+            if np.isfinite(slowest):
+                runs = _runs(begins)[instance.atom_of]
+                if instance.fits(lane[runs]):
+                    return _folded(instance, runs, lane)
+        raise infeasible(problem, self.name)
+
+
+def _folded(instance: Instance, runs: Ints, lane: Ints) -> Choice:
+    """A choice of runs, [n] by node, of which two in a row may be on one device."""
+    own = instance.forward_s + instance.backward_s
+    load = np.bincount(lane[runs], own[np.arange(instance.n), lane[runs]], len(instance.devices))
+    first: dict[int, str] = {}
+    for name, run in zip(instance.names, runs, strict=True):
+        first.setdefault(int(run), name)
+    used = sorted(first)
+    turns = [b for a, b in pairwise(used) if lane[a] == lane[b]]
+    return Choice(
+        instance.decode(lane[runs]),
+        key=dict(zip(instance.names, (runs * instance.n + np.arange(instance.n)).tolist(), strict=True)),
+        objective_s=float(load.max(initial=0.0)),
+        cuts=tuple(first[run] for run in turns),
+    )
 
 
 def _seconds_until(instance: Instance) -> Floats:
