@@ -134,7 +134,7 @@ GOLDEN = {
     "wide, auto, in parts": GoldenCase(
         WIDE,
         _even(2),
-        _auto(splits=True, replicas=False, microbatches=1, time_limit_s=0.5),
+        _auto(splits=True, replicas=False, microbatches=1, time_limit_s=0.5, schedules=["single_batch"]),
         "auto",
         batch_size=32,
     ),
