@@ -239,6 +239,7 @@ class LossWords:
     def __init__(self, rule: OnNonFinite | None) -> None:
         self.rule = rule
         self._warned = False  # warned since the last finite loss
+        self._zeros_said = False  # warned of zeros in place of gradients
 
     @property
     def of_nonfinite(self) -> bool:
@@ -265,6 +266,16 @@ class LossWords:
         log.warning("%s", sentence)
         self._warned = True
         return self.rule == "warn"
+
+    def zeros(self) -> None:
+        """Warn once that devices stepped on zeros where there was no gradient."""
+        if not self._zeros_said:
+            self._zeros_said = True
+            log.warning(
+                "Code that was not captured did not use its input, so the operators before it got no "
+                "gradient. Under this schedule devices stepped on zeros instead: momentum and weight "
+                "decay change parameters that plain PyTorch would not (shown once)."
+            )
 
     def trained(self, loss: float) -> None:
         self._warned = self._warned and not math.isfinite(loss)

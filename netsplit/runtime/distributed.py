@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import count
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from netsplit.runtime.controller import (
     tell,
     to_send,
 )
-from netsplit.runtime.faults import origin_of
+from netsplit.runtime.faults import origin_of, require_steady
 from netsplit.runtime.feeds import (
     UnlikeBatch,
     UnreadBatch,
@@ -53,7 +54,7 @@ from netsplit.runtime.feeds import (
     split_batch,
 )
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule, sliced_for
-from netsplit.runtime.values import Key
+from netsplit.runtime.values import Absent, Key
 from netsplit.runtime.worker_calls import INFERENCE, TRAINING, DeviceComputed, DeviceIteration, on_share
 from netsplit.runtime.workers.pool import WorkerPool
 from netsplit.simulate.timeline import Timeline
@@ -102,6 +103,7 @@ class DistributedRuntime:
         self.readers: frozenset[str] = frozenset()  # devices whose workers have the dataset
         self.scale: LossScale | None = None  # of float16, after the last step
         self.waiting = frozenset[str]()  # parameters whose gradients a later iteration steps on
+        self.absent: dict[int, Absent] = {}  # by the program's number, in its last iteration
         self._words = LossWords(self.rule.on_nonfinite)
         pool.deployed = self
         pool.programs = {TRAINING: program}
@@ -277,7 +279,7 @@ class DistributedRuntime:
         with interrupts_held(firmly=True):
             self.pool.programs = {TRAINING: program}
             self.pool.call_each(moves.move, [arguments for _ in devices])
-            self.program, self.programs, self.resized = program, {}, resized
+            self.program, self.programs, self.resized, self.absent = program, {}, resized, {}
             self.loaded.switched(program, late)
         return sum(each.like.nbytes for each in moving)
 
@@ -333,7 +335,7 @@ class DistributedRuntime:
     ) -> list[DeviceIteration]:
         """Train one iteration; None where the batch is skipped or nobody waits for its results."""
         fractions, step, mode, key = how
-        outputs = self._trained(program, feeds, number, how)
+        outputs = self._trained(program, batch, feeds, number, how)
         loss = mean_loss(program, outputs)
         if not math.isfinite(loss) and self._words.of_nonfinite:
             sentence = f"the loss of iteration {self.draws.batches + 1} is {loss}"
@@ -347,7 +349,7 @@ class DistributedRuntime:
                 if not self._words.tell(sentence, stepped=False):
                     self.loss, self.metrics = loss, None
                     return []
-                outputs = self._trained(program, inputs, number, how)
+                outputs = self._trained(program, batch, inputs, number, how)
         self._words.trained(loss)
         let_interrupt()  # last chance to interrupt
         with interrupts_held(firmly=True):
@@ -369,13 +371,28 @@ class DistributedRuntime:
     def _trained(
         self,
         program: Program,
+        batch: Batch | UnreadBatch,
         feeds: list[dict[str, Tensor]] | BatchPlace,
         number: int,
         how: tuple[Any, ...],
     ) -> dict[Key, float]:
-        parts: list[DeviceComputed] = self.attempts.computed(worker_calls.train, program, feeds, number, *how)
-        self.rates = parts[self._training_rank].rates
-        return {name: value for part in parts for name, value in part.outputs.items()}
+        """Outputs of an iteration, repeated until it is known which gradients are absent."""
+        absent = self.absent.get(number, frozenset())
+        for attempt in count(1):
+            parts: list[DeviceComputed] = self.attempts.computed(
+                worker_calls.train, program, feeds, number, *how, absent
+            )
+            self.rates = parts[self._training_rank].rates
+            nothing = frozenset(key for part in parts for key in part.nothing)
+            if nothing and not program.steps_last:
+                self._words.zeros()
+            if nothing == absent or not program.steps_last:
+                return {name: value for part in parts for name, value in part.outputs.items()}
+            self.attempts.abandon()
+            require_steady(program, attempt)
+            absent = self.absent[number] = nothing
+            feeds = input_tensors(program, batch)
+        raise AssertionError("an iteration ends")
 
     def _program_for(self, batch: Batch | UnreadBatch) -> Program:
         if self.resized is None:

@@ -39,6 +39,7 @@ from netsplit.runtime.handing_on import HandingOn
 from netsplit.runtime.offload import SavedTensors
 from netsplit.runtime.pieces import DevicePieces, Piece
 from netsplit.runtime.values import (
+    Absent,
     Before,
     Context,
     IterationValues,
@@ -119,6 +120,7 @@ class Executor(HandingOn):
         fractions: Sequence[float] | None = None,
         step: bool = True,
         key: DrawKey | None = None,
+        absent: Absent = frozenset(),
     ) -> None:
         """Start an iteration.
 
@@ -126,11 +128,12 @@ class Executor(HandingOn):
             feeds: `feeds[i]` holds the input variables of micro-batch i read here.
             fractions: of each micro-batch's loss in what is minimised; all the same by default.
             step: False only adds up gradients.
+            absent: what an earlier attempt at this iteration found.
         """
         moved = [{k: t.to(self.torch_device) for k, t in feed.items()} for feed in feeds]
         if fractions is None:
             fractions = [1.0 if self.program.asynchronous else 1.0 / len(feeds)] * len(feeds)
-        self.state = IterationValues(moved, list(fractions), dict(self.readers))
+        self.state = IterationValues(moved, list(fractions), dict(self.readers), absent=absent)
         self.key = key or DrawKey()
         self.stepping = step
         self.summing = None
@@ -335,7 +338,9 @@ class Executor(HandingOn):
         for k, copy, place in self.returning[ins.segment]:
             if (copy, i, True) in self.state.arriving:
                 recv, handle = self.state.arriving.pop((copy, i, True))
-                self.state.add_gradient(k, i, place, self.wait(ins, recv, handle))
+                gradient = self.wait(ins, recv, handle)
+                if (copy, i) not in self.state.absent:
+                    self.state.add_gradient(k, i, place, gradient)
 
     def _seed(self, k: str, i: int, output: Tensor) -> Tensor | None:
         if k in self.outputs:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, fx
 
-from netsplit.errors import NetSplitError, WorkerError
+from netsplit.errors import BatchError, NetSplitError, WorkerError
 from netsplit.graph.ir import CALL, Graph, once_of
 from netsplit.graph.module import NODE, VARIABLE
 from netsplit.graph.user_code import quoted
@@ -29,7 +29,7 @@ from netsplit.program.instructions import Program, origin
 
 __all__ = [
     "AS_BEFORE", "BatchFailure", "Inspection", "failure_of", "is_fatal", "is_finite", "is_of_connection",
-    "may_be_unlike", "one_line", "origin_of", "require_as_captured", "words_of_node",
+    "may_be_unlike", "one_line", "origin_of", "require_as_captured", "require_steady", "words_of_node",
 ]  # fmt: skip
 
 AS_BEFORE = "the batch was skipped and the model is unchanged"
@@ -133,6 +133,15 @@ def may_be_unlike(graph: Graph, outputs: Iterable[str]) -> tuple[str, ...]:
     """The segment outputs that `require_as_captured` can refuse."""
     loss = graph.output_variables[0]
     return tuple(k for k in outputs if k == loss or k in _untrained_by_code(graph))
+
+
+def require_steady(program: Program, attempts: int) -> None:
+    """Raises BatchError if there were more attempts than segments."""
+    if attempts > len(program.segments) + 1:
+        raise BatchError(
+            "code that was not captured uses its input in one pass over a batch but not in the next: make "
+            f"it depend only on its tensors and torch's random generators; {AS_BEFORE}."
+        )
 
 
 @once_of

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from netsplit.errors import NetSplitError, WorkerError
+from netsplit.errors import WorkerError
 from netsplit.graph.ir import Graph, Variable
 from netsplit.program.instructions import (
     Backward,
@@ -122,7 +122,7 @@ class HandingOn:
         self._unfinished(ins, recv, handle)
         if not gradient:
             self.state.values[k, i] = self.repeated(recv, tensor)
-        else:
+        elif (k, i) not in self.state.absent:
             self.state.add_gradient(ins.variable, ins.microbatch, dict(self.copies[ins.variable])[k], tensor)
 
     def _gradients(self, ins: Send) -> list[Tensor]:
@@ -134,12 +134,10 @@ class HandingOn:
     def _send(self, ins: Send) -> None:
         i = ins.microbatch
         if ins.gradient:
-            tensor = sum_of(self._gradients(ins))
-            if tensor is None:  # plain PyTorch would not step on what comes before, not even on zeros
-                raise NetSplitError(
-                    f"has no gradient of '{ins.source}', which code that was not captured left out on this "
-                    "batch: let it use its input on every batch"
-                )
+            total = sum_of(self._gradients(ins))
+            if total is None:
+                self.state.nothing.add((ins.variable, i))
+            tensor = self.empty_like(ins.variable, i).zero_() if total is None else total
         else:
             tensor = self.state.use(ins.read, self.program.sent_with(ins.read, self.device, i))
         self.carry(ins, tensor)

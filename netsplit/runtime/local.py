@@ -18,11 +18,12 @@ from netsplit.profile.measure.optimizer import check_element_wise
 from netsplit.program.instructions import Program
 from netsplit.runtime.checkpoint.torch_format import whole_tensors
 from netsplit.runtime.executor import Executor
-from netsplit.runtime.faults import AS_BEFORE, failure_of
+from netsplit.runtime.faults import AS_BEFORE, failure_of, require_steady
 from netsplit.runtime.feeds import loss_fractions, mean_loss, mean_metrics, split_batch
 from netsplit.runtime.share import OptimizerFactory, Share, UpdateRule, sliced_for
 from netsplit.runtime.sliced import SlicedParameters
 from netsplit.runtime.transport.handle import LocalTransport
+from netsplit.runtime.values import Absent
 
 __all__ = ["LocalRuntime"]
 
@@ -97,26 +98,47 @@ class LocalRuntime:
         key: DrawKey | None = None,
     ) -> dict[tuple[str, int], Tensor]:
         drawing = any(piece.draws for each in executors.values() for piece in each.pieces.whole.values())
-        one, feeds = next(iter(executors.values())), split_batch(program, inputs, targets)
-        outputs: dict[tuple[str, int], Tensor] = {}
-        at = dict.fromkeys(program.devices, 0)
+        one = next(iter(executors.values()))
         with generators_kept() if drawing else nullcontext(), one.grad_mode():
-            for name, executor in executors.items():
-                own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
-                executor.begin(own, fractions, step, key)
-            for place, name in enumerate(program.order):
-                try:
-                    executors[name].execute(at[name])
-                except Exception as error:
-                    if not program.steps_last or at[name] >= executors[name].computing:
-                        raise
+            return self._run(program, executors, split_batch(program, inputs, targets), fractions, step, key)
+
+    def _run(
+        self,
+        program: Program,
+        executors: dict[str, Executor],
+        feeds: list[dict[str, Tensor]],
+        fractions: list[float] | None,
+        step: bool,
+        key: DrawKey | None,
+        absent: Absent = frozenset(),
+        attempt: int = 1,
+    ) -> dict[tuple[str, int], Tensor]:
+        for name, executor in executors.items():
+            own = [{k: feed[k].clone() for k in program.fed(name, i)} for i, feed in enumerate(feeds)]
+            executor.begin(own, fractions, step, key, absent)
+        at = dict.fromkeys(program.devices, 0)
+        computed = False
+        for place, name in enumerate(program.order):
+            if program.steps_last and not computed and at[name] >= executors[name].computing:
+                computed = True
+                nothing = frozenset(each for own in executors.values() for each in own.state.nothing)
+                if nothing != absent:
                     self._abandon(executors)
-                    where = f" at its {program.instructions[name][at[name]]}"
-                    failure = failure_of(error, name, where, program.graph, place)
-                    raise BatchError(f"device {name} {failure.reason}: {AS_BEFORE}.") from error
-                at[name] += 1
-            for executor in executors.values():
-                outputs.update(executor.finish())
+                    require_steady(program, attempt)
+                    return self._run(program, executors, feeds, fractions, step, key, nothing, attempt + 1)
+            try:
+                executors[name].execute(at[name])
+            except Exception as error:
+                if not program.steps_last or at[name] >= executors[name].computing:
+                    raise
+                self._abandon(executors)
+                where = f" at its {program.instructions[name][at[name]]}"
+                failure = failure_of(error, name, where, program.graph, place)
+                raise BatchError(f"device {name} {failure.reason}: {AS_BEFORE}.") from error
+            at[name] += 1
+        outputs: dict[tuple[str, int], Tensor] = {}
+        for executor in executors.values():
+            outputs.update(executor.finish())
         return dict(sorted(outputs.items(), key=lambda item: item[0][1]))
 
     def _share_scale(self) -> None:

@@ -34,11 +34,14 @@ from netsplit.runtime.share import Share
 from netsplit.runtime.transport.handle import Handle
 
 __all__ = [
-    "Before", "Context", "HeldBack", "IterationValues", "Key", "WeightVersions", "backwards_of",
+    "Absent", "Before", "Context", "HeldBack", "IterationValues", "Key", "WeightVersions", "backwards_of",
     "last_read", "places_of_copies", "readers_of", "sum_of", "versions_of", "way_of",
 ]  # fmt: skip
 
 Key = tuple[str, int]  # variable, micro-batch
+Absent = frozenset[Key]
+"""Gradients "k@q" that uncaptured code did not give: plain PyTorch leaves None there rather than zeros. This
+is known only after an iteration has been computed, which is then computed once more."""
 
 
 @dataclass
@@ -77,6 +80,8 @@ class IterationValues:
     held_back: list[HeldBack] = field(default_factory=list)
     # messages a GPU's stream may still wait for, see `HandingOn.settle`
     unfinished: list[tuple[Instruction, Send | Recv | Collective, Handle]] = field(default_factory=list)
+    absent: Absent = frozenset()  # arriving zeros that are not added
+    nothing: set[Key] = field(default_factory=set)  # sent as zeros
     outputs: dict[Key, Tensor] = field(default_factory=dict)
 
     def use(self, k: str, i: int) -> Tensor:

@@ -24,7 +24,7 @@ from netsplit.runtime.faults import BatchFailure, Inspection, failure_of, is_fat
 from netsplit.runtime.feeds import drop_samples, parts_read
 from netsplit.runtime.share import LossScale, OptimizerFactory, Share, UpdateRule
 from netsplit.runtime.sliced import SlicedParameters
-from netsplit.runtime.values import IterationValues, Key
+from netsplit.runtime.values import Absent, IterationValues, Key
 from netsplit.runtime.workers.messages import Worker
 from netsplit.simulate.timeline import Event
 
@@ -63,12 +63,13 @@ class Attempt:
         fractions: Sequence[float] | None,
         step: bool,
         key: DrawKey,
+        absent: Absent = frozenset(),
     ) -> BatchFailure | None:
         """All up to the first step (see `Executor.begin`); raises only fatal errors."""
         executor, index = self.executor, 0
         try:
             with executor.grad_mode():
-                executor.begin(feeds, fractions, step, key)
+                executor.begin(feeds, fractions, step, key, absent)
                 for index in range(executor.computing):
                     executor.execute(index)
                 executor.hand_on(wait=True)
@@ -170,6 +171,7 @@ class DeviceComputed:
     """One device's answer before any device steps."""
 
     outputs: dict[Key, float]  # graph outputs made here
+    nothing: Absent  # missing gradients, sent as zeros
     rates: list[float]  # rates of the optimiser's groups in this step
 
 
@@ -265,6 +267,7 @@ def train(
     step: bool,
     mode: str,
     key: DrawKey,
+    absent: Absent,
 ) -> DeviceComputed | BatchFailure:
     """Compute an iteration up to its first step; of an `UnreadBatch` this device reads its own part."""
     executor: Executor = worker.memory["programs"][number]
@@ -281,12 +284,12 @@ def train(
         if isinstance(parts, BatchFailure):
             failure: BatchFailure | None = attempt.unfed(parts)
         else:
-            failure = attempt.compute(parts, fractions, step, key)
+            failure = attempt.compute(parts, fractions, step, key, absent)
     worker.heartbeat_file.at(-1)
     if failure is not None:
         return failure
     outputs = {name: float(tensor) for name, tensor in executor.state.outputs.items()}
-    return DeviceComputed(outputs, share.learning_rates)
+    return DeviceComputed(outputs, frozenset(executor.state.nothing), share.learning_rates)
 
 
 def inspect(

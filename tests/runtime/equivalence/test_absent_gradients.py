@@ -1,9 +1,11 @@
-"""A gradient that another device waits for and that does not come: the batch is refused."""
+"""A parameter that a batch gives no gradient has none, also where others only say so: it stays as it is."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from netsplit.errors import BatchError
@@ -11,10 +13,12 @@ from netsplit.graph import Graph, capture
 from netsplit.program import GPipe
 from tests.nets import SGD, Case
 from tests.runtime.equivalence.running import (
+    PATIENT,
     assert_same,
     compiled,
     cut,
     local,
+    scattered,
 )
 from tests.runtime.references import Batch, plain_loop
 
@@ -64,17 +68,11 @@ def graph(size: int = 2, way: float = 1.0) -> Graph:
     return capture(WAYS.fresh(), WAYS.loss, ((x,), targets))
 
 
-def test_a_batch_on_which_code_leaves_an_input_of_another_device_out_is_refused() -> None:
-    program = compiled(graph(), cut(graph(), [0.3]), 2, ORDER)
-    first, *others = batches()
-    assert_same(local(program, WAYS, [first], SGD), plain_loop(WAYS.fresh(), WAYS.loss, [first], 2, SGD))
-    for batch in others:
-        with pytest.raises(BatchError, match=r"has no gradient of .* left out on this batch.* skipped"):
-            local(program, WAYS, [batch], SGD)
-
-
-def test_within_a_device_what_code_leaves_out_is_not_stepped_on() -> None:
-    program = compiled(graph(), cut(graph(), [1.0]), 2, ORDER)
+@settings(PATIENT, max_examples=4)
+@given(data=st.data())
+def test_where_code_leaves_its_input_out_nothing_before_it_is_stepped_on(data: st.DataObject) -> None:
+    step = graph()
+    program = compiled(step, scattered(data, step, 3), 3, ORDER)
     wanted = plain_loop(WAYS.fresh(), WAYS.loss, batches(), 2, SGD)
     assert_same(local(program, WAYS, batches(), SGD), wanted)
 
