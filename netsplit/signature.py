@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import difflib
+import importlib
 import inspect
 import re
 import types
@@ -106,14 +107,18 @@ def _hints(target: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def locate(name: str, key: str = TARGET) -> Callable[..., Any]:
+def locate(name: str, key: str = "_target_") -> Callable[..., Any]:
     """What a dotted name stands for; `key` is where it was given."""
-    from hydra._internal.utils import _locate
-
-    try:
-        target = _locate(name)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(f"{key}: {' '.join(str(error).split())}") from error
+    first, *rest = name.split(".")
+    prefix, target = first, _import(first, name, key)
+    for part in rest:
+        if not hasattr(target, part) and isinstance(target, types.ModuleType):
+            _import(f"{prefix}.{part}", name, key, target)
+        target, prefix = getattr(target, part, None), f"{prefix}.{part}"
+        if target is None:
+            raise ConfigError(
+                f"{key} is {name}, but there is no {prefix}: give the dotted name of a callable."
+            )
     if not callable(target):
         raise ConfigError(
             f"{key} is {name}, which cannot be called: give the dotted name of a class or function."
@@ -139,15 +144,20 @@ def check_settings(
         ConfigError: it takes no such setting, or needs one that is missing, unless `partly`.
     """
     name = getattr(target, "__name__", str(target))
-    parameters = signature_of(target, name, key)
-    known = dict(list(parameters.items())[1:])
+    try:
+        parameters = dict(inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        parameters = {}
+    of_program = set(list(parameters)[:1])
+    any_key = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = {k: p for k, p in parameters.items() if k not in of_program and p.kind is not p.VAR_KEYWORD}
     for setting in settings:
-        if setting in parameters and setting not in known:
+        if setting in of_program:
             raise ConfigError(f"{key}.{setting} is set by the program: leave it out.")
-        if setting not in known and "**" not in known:
+        if setting not in known and not any_key:
             raise ConfigError(f"{key}.{setting} is not a parameter of {name}: {suggest(setting, known)}")
-    missing = [k for k, parameter in known.items() if parameter.required and k not in settings]
-    if missing and not partly:
+    missing = [k for k, p in known.items() if p.default is p.empty and k not in settings]
+    if missing and not partly and not any_key:
         raise ConfigError(f"{key}.{missing[0]} must be given: {name} needs it.")
     return {k: tuple(value) if isinstance(value, list) else value for k, value in settings.items()}
 
@@ -160,3 +170,17 @@ def suggest(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, names, n=1)
     every = f"known: {', '.join(names)}."
     return f"did you mean {near[0]}? ({every[:-1]})" if near else every
+
+
+def _import(module: str, name: str, key: str, parent: types.ModuleType | None = None) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == module or (error.name and module.startswith(f"{error.name}.")):
+            known = [] if parent is None else [entry for entry in dir(parent) if not entry.startswith("_")]
+            near = difflib.get_close_matches(module.rpartition(".")[2], known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "give the dotted name of a callable."
+            raise ConfigError(f"{key} is {name}, but there is no {module}: {hint}") from error
+        raise ConfigError(f"{key} is {name}, which needs the package '{error.name}': install it.") from error
+    except ValueError as error:  # an empty part, as in "a..b"
+        raise ConfigError(f"{key} is '{name}': give the dotted name of a callable.") from error
