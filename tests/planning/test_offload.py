@@ -60,7 +60,7 @@ def test_a_plan_with_offload_needs_less_of_the_devices_and_more_time(work: Workl
 def test_what_does_not_fit_may_fit_with_offload(work: Workload, schedule: Schedule) -> None:
     """The planner counts, and the simulator has the last word."""
     most = max(planned(work, "both", schedule=schedule).timeline.peak_bytes.values())  # type: ignore[union-attr]
-    capacity = f"{int(1.3 * most)}B"
+    capacity = f"{int(1.2 * most)}B"
     assert planned(work, "both", capacity, schedule).problem.costs.offload.name == "both"
     with pytest.raises(InfeasibleError):
         planned(work, "none", capacity, schedule)
