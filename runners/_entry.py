@@ -106,8 +106,15 @@ def entry(config_name: str = "config", conf: Path = CONF) -> Callable[[Job], Cal
 
 
 def command_line(runner: str, words: Iterable[str]) -> str:
-    """How a user calls a runner."""
-    return f"netsplit {runner} {shlex.join(words)}".rstrip()
+    """How a user calls a runner, with the folders and the name of the configs that this command was given."""
+    config = HydraConfig.get()
+    given = [word for word in config.overrides.hydra if word.lstrip("+").startswith("hydra.searchpath")]
+    for source in config.runtime.config_sources:
+        if source.provider == "command-line":
+            given += ["--config-dir", source.path.removeprefix(f"{config.runtime.cwd}/")]
+    if not (CONF / f"{config.job.config_name}.yaml").is_file():
+        given += ["--config-name", str(config.job.config_name)]
+    return f"netsplit {runner} {shlex.join([*given, *words])}".rstrip()
 
 
 def settings_of(cfg: DictConfig, owner: str, names: Iterable[str], groups: Iterable[str]) -> Any:

@@ -168,7 +168,11 @@ def gpu_cluster(
     """
     if cpus < 0:
         raise ConfigError(f"cluster.cpus is {cpus}: give 0 or more.")
-    devices = [LocalDevice(gpu.device, gpu.device, capacity) for gpu in found_gpus().gpus]
+    try:
+        gpus = found_gpus().gpus
+    except ConfigError as error:
+        raise ConfigError(f"cluster asks for all GPUs, but {error}: choose another, such as cpu2.") from error
+    devices = [LocalDevice(gpu.device, gpu.device, capacity) for gpu in gpus]
     devices += [LocalDevice(f"cpu:{i}") for i in range(cpus)]
     return local_cluster(
         name, devices, timeout_s, port, host=host, external=external, cross_memory=cross_memory

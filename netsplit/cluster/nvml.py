@@ -56,8 +56,8 @@ class Gpus:
     """Links by specification, for plans; running workers measure theirs."""
 
 
-def found_gpus(key: str = "cluster") -> Gpus:
-    """The visible GPUs according to the driver."""
+def found_gpus() -> Gpus:
+    """The visible GPUs according to the driver; raises ConfigError if there is none, and why."""
     import pynvml as nvml
 
     try:
@@ -69,11 +69,9 @@ def found_gpus(key: str = "cluster") -> Gpus:
                 for q, other in enumerate(handles[p + 1 :], p + 1):
                     ways[p, q], links[p, q] = _between(nvml, one, other)
     except nvml.NVMLError as error:
-        raise ConfigError(
-            f"{key} asks for all GPUs, but the driver finds none ({error}): choose another, such as cpu2."
-        ) from error
+        raise ConfigError(f"the driver finds none ({error})") from error
     if not gpus:
-        raise ConfigError(f"{key} asks for all GPUs, but none is visible here: choose another, such as cpu2.")
+        raise ConfigError("none is visible here")
     return Gpus(gpus, ways, links)
 
 

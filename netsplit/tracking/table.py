@@ -182,13 +182,14 @@ def verdict_of(rows: Sequence[ComparisonRow]) -> str:
         first = [row for row in fits if row is best or _is_level(best, row)]
         others = [row for row in fits if row not in first][:1]
         others += [row for row in ranked if row.method == ONE_DEVICE and row not in (*first, *others)]
+        limited = "" if best is ranked[0] else " that fits"
         if len(first) > 1:
             rates = listed([f"{_rate(row):,.1f}" for row in first])
             won = f"{listed([_label(row) for row in first])} are level: {rates} samples/s {how}"
         elif how == "measured":
-            won = f"{_label(best)} is the fastest: {_rate(best):,.1f} samples/s measured"
+            won = f"{_label(best)} is the fastest{limited}: {_rate(best):,.1f} samples/s measured"
         else:
-            won = f"{_label(best)} is predicted to be the fastest: {_rate(best):,.1f} samples/s"
+            won = f"{_label(best)} is predicted to be the fastest{limited}: {_rate(best):,.1f} samples/s"
         slower = " and ".join(_ahead(best, row) for row in others if _rate(row) < _rate(best))
         sentences = [f"{won}, {slower}." if slower else f"{won}."]
         sentences += [

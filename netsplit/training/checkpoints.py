@@ -158,9 +158,12 @@ def origin_checkpoint(folder: str) -> Path:
     except OSError as error:
         raise ConfigError(f"resume is '{folder}', which cannot be read: {error.strerror}.") from error
     if checkpoint is None:
+        why, such = "where there is no complete checkpoint", ""
+        if (file := Path(folder)).is_file():
+            why, beside = "a file of parameters only", file.parent.parent / "checkpoints" / file.parent.name
+            such = f", such as {beside}" if beside.is_dir() else ""
         raise ConfigError(
-            f"resume is '{folder}', where there is no complete checkpoint: give never, auto, a checkpoint "
-            "or a folder of checkpoints."
+            f"resume is '{folder}', {why}: give never, auto, a checkpoint or a folder of checkpoints{such}."
         )
     return checkpoint
 

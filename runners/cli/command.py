@@ -48,7 +48,7 @@ KINDS = ("partitioner", "cluster", "dataset", "plugin")
 def netsplit() -> None:
     """Decide which device runs which operator of a PyTorch model, and train it that way.
 
-    compare, train, partition, simulate and report take Hydra's overrides, as in `netsplit compare
+    compare, train, plan, partition, simulate and report take Hydra's overrides, as in `netsplit compare
     model=bert_small cluster=cpu4`; `--config-dir DIR` adds options of your own, and `netsplit compare --help`
     lists all.
     """

@@ -43,7 +43,7 @@ def devices() -> None:
     columns = [Column("device", text=True), Column("name", text=True), Column("GiB"), Column("", text=True)]
     console.print(Table(columns, rows).terminal())
     if gpus is None:
-        console.print(f"No GPU: {reason}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"No GPU: {reason}.", highlight=False, markup=False, soft_wrap=True)
     elif gpus.ways:
         ways = [
             (gpus.gpus[p].device, gpus.gpus[q].device, way, f"{1e-9 / gpus.links[p, q].seconds_per_byte:.1f}")

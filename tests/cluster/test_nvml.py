@@ -120,7 +120,7 @@ def test_gpus_that_nobody_probes_are_linked_as_the_driver_says(monkeypatch: pyte
 
 def test_no_gpu_gives_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeNvml(monkeypatch, [])
-    with pytest.raises(ConfigError, match="none is visible here"):
+    with pytest.raises(ConfigError, match=r"^cluster asks for all GPUs, but none is visible here: choose"):
         gpu_cluster("gpus")
 
     def no_driver() -> None:

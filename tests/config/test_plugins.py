@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from netsplit.config import build
 from netsplit.partition import Partitioner
-from runners._entry import entry, options
+from runners._entry import command_line, entry, options
 from runners.cli.skeletons import new
 from tests.commands import Command
 from tests.messages import tells
@@ -56,3 +56,13 @@ def test_an_option_that_netsplit_s_own_would_hide_is_refused(command: Command, t
     assert ended.code == 2
     assert tells(ended.err, "partitioner=single is both in NetSplit itself", "conf", "rename one")
     assert command(entry()(job), "job", *words[:2], "partitioner=[m_topo]").code == 0
+
+
+def test_a_command_that_is_suggested_keeps_where_the_options_are(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "mine.yaml").write_text("defaults: [train, _self_]\n")
+    own = ["hydra.searchpath=[pkg://tests]", "--config-dir", "conf", "--config-name", "mine"]
+    suggested: list[str] = []
+    ended = command(entry()(lambda cfg: suggested.append(command_line("train", ["seed=1"]))), "job", *own)
+    assert ended.code == 0, ended.err
+    assert suggested == [f"netsplit train '{own[0]}' {' '.join(own[1:])} seed=1"]

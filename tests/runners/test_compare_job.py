@@ -57,6 +57,7 @@ def test_comparisons_of_one_command_have_one_tag(run: Run) -> None:
             "loss is 'None': name a callable that returns it, such as loss._target_=my_package.loss.",
         ),
         ("resume=/nowhere", "resume is '/nowhere', where there is no complete checkpoint"),
+        (f"resume={__file__}", f"resume is '{__file__}', a file of parameters only: give never"),
         ("model._target_=builtins.dict", "model._target_ is builtins.dict, which has no readable signature"),
     ],
 )
