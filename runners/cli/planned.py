@@ -115,9 +115,10 @@ def _verdict(plan: Plan) -> str:
     """The chosen plan compared with the best of each other kind."""
     rates = {row.kind: row.samples_per_s or 0.0 for row in reversed(plan.choice.frontier)}
     rates[plan.choice.frontier[0].kind] = plan.samples_per_s
-    names = {"operators": "the plan by operators", ONE_DEVICE: ONE_DEVICE}
+    names = {"operators": "the plan by operators", "parts": "the plan in parts", ONE_DEVICE: ONE_DEVICE}
     named = {names.get(kind, f"the {kind} plan"): rate for kind, rate in rates.items()}
-    return verdict_of([ComparisonRow(name, "", throughput=rate) for name, rate in named.items()])
+    said = verdict_of([ComparisonRow(name, "", throughput=rate) for name, rate in named.items()])
+    return said[:1].upper() + said[1:]
 
 
 def show_whole(console: Console, plan: Plan, remarks: bool = True) -> None:
