@@ -43,6 +43,8 @@ def one(
     comparison = comparison_of(request, name, labels, folder, partial(ConsoleProgress, console))
     if comparison.decided is not None:
         show_whole(console, comparison.decided, remarks=False)
+    if all(row.failed for row in comparison.rows):  # the error says all
+        return comparison
     console.print(comparison_table(comparison.rows, name).terminal(spaced=True))
     closing = written(comparison.folder, request.tracker, comparison.charts)
     console.print(closing, markup=False, highlight=False, soft_wrap=True)

@@ -260,7 +260,7 @@ def decide_whole(
         )
     if judge.winner is None:
         seconds = time.perf_counter() - started
-        raise _nothing_fits(judge, counts, method, proven, remarks(max(counts)), seconds)
+        raise _nothing_fits(judge, counts, method, proven, remarks(1), seconds)
     until = started + limit_s + search.metered_s
     winner, plan = _best_verified(judge, started, PROVING * limit_s, until)
     every = sorted({*counts, winner.schedule.microbatches})

@@ -199,7 +199,7 @@ class Plan:
             return self.summary().lines
         chosen, given, size = choice.frontier[0], self.problem.cluster.size, self.batch_size
         used = f"{chosen.devices} of {given} devices" if chosen.devices < given else f"all {given} devices"
-        used = used if given > 1 else "the device"
+        used = {1: "the device", 2: used.replace("all 2", "both")}.get(given, used)
         placed = ", ".join(filter(None, (chosen.placement, chosen.in_parts)))
         cut = counted(self.schedule.microbatches, "micro-batch", "es")
         again = ", some activations recomputed" * bool(self.placement.recomputed)

@@ -104,8 +104,9 @@ def training_plan(
     source: CostSource,
     order: Schedule | AutoSchedule,
     method: Partitioner,
+    told: bool = True,
 ) -> Plan:
-    """The plan to train with; raises as `problem_of` and `ModelStep.plan`."""
+    """The plan to train with, logged if `told`; raises as `problem_of` and `ModelStep.plan`."""
     if not order.decides_everything:
         return step.plan(problem_of(step, source, order), method)
     decided, problem = WholeDecision(step, source, order, method).decide()
@@ -114,7 +115,7 @@ def training_plan(
     else:
         problem = step.problem(problem.graph, problem.costs, problem.cluster, decided.schedule)
     plan = replace(verified(problem, decided.placement, decided.seconds), choice=decided.choice)
-    for line in plan.lines:
+    for line in plan.lines if told else ():
         log.log(logging.WARNING if line in plan.choice.remarks else logging.INFO, "%s", line)
     check_element_wise(step.optimizer, plan.problem.graph)
     return plan

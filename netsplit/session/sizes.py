@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from netsplit.errors import CaptureError, NetSplitError
+from netsplit.errors import CaptureError, NetSplitError, WorkerError
 from netsplit.graph.checks.cutting import (
     NotCompared,
     batch_differs,
@@ -36,6 +36,7 @@ __all__ = ["BatchCuts", "StepSizes"]
 log = logging.getLogger(__name__)
 
 CAPTURED = 3  # sizes at least, before others are interpolated
+_NOT_TRIED = "micro-batches are not tried:"
 USUAL = 4  # micro-batches; their size is measured first
 
 
@@ -153,8 +154,6 @@ class StepSizes:
         Raises:
             CaptureError: the model cannot be captured at the largest size, or no size may be tried.
         """
-        for each in self.left_out:
-            log.info("%s", each)
         sizes = {m: self._samples(m) for m in self.counts}
         usual = min(self.counts, key=lambda m: (abs(m - USUAL), m))
         order = dict.fromkeys([usual, min(self.counts), *sorted(self.counts, reverse=True)])
@@ -169,7 +168,7 @@ class StepSizes:
                 refused = refused or error
                 if m == min(self.counts):  # the batch is at fault, not a lack of samples
                     raise refused from None
-                self._leave_out(m, str(error).rstrip("."))
+                self.left_out.append(f"{m} {_NOT_TRIED} {str(error).rstrip('.')}")
                 continue
             if self.cutting is not None and not looked:
                 self.counts, looked = self.cutting.allowed(graph, self.counts), True
@@ -178,14 +177,34 @@ class StepSizes:
             try:
                 require_same_operators(next(iter(self.graphs.values()), graph), graph)
             except NetSplitError:
-                self._leave_out(m, "the model has other operators at that size")
+                self.left_out.append(f"{m} {_NOT_TRIED} the model has other operators at that size")
                 continue
             self.graphs[sizes[m]] = graph
+        for each in self.left_out:
+            log.info("%s", each)
         self.counts = [m for m in self.counts if sizes[m] in self.graphs]
         self.graphs = {n: g for n, g in self.graphs.items() if n in {sizes[m] for m in self.counts}}
 
     def cost(self) -> None:
-        """Find the costs at two sizes, and make the problem of each number."""
+        """Find the costs at two sizes, and make the problem of each number.
+
+        Raises:
+            CaptureError: the model does not train in plain PyTorch either.
+            WorkerError: only workers fail.
+        """
+        try:
+            self._measure_two()
+        except WorkerError:
+            if self.step.training.check:
+                try:
+                    self.step.graph(self.step.example(next(iter(self.graphs))), check=True)
+                except CaptureError as plain:
+                    raise plain from None
+            raise
+        for m in self.counts:
+            self.problem(m)
+
+    def _measure_two(self) -> None:
         if not self.source.predicted:
             first, least = next(iter(self.graphs)), min(self.graphs)
             other = least if least < first else max(self.graphs)
@@ -194,12 +213,6 @@ class StepSizes:
                 self.measured[samples] = together(costs, self.measured.get(first, costs))
             if len(self.counts) > 1 and isinstance(self.source, MeasuredCosts):
                 self.took = self._in_turn(self.source)
-        for m in self.counts:
-            self.problem(m)
-
-    def _leave_out(self, m: int, why: str) -> None:
-        self.left_out.append(f"{m} micro-batches are not tried: {why}")
-        log.info("%s", self.left_out[-1])
 
     def problem(self, m: int) -> Problem:
         """The problem with `m` micro-batches; a new object once more parts are measured."""

@@ -178,7 +178,7 @@ def _decided(subject: _Subject, request: Request, folder: Path, console: Console
             session = stack.enter_context(Session(cluster, folder, profile=request.settings.profile))
             source, step = session.costs, session.step(*parts, training)
         if order.decides_everything:
-            return step, training_plan(step, source, order, method)
+            return step, training_plan(step, source, order, method, told=False)
         problem = problem_of(step, source, order)
         stack.enter_context(Waiting(console, method.name, method.time_limit_s))
         return step, step.plan(problem, method)

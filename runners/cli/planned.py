@@ -29,7 +29,7 @@ from netsplit.session.request import without_reading
 from netsplit.session.step import ModelStep
 from netsplit.settings import OffloadName
 from netsplit.tracking.records import write_plan, write_whole
-from netsplit.tracking.table import ComparisonRow, verdict_of
+from netsplit.tracking.table import ONE_DEVICE, ComparisonRow, verdict_of
 from netsplit.training.options import Training
 
 from .._entry import console_of
@@ -115,7 +115,10 @@ def _verdict(plan: Plan) -> str:
     """The chosen plan compared with the best of each other kind."""
     rates = {row.kind: row.samples_per_s or 0.0 for row in reversed(plan.choice.frontier)}
     rates[plan.choice.frontier[0].kind] = plan.samples_per_s
-    return verdict_of([ComparisonRow(kind, "", throughput=rate) for kind, rate in rates.items()])
+    names = {"operators": "the plan by operators", "parts": "the plan in parts", ONE_DEVICE: ONE_DEVICE}
+    named = {names.get(kind, f"the {kind} plan"): rate for kind, rate in rates.items()}
+    said = verdict_of([ComparisonRow(name, "", throughput=rate) for name, rate in named.items()])
+    return said[:1].upper() + said[1:]
 
 
 def show_whole(console: Console, plan: Plan, remarks: bool = True) -> None:

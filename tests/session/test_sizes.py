@@ -13,7 +13,7 @@ from torch import nn
 
 import netsplit
 from netsplit.cluster.described import DescribedDevice, LinkCost, described_cluster
-from netsplit.errors import InfeasibleError
+from netsplit.errors import CaptureError, InfeasibleError, WorkerError
 from netsplit.partition import Auto
 from netsplit.planning.whole.auto_schedule import AutoSchedule
 from netsplit.profile.costs import Costs, DeviceCosts, NodeBytes, NodeSeconds, beside, between
@@ -22,6 +22,7 @@ from netsplit.session import step as steps
 from netsplit.session.costs import PredictedCosts
 from netsplit.session.decision import WholeDecision, problem_of
 from netsplit.session.session import Session
+from netsplit.session.sizes import StepSizes
 from netsplit.session.step import ModelStep
 
 seconds = st.floats(0, 1, allow_nan=False)
@@ -119,6 +120,29 @@ def test_numbers_that_are_asked_for_and_not_looked_at_are_told(
     assert len(whole.choice.remarks) == len(said)
     assert all(note.startswith(words) for note, words in zip(whole.choice.remarks, said, strict=True))
     assert all(note in caplog.messages for note in whole.choice.remarks)
+
+
+def test_what_fails_on_a_worker_and_in_plain_pytorch_is_refused_as_a_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(sizes: StepSizes) -> None:
+        raise WorkerError("worker cpu:0 raised RuntimeError.")
+
+    described = described_cluster("one", [DescribedDevice("a", model="TITAN RTX")], LinkCost(8e9, 2e-5))
+    monkeypatch.setattr(StepSizes, "_measure_two", fails)
+    for inputs, refused, said in (
+        (
+            torch.randn(8, 6).double(),
+            CaptureError,
+            "Net does not train on this batch in plain PyTorch and in",
+        ),
+        (torch.randn(8, 6), WorkerError, "worker cpu:0 raised"),
+    ):
+        step = ModelStep(Net(), nn.CrossEntropyLoss(), (inputs, torch.randint(3, (8,))))
+        sizes = StepSizes(step, PredictedCosts.for_cluster(described), [4], None, [])
+        sizes.take()
+        with pytest.raises(refused, match=said):
+            sizes.cost()
 
 
 def test_what_bytes_prove_to_fit_nowhere_is_refused_before_a_worker_starts(tmp_path: Path) -> None:

@@ -53,10 +53,13 @@ class FrontierRow:
     @property
     def cells(self) -> tuple[Any, ...]:
         shard = f"shard={self.shard}" * bool(self.shard)
-        remarks = (self.why_not or "chosen", self.in_parts, "recomputes" * self.recomputes, shard)
+        why, more = self.why_not or "chosen", [self.in_parts, "recomputes" * self.recomputes, shard]
+        if self.samples_per_s is None:
+            saved = [*filter(None, ("recomputed activations" * self.recomputes, shard))]
+            why, more = why + f", even with {listed(saved)}" * bool(saved), [self.in_parts]
         return (
             self.kind, self.placement, self.schedule, self.microbatches, self.devices, self.samples_per_s,
-            self.peak_bytes, "; ".join(filter(None, remarks)),
+            self.peak_bytes, "; ".join(filter(None, [why, *more])),
         )  # fmt: skip
 
     @property
@@ -139,13 +142,18 @@ def _why_absent(judge: Judge, counts: Sequence[int], open_: AutoSchedule, kind: 
 
 
 def _alike(tried: Tried, shown: Tried) -> bool:
-    """Whether plans of one origin differ only in cuts or micro-batches, or are equally fast."""
+    """Whether plans of one origin differ only in cuts or micro-batches, or are equally fast; or plans of two
+    origins are one placement and equally fast."""
 
     def order(each: Tried) -> str:  # "" without an order: one device, replicas of all, one micro-batch
         ordered = each.kind not in ("single", "data parallel") and each.schedule.microbatches > 1
         return each.schedule.name if ordered else ""
 
-    return tried.origin == shown.origin and (tried.rank[:2] == shown.rank[:2] or order(tried) == order(shown))
+    equal = tried.rank[:2] == shown.rank[:2]
+    if tried.origin == shown.origin:
+        return equal or order(tried) == order(shown)
+    same = tried.placement.device_of == shown.placement.device_of and tried.devices == shown.devices
+    return equal and same
 
 
 def _row(tried: Tried, winner: Tried, batch_size: int, controller_s: float) -> FrontierRow:

@@ -45,6 +45,15 @@ def test_the_table_has_room_on_a_hundred_columns_and_reasons_below_rows() -> Non
     assert max(map(len, lines)) <= 100
     assert lines[1].strip() == "why not"
     assert lines[3] == "    chosen"
-    assert lines[5] == "    does not fit: d0 lacks 3072 MiB; recomputes"
+    assert lines[5] == "    does not fit: d0 lacks 3072 MiB, even with recomputed activations"
     assert lines[7].startswith("    takes 100.0 times as long: d0 ")
     assert lines[7].endswith("; recomputes")
+
+
+def test_one_placement_of_several_methods_is_one_row() -> None:
+    alone = Placement("m", {"a": "d0", "b": "d0"}, {"a": 0, "b": 1}, SolverReport("heuristic", 0.0))
+    single = [
+        tried(GPipe(1), 12.0, kind="single", origin=origin, placement=replace(alone, priority=order))
+        for origin, order in (("one device", {"a": 0, "b": 1}), ("heft", {"a": 1, "b": 0}))
+    ]
+    assert [row.placement for row in rows(tried(), *single)] == ["2 stages", "one device"]

@@ -47,7 +47,7 @@ def test_operators_are_in_parts_where_that_is_faster() -> None:
     assert not whole.placement.rewrites
     assert parts.choice.frontier[0].kind == "parts"
     assert parts.iteration_s < 0.7 * whole.iteration_s
-    told = "parts on all 2 devices: auto, columns and rows of the widest, 3 operators in parts, single_batch"
+    told = "parts on both devices: auto, columns and rows of the widest, 3 operators in parts, single_batch"
     assert told in parts.lines[0]
     assert parts.lines[3].startswith(
         "3 operators in parts: linear (0) and gelu (1) along dimension 1: 50 % on "
