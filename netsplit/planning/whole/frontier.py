@@ -142,8 +142,7 @@ def _why_absent(judge: Judge, counts: Sequence[int], open_: AutoSchedule, kind: 
 
 
 def _alike(tried: Tried, shown: Tried) -> bool:
-    """Whether plans of one origin differ only in cuts or micro-batches, or are equally fast; or plans of two
-    origins are one placement and equally fast."""
+    """Whether equally fast plans have one origin or placement, or plans of one origin have one order."""
 
     def order(each: Tried) -> str:  # "" without an order: one device, replicas of all, one micro-batch
         ordered = each.kind not in ("single", "data parallel") and each.schedule.microbatches > 1
@@ -152,8 +151,7 @@ def _alike(tried: Tried, shown: Tried) -> bool:
     equal = tried.rank[:2] == shown.rank[:2]
     if tried.origin == shown.origin:
         return equal or order(tried) == order(shown)
-    same = tried.placement.device_of == shown.placement.device_of and tried.devices == shown.devices
-    return equal and same
+    return equal and (tried.devices, tried.placement.device_of) == (shown.devices, shown.placement.device_of)
 
 
 def _row(tried: Tried, winner: Tried, batch_size: int, controller_s: float) -> FrontierRow:

@@ -36,8 +36,7 @@ __all__ = [
 ]
 
 Kind = Literal["single", "data parallel", "pipeline", "hybrid", "operators", "parts", "mesh"]
-"""One device; replicas of everything; one stage per device; stages with replicas; any placement; in parts;
-data x tensor x pipeline."""
+"""One device; replicas of all; stages; those with replicas; any; in parts; data x tensor x pipeline."""
 KINDS: tuple[Kind, ...] = ("single", "data parallel", "pipeline", "hybrid", "operators")
 """Kinds of plans that keep every operator whole."""
 Key = tuple[object, ...]  # a schedule, and what `identity` says of a placement
@@ -78,10 +77,8 @@ class Tried:
 
     @cached_property
     def rank(self) -> tuple[bool, float, int, int, int]:
-        """Least is best: plans that fit by seconds, then others by missing bytes.
-
-        Ties (to six digits) go to fewer devices, fewer bytes, fewer micro-batches.
-        """
+        """Least is best: plans that fit by seconds to six digits, then devices, bytes and micro-batches;
+        others by missing bytes."""
         value = float(f"{self.iteration_s:.6g}") if self.fits else float(self.missing_bytes)
         held = max(self.peak_bytes.values(), default=0)
         return (not self.fits, value, len(self.devices), held, self.schedule.microbatches)
@@ -160,14 +157,12 @@ class Judge:
         however_late: bool = False,
         fit: bool = True,
     ) -> Tried | None:
-        """Simulate a plan, with slices and recomputation if open and needed to make it fit.
+        """Simulate a plan, with slices and recomputation if open and needed to make it fit; None if there is
+        no time, or if verification refused it.
 
         Args:
             however_late: simulate it after the deadline, too.
             fit: make it fit at once; False: it waits for `fit`.
-
-        Returns:
-            None if there is no time, or if verification refused the plan.
         """
         placement = replace(placement, recomputed=frozenset(), shards=())
         key = schedule, *identity(placement)

@@ -5,8 +5,6 @@ structures    a line cut into stages for groups of devices, and placements of qu
 annealing     single operators moved, from the best plans
 refinement    more stages, every schedule for the best, borders between stages, operators in
               parts: in the time left, as long as that gains
-
-Cheap looks go before dear ones: a promise before a simulation, a simulation before recomputation.
 """
 
 from __future__ import annotations
