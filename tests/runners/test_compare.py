@@ -172,7 +172,7 @@ def test_a_comparison_ends_with_exit_code_0_and_a_table_of_its_methods(compared:
     table = compared.stdout[compared.stdout.index("vgg19_small · digits") :].partition("This table is")[0]
     assert max(len(line) for line in table.splitlines()) <= 110
     last = compared.stdout.splitlines()[-1]
-    won = re.match(r"(netsplit|m_topo) (is the fastest|and \w+ are level): ", last)
+    won = re.match(r"(netsplit|m_topo) (is the fastest( that fits)?|and \w+ are level): ", last)
     assert won, last
     command = last.partition(f"To train with {won[1]}: ")[2]
     assert command.startswith("netsplit train experiment=quick model=vgg19_small")
