@@ -276,14 +276,15 @@ class HandingOn:
         return None
 
     def let_go(self, ins: Instruction) -> None:
-        """Forget, after more than a transfer, what has been sent by then."""
+        """Forget sends that are over, oldest first, unless this was a transfer itself."""
         self.transport.proceed()
         if self.state.held_back:
             self.hand_on()
-        for tag, (_, handle) in list(self.state.sending.items()):
-            if isinstance(ins, Send | Recv) or not handle.done():
-                break
-            del self.state.sending[tag]
+        sending = self.state.sending
+        if isinstance(ins, Send | Recv):
+            return
+        while sending and sending[tag := next(iter(sending))][1].done():
+            del sending[tag]
 
     def empty_like(self, k: str, i: int) -> Tensor:
         variable = self._graph(i).variables[k]
