@@ -367,7 +367,7 @@ class _PathWalk:
             i -= 1
 
     def _last_of(self, devices: Iterable[str], t: float) -> tuple[str, int, float]:
-        """Of the ends of what begins at t, the one that was ready last; its place in its lane, and when."""
+        """The last end that what begins at t waited for; its place in its lane, and when."""
         places = {}
         for p in devices:
             lane = self.lanes.get(p, [])
