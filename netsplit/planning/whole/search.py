@@ -91,9 +91,7 @@ class WholeSearch:
         self._fit_waiting(self._until(ANSWERS))
         if self.judge.winner is None:
             self._squeeze()
-        if (
-            self.open.quick(max(self.counts)) is None
-        ):  # without `searched`, anneal from the best named schedule
+        if self.open.quick(max(self.counts)) is None:  # anneal from the best named schedule
             self._schedules(PROMISING, self._until(ANNEALED))
         if self.method is None:
             self._anneal(self._until(ANNEALED))
@@ -344,8 +342,8 @@ class WholeSearch:
         return StageCosts(self.problem_of(m), self._line(m), m, self.open.recompute, self.judge.shard)
 
     def _schedules(self, near: float, until: float, quick: bool = False) -> None:
-        """Every schedule for placements within `near` times the best, the best placement first; `quick`: but
-        long searches for an order."""
+        """Every schedule for placements within `near` times the best, the best placement first; `quick`: no
+        long search for an order."""
         for timed, tried in product((False,) if quick else (False, True), self.judge.placements()):
             several = tried.kind not in ("single", "data parallel", "parts")
             if several and tried.iteration_s <= near * self.judge.best_s:
